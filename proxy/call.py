@@ -1,0 +1,203 @@
+"""The vocabulary of the middle: who calls, what for, and how it can end.
+
+The middle speaks the newest, stateless revision only (2026-07-28). Edges translate their peer's dialect
+into these types and back; guards, router and servers see nothing else. No I/O, no wire, no library.
+
+`Call.method` is one of: server/discover, tools/list, tools/call, prompts/list, prompts/get, resources/list,
+resources/templates/list, resources/read, completion/complete, subscriptions/listen. `Call.params` is the
+request's params without `_meta`; `Call.meta` is `_meta` without what describes the sender (revision,
+clientInfo, clientCapabilities: those are the `Client`). `meta["progressToken"]` is the client's own token.
+`Result.value` is the result without `resultType` and without the reserved serverInfo key of `_meta`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal, Protocol
+
+from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
+
+MODERN = "2026-07-28"
+
+Era = Literal["legacy", "modern"]
+Kind = Literal["tool", "prompt", "res"]
+
+# 2026-07-28 basic/index#error-codes
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+# <= 2025-11-25 server/resources#error-handling; never emitted to a modern client
+RESOURCE_NOT_FOUND = -32002
+
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+REASON = "dev.sluice/reason"
+
+Reason = Literal[
+    "denied", "invalid_arguments", "approval_denied", "approval_pending", "approval_expired", "rate_limited",
+    "server_unavailable", "timeout", "result_too_large", "outcome_unknown", "audit_unavailable",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The peer that calls. `session` is the id of a legacy session, None for stateless clients.
+    `capability_key` is the canonical text of `capabilities`: equal keys, equal capability sets."""
+
+    principal: str
+    roles: tuple[str, ...] = ()
+    owner: str = ""
+    revision: str = MODERN
+    info: Json = field(default_factory=dict)
+    capabilities: Json = field(default_factory=dict)
+    session: str | None = None
+    capability_key: str = "{}"
+
+    @property
+    def era(self) -> Era:
+        return "modern" if self.revision >= MODERN else "legacy"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a call is about: one tool, prompt or resource of one server. `item` is the definition as that
+    server gave it, None where there is none (an unlisted resource)."""
+
+    server: str
+    kind: Kind
+    own: str
+    public: str
+    item: Json | None = None
+
+
+class Verdict(Enum):
+    ALLOW = "allow"
+    DENY = "deny"
+    ASK = "ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    rule: str
+    reason: str
+
+
+class Trail:
+    """What happened to one call, in order: the one object that grows. Nobody removes or changes an entry."""
+
+    __slots__ = ("_decisions", "id")
+
+    def __init__(self, id: str = "") -> None:
+        self.id = id
+        self._decisions: tuple[Decision, ...] = ()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return self._decisions
+
+    def add(self, decision: Decision) -> None:
+        self._decisions += (decision,)
+
+    def __repr__(self) -> str:
+        return f"Trail({self.id} {' '.join(f'{d.verdict.value}:{d.rule}' for d in self._decisions)})"
+
+
+Emit = Callable[[Notification], Awaitable[None]]
+"""Takes a notification that belongs to this call (progress, log message, a listen stream's events)."""
+
+
+async def no_emit(notification: Notification) -> None:
+    """For calls nobody listens to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request being handled. `mirrored` is the client's `Mcp-Param-*` headers (modern HTTP only)."""
+
+    client: Client
+    method: str
+    params: Json
+    meta: Json = field(default_factory=dict)
+    target: Target | None = None
+    mirrored: Mapping[str, str] | None = None
+    emit: Emit = no_emit
+    trail: Trail = field(default_factory=Trail)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    value: Json
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequired:
+    """The server asks the client: key -> {method, params}, and the server's opaque state
+    (2026-07-28 basic/patterns/mrtr). None is "no state", the empty string is a state."""
+
+    requests: Json
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A JSON-RPC error."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+Outcome = Result | InputRequired | Failure
+Handler = Callable[[Call], Awaitable[Outcome]]
+Guard = Callable[[Call, Handler], Awaitable[Outcome]]
+
+Publish = Callable[[str, str | None, Notification], None]
+"""(server key, scope, notification) of a notification that belongs to no call. A scope of None means every
+scope of that server. Never blocks."""
+
+
+class Server(Protocol):
+    """One configured server as the middle sees it: a Handler that also says how it is doing."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def status(self) -> Literal["starting", "up", "down", "disabled"]: ...
+
+    def era_for(self, client: Client) -> Era | None:
+        """The era this server is spoken to in for that client; None while it is not known yet."""
+
+    def scope(self, client: Client) -> str:
+        """Clients with equal scope see equal lists of this server. Cheap: it is on the hot path."""
+
+    async def ready(self) -> None:
+        """Returns once the first attempt to reach the server has ended, well or badly."""
+
+    async def hold(self, client: Client) -> Callable[[], None]:
+        """Returns when this server's list_changed notifications for that client reach the hub, and the
+        function that ends the need for it. Raises `ConnectionError` while the server cannot be reached."""
+
+    async def __call__(self, call: Call) -> Outcome:
+        """Every method of the middle; list methods relay `params["cursor"]` and the server's own page."""
+
+
+# ---------------------------------------------------------------- answers that Sluice makes itself
+
+
+def refuse(method: str, reason: Reason, text: str) -> Outcome:
+    """A refusal as the contract words it: for `tools/call` a result that a model can act on, else an error."""
+    if method == "tools/call":
+        return Result({"content": [{"type": "text", "text": text}], "isError": True, "_meta": {REASON: reason}})
+    return Failure(INTERNAL_ERROR, text, {"reason": reason})
+
+
+def not_found(method: str, params: Json) -> Failure:
+    """The answer for what does not exist, and so for what is hidden. Legacy edges turn a resource's code
+    into -32002 (2026-07-28 server/resources#error-handling: -32602 with data.uri)."""
+    if method == "resources/read":
+        return Failure(INVALID_PARAMS, "Resource not found", {"uri": params.get("uri")})
+    if method == "completion/complete":
+        return Failure(INVALID_PARAMS, "Unknown reference")
+    noun = "prompt" if method == "prompts/get" else "tool"
+    return Failure(INVALID_PARAMS, f"Unknown {noun}: {params.get('name')}")

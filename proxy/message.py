@@ -1,0 +1,229 @@
+"""JSON-RPC 2.0 messages: bytes to message and back, with limits.
+
+Knows JSON-RPC and nothing of MCP: no method name, no revision, no transport stands here.
+Two ways in, because two peers are trusted differently: `decode` for what a client sends (strict: one
+reading only, so that no second parser can see another message than the one that was judged) and
+`decode_fast` for what a configured server answers (one pass in Rust, last duplicate key wins).
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+Json = dict[str, Any]
+RequestId = str | int
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+MAX_DEPTH = 64
+MAX_ID_CHARS = 1024
+# CPython refuses longer ones by itself (sys.int_info.default_max_str_digits); named for the error text.
+MAX_INT_DIGITS = 4300
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    method: str
+    params: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    id: RequestId
+    method: str
+    params: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """`error` is the JSON-RPC error object; where it is set, `result` is not. `id` is None for an
+    error about a message whose id could not be read."""
+
+    id: RequestId | None
+    result: Json | None = None
+    error: Json | None = None
+
+
+Message = Request | Notification | Response
+
+
+class Malformed(ValueError):
+    """What arrived is no message: `code` is the JSON-RPC error code, `id` the request's where it was readable."""
+
+    def __init__(self, code: int, text: str, id: RequestId | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.id = id
+
+
+# ---------------------------------------------------------------- bytes -> JSON
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise Malformed(INVALID_REQUEST, "duplicate key in a JSON object")
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise Malformed(PARSE_ERROR, "number out of range")
+    return value
+
+
+def _no_constant(text: str) -> Any:
+    raise Malformed(PARSE_ERROR, f"{text} is not JSON")
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
+
+
+def decode(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
+    """The JSON value in `data`, read strictly.
+
+    Raises `Malformed`: -32700 for what is not UTF-8 JSON (NaN, UTF-16, lone surrogates, numbers out of
+    range included), -32600 for duplicate keys and for nesting deeper than `max_depth`.
+    """
+    # More brackets than levels is no proof of depth, but fewer is a proof of the opposite: one count, no walk.
+    if data.count(b"{") + data.count(b"[") > max_depth:
+        _check_depth(data, max_depth)
+    try:
+        value = _STRICT.decode(data.decode("utf-8"))
+        if b"\\u" in data:
+            to_json(value)  # a lone surrogate escape makes a string that no encoder can send on
+        return value
+    except Malformed:
+        raise
+    except PydanticSerializationError:
+        raise Malformed(PARSE_ERROR, "lone surrogate in a string") from None
+    except RecursionError:
+        raise Malformed(INVALID_REQUEST, f"nested deeper than {max_depth} levels") from None
+    except ValueError:  # JSONDecodeError, UnicodeDecodeError, int() over its digit limit
+        raise Malformed(PARSE_ERROR, "not valid UTF-8 JSON") from None
+
+
+def _check_depth(data: bytes, max_depth: int) -> None:
+    """Bracket depth outside strings, before the parser recurses on it."""
+    depth = 0
+    in_string = escaped = False
+    for byte in data:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                in_string = False
+        elif byte == 0x22:
+            in_string = True
+        elif byte in b"{[":
+            depth += 1
+            if depth > max_depth:
+                raise Malformed(INVALID_REQUEST, f"nested deeper than {max_depth} levels")
+        elif byte in b"}]":
+            depth -= 1
+
+
+def decode_fast(data: bytes | bytearray) -> Any:
+    """The JSON value of a server's answer: one pass, depth bounded by the parser (200). Raises `Malformed`."""
+    try:
+        return from_json(data, allow_inf_nan=False, cache_strings="keys")
+    except ValueError:
+        raise Malformed(PARSE_ERROR, "not valid UTF-8 JSON") from None
+
+
+# ---------------------------------------------------------------- JSON -> message
+
+
+def is_id(value: Any) -> bool:
+    """MCP ids are strings or integers, never null (basic/index#requests in every revision); a boolean is no integer."""
+    if isinstance(value, str):
+        return len(value) <= MAX_ID_CHARS
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def read(value: Any) -> Message:
+    """One decoded JSON value as a message. Raises `Malformed` (-32600), with the id where it is readable."""
+    if not isinstance(value, dict):
+        raise Malformed(INVALID_REQUEST, "a message is a JSON object")
+    raw_id = value.get("id")
+    id = raw_id if is_id(raw_id) else None
+    if value.get("jsonrpc") != "2.0":
+        raise Malformed(INVALID_REQUEST, 'jsonrpc must be "2.0"', id)
+    method = value.get("method")
+    if method is None:
+        return _read_response(value, id)
+    if not isinstance(method, str):
+        raise Malformed(INVALID_REQUEST, "method must be a string", id)
+    params = value.get("params")
+    if params is None:
+        params = {}
+    elif not isinstance(params, dict):
+        raise Malformed(INVALID_REQUEST, "params must be an object", id)
+    if "id" not in value:
+        return Notification(method, params)
+    if id is None:
+        raise Malformed(INVALID_REQUEST, "id must be a string or an integer")
+    return Request(id, method, params)
+
+
+def _read_response(value: Json, id: RequestId | None) -> Response:
+    result, error = value.get("result"), value.get("error")
+    if isinstance(error, dict) and "result" not in value:
+        return Response(id, error=error)
+    if isinstance(result, dict) and "error" not in value and id is not None:
+        return Response(id, result=result)
+    raise Malformed(INVALID_REQUEST, "neither a request, a notification nor a response", id)
+
+
+# ---------------------------------------------------------------- message -> bytes
+
+
+def to_value(message: Message) -> Json:
+    """The message as the JSON object that goes on the wire. Empty notification params are left out."""
+    if isinstance(message, Response):
+        if message.error is not None:
+            # An error about an unreadable request carries no id at all (2025-11-25 and later schema: optional).
+            head: Json = {"jsonrpc": "2.0"} if message.id is None else {"jsonrpc": "2.0", "id": message.id}
+            return {**head, "error": message.error}
+        return {"jsonrpc": "2.0", "id": message.id, "result": message.result}
+    if isinstance(message, Request):
+        return {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": message.params}
+    if message.params:
+        return {"jsonrpc": "2.0", "method": message.method, "params": message.params}
+    return {"jsonrpc": "2.0", "method": message.method}
+
+
+def encode(message: Message) -> bytes:
+    """One message as UTF-8 JSON without a line break. Raises `Malformed` for what JSON cannot say."""
+    return dump(to_value(message))
+
+
+def encode_batch(messages: Iterable[Message]) -> bytes:
+    return dump([to_value(message) for message in messages])
+
+
+def dump(value: Any) -> bytes:
+    """Any JSON value as bytes. Raises `Malformed` for infinities, NaN and lone surrogates."""
+    try:
+        data = to_json(value)
+    except PydanticSerializationError:
+        raise Malformed(INTERNAL_ERROR, "a value that JSON cannot say") from None
+    # to_json writes an infinity as a bare word. The word is rare, so the walk that tells it from text is, too.
+    if b"Infinity" in data or b"NaN" in data:
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise Malformed(INTERNAL_ERROR, "a number that JSON cannot say") from None
+    return data
