@@ -83,13 +83,30 @@ class Decision:
 
 
 class Trail:
-    """What happened to one call, in order: the one object that grows. Nobody removes or changes an entry."""
+    """What happened to one call, in order: the one object that grows, so that guards further out can tell.
+    Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round)."""
 
-    __slots__ = ("_decisions", "id")
+    __slots__ = ("_decisions", "_round", "_target", "id")
 
     def __init__(self, id: str = "") -> None:
         self.id = id
         self._decisions: tuple[Decision, ...] = ()
+        self._target: Target | None = None
+        self._round: tuple[str, int] | None = None
+
+    @property
+    def target(self) -> Target | None:
+        return self._target
+
+    def aim(self, target: Target) -> None:
+        self._target = self._target or target
+
+    @property
+    def round(self) -> tuple[str, int] | None:
+        return self._round
+
+    def resume(self, id: str, round: int) -> None:
+        self._round = self._round or (id, round)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

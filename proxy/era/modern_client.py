@@ -1,0 +1,218 @@
+"""A modern client (2026-07-28) is at the other end: its requests in, our outcomes out.
+
+Every request describes its sender in `_meta`, and over HTTP says method, name and revision in headers too,
+so that intermediaries can route it. This file is the ladder that checks both before anything else looks.
+It knows no transport: headers come as raw pairs, statuses go as numbers, and stdio has no headers at all.
+Pages: 2026-07-28 basic/index#meta, basic/transports/streamable-http#server-validation, basic/versioning.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from proxy.call import (
+    HEADER_MISMATCH,
+    MISSING_CAPABILITY,
+    MODERN,
+    RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    Failure,
+    InputRequired,
+    Outcome,
+)
+from proxy.era.headers import decode_value
+from proxy.era.revisions import (
+    CACHEABLE,
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    MODERN_METHODS,
+    MRTR_METHODS,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+    SUPPORTED,
+)
+from proxy.message import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Json,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+)
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_ENVELOPE: Final = frozenset({PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES})
+_ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
+_PARAM: Final = b"mcp-param-"
+# basic/transports/streamable-http#standard-request-headers
+_NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_STATUS: Final = {HEADER_MISMATCH: 400, MISSING_CAPABILITY: 400, UNSUPPORTED_VERSION: 400, METHOD_NOT_FOUND: 404}
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A request in the middle's words: what `Client` and `Call` are made of. `mirrored` has the `Mcp-Param-*`
+    headers, lower-cased and without that prefix; None where the transport has no headers."""
+
+    method: str
+    params: Json
+    meta: Json
+    revision: str
+    info: Json
+    capabilities: Json
+    capability_key: str
+    mirrored: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A request that is refused for its form: the HTTP status, and the JSON-RPC error for the body."""
+
+    status: int
+    response: Response
+
+
+def is_modern(message: Request | Notification) -> bool:
+    """Whether the body itself says so (basic/versioning): the era is decided per request."""
+    meta = message.params.get("_meta")
+    return isinstance(meta, dict) and PROTOCOL_VERSION in meta
+
+
+def parse(request: Request, headers: Headers | None) -> Parsed | Rejection:
+    """The ladder: `_meta` whole, headers equal to the body, revision spoken, method known."""
+    meta = request.params.get("_meta")
+    problem = _check_meta(meta)
+    if problem is not None:
+        return Rejection(400, _error(request.id, Failure(INVALID_PARAMS, problem)))
+    assert isinstance(meta, dict)
+    mirrored: dict[str, str] | None = None
+    if headers is not None:
+        mirrored = {}
+        problem = _check_headers(request, meta[PROTOCOL_VERSION], headers, mirrored)
+        if problem is not None:
+            return Rejection(400, _error(request.id, Failure(HEADER_MISMATCH, f"Header mismatch: {problem}")))
+    version = meta[PROTOCOL_VERSION]
+    if version != MODERN:
+        data = {"supported": list(SUPPORTED), "requested": version}
+        return Rejection(400, _error(request.id, Failure(UNSUPPORTED_VERSION, "Unsupported protocol version", data)))
+    if request.method not in MODERN_METHODS:
+        return Rejection(404, _error(request.id, Failure(METHOD_NOT_FOUND, "Method not found")))
+    capabilities = meta[CLIENT_CAPABILITIES]
+    return Parsed(
+        method=request.method,
+        params={key: value for key, value in request.params.items() if key != "_meta"},
+        meta={key: value for key, value in meta.items() if key not in _ENVELOPE},
+        revision=version,
+        info=meta.get(CLIENT_INFO, {}),
+        capabilities=capabilities,
+        capability_key=capability_key(capabilities),
+        mirrored=mirrored,
+    )
+
+
+def capability_key(capabilities: Json) -> str:
+    return json.dumps(capabilities, sort_keys=True, separators=(",", ":")) if capabilities else "{}"
+
+
+def _check_meta(meta: Any) -> str | None:
+    if not isinstance(meta, dict):
+        return "Invalid params: _meta is required"
+    if not isinstance(meta.get(PROTOCOL_VERSION), str):
+        return f"Invalid params: _meta must have {PROTOCOL_VERSION}"
+    if not isinstance(meta.get(CLIENT_CAPABILITIES), dict):
+        return f"Invalid params: _meta must have {CLIENT_CAPABILITIES}"
+    if not isinstance(meta.get(CLIENT_INFO, {}), dict):
+        return f"Invalid params: {CLIENT_INFO} must be an object"
+    if not isinstance(meta.get("progressToken", ""), str | int) or isinstance(meta.get("progressToken"), bool):
+        return "Invalid params: progressToken must be a string or an integer"
+    return None
+
+
+def _check_headers(request: Request, version: str, headers: Headers, mirrored: dict[str, str]) -> str | None:
+    """The first disagreement between headers and body. Fills `mirrored` on the way: one pass over the headers."""
+    routing: dict[bytes, str] = {}
+    for name, raw in headers:
+        if name in _ROUTING:
+            if name in routing:
+                return f"{name.decode()} is given twice"
+            routing[name] = raw.decode("latin-1").strip(" \t")
+        elif name.startswith(_PARAM):
+            key = name[len(_PARAM) :].decode("latin-1")
+            if key in mirrored:
+                return f"Mcp-Param-{key} is given twice"
+            mirrored[key] = raw.decode("latin-1").strip(" \t")
+    if routing.get(b"mcp-protocol-version") != version:
+        return "MCP-Protocol-Version is missing or does not say what _meta says"
+    if routing.get(b"mcp-method") != request.method:
+        return "Mcp-Method is missing or does not say what the body says"
+    return _check_name(request, routing.get(b"mcp-name"))
+
+
+def _check_name(request: Request, header: str | None) -> str | None:
+    key = _NAMED.get(request.method)
+    if key is None:
+        return None
+    if header is None:
+        return "Mcp-Name is missing"
+    if decode_value(header) != request.params.get(key):
+        return "Mcp-Name does not say what the body says"
+    return None
+
+
+# ---------------------------------------------------------------- outwards
+
+
+def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> tuple[int, Response]:
+    """HTTP status and message for an outcome. Errors that come from a handler keep 200, because clients took
+    any 400 on a call for a dead server; only the statuses that the revision fixes differ."""
+    if isinstance(outcome, Failure):
+        if outcome.code == RESOURCE_NOT_FOUND:  # server/resources#error-handling: never emitted in this revision
+            outcome = Failure(INVALID_PARAMS, outcome.message, outcome.data)
+        return _STATUS.get(outcome.code, 200), _error(id, outcome)
+    if isinstance(outcome, InputRequired):
+        if method not in MRTR_METHODS:
+            return 200, _error(id, Failure(INTERNAL_ERROR, f"the server asked for input during {method}"))
+        return 200, Response(id, _input_required(outcome, server_info))
+    value = outcome.value
+    meta = {**value.get("_meta", {}), SERVER_INFO: server_info}
+    if method == "subscriptions/listen":
+        meta[SUBSCRIPTION_ID] = id
+    result = {**value, "resultType": "complete", "_meta": meta}
+    if method in CACHEABLE:
+        result.setdefault("ttlMs", 0)
+        result.setdefault("cacheScope", "private")
+    return 200, Response(id, result)
+
+
+def _input_required(outcome: InputRequired, server_info: Json) -> Json:
+    """basic/patterns/mrtr: at least one of inputRequests and requestState; an absent state stays absent."""
+    result: Json = {"resultType": "input_required", "_meta": {SERVER_INFO: server_info}}
+    if outcome.requests:
+        result["inputRequests"] = outcome.requests
+    if outcome.state is not None:
+        result["requestState"] = outcome.state
+    return result
+
+
+def notification(note: Notification, method: str, id: RequestId) -> Notification | None:
+    """What belongs to a call, as this client may see it: a listen stream carries its subscription's id on every
+    message and neither progress nor log messages (basic/patterns/subscriptions)."""
+    belongs_to_call = note.method in ("notifications/progress", "notifications/message")
+    if method != "subscriptions/listen":
+        return note if belongs_to_call else None
+    if belongs_to_call:
+        return None
+    meta = {**note.params.get("_meta", {}), SUBSCRIPTION_ID: id}
+    return Notification(note.method, {**note.params, "_meta": meta})
+
+
+def _error(id: RequestId, failure: Failure) -> Response:
+    error: Json = {"code": failure.code, "message": failure.message}
+    if failure.data is not None:
+        error["data"] = failure.data
+    return Response(id, error=error)
