@@ -1,0 +1,203 @@
+"""Public resource URIs, URI templates and the one spelling of a URI that can be judged.
+
+Pure text to text: knows no catalog and no call. Where in a message a URI stands is the business of `places`.
+A public URI is the own URI behind `{prefix}+`, as schemes like `git+ssh` do it: still a URI, of a scheme that
+tells whose it is, and turned back by cutting at the first `+`. Nothing is ever decoded, normalised or rebuilt.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+_APP: Final = "ui://"
+_WEB = re.compile(r"https?:", re.IGNORECASE)
+
+# ---------------------------------------------------------------- own <-> public
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """How the URIs of one server are shown. `plain` (`uris: plain`) shows them as they are."""
+
+    prefix: str
+    plain: bool = False
+
+    def public(self, uri: str) -> str:
+        return uri if self.plain else public_uri(self.prefix, uri)
+
+    def own(self, uri: str) -> str:
+        """The server's own URI for a public one; what is not under this prefix stays as it is."""
+        found = own_uri(uri, (self.prefix,))
+        return uri if found is None else found[1]
+
+
+def public_uri(prefix: str, uri: str) -> str:
+    """The public form of a resource URI or URI template.
+
+    `http(s)` URIs stay: clients may fetch those themselves (2026-07-28 server/resources#common-uri-schemes).
+    Hosts of MCP Apps look for `ui://` at the start (SEP-1865), so there the prefix goes behind it.
+    """
+    if not prefix or _WEB.match(uri):
+        return uri
+    if uri.startswith(_APP):
+        return f"{_APP}{prefix}+{uri[len(_APP) :]}"
+    return f"{prefix}+{uri}"
+
+
+def own_uri(public: str, prefixes: Container[str]) -> tuple[str, str] | None:
+    """(prefix, own URI) of a public URI; None for one that is under none of `prefixes`.
+
+    `gh+https://...` and `gh+ui://...` are accepted too, though we never show them: a template like `{+url}`
+    expands to such.
+    """
+    scheme = _APP if public.startswith(_APP) else ""
+    prefix, plus, rest = public[len(scheme) :].partition("+")
+    if not plus or not prefix or prefix not in prefixes:
+        return None
+    return prefix, scheme + rest
+
+
+# ---------------------------------------------------------------- one spelling
+
+_SLASH = re.compile(r"[/\\]|%2[Ff]|%5[Cc]")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+# %2F and %5C are slashes; the rest are the unreserved characters of RFC 3986 2.3: - . 0-9 A-Z _ a-z ~
+_HIDDEN = re.compile(r"%(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+# WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
+_DROPPED = re.compile(r"[\x00-\x1f\x7f]|\A | \Z")
+_DOTS = re.compile(r"(?:\A|[/?#])\.\.?(?=[/?#]|\Z)")
+
+
+def is_clean(uri: str) -> bool:
+    """Whether a URI has the one spelling that policy and server read alike; others are not found.
+
+    A hierarchical URI (a slash in it, plain or encoded) may have no dot segments, no percent-encoded unreserved
+    character or slash, no upper-case scheme or host, no `localhost` as authority of a file, no backslash.
+    Opaque ones (`urn:a:b`, `memo:x`) are compared as they are.
+    """
+    if _DROPPED.search(uri):
+        return False
+    if not _SLASH.search(uri):
+        return True
+    scheme, rest = _split(uri)
+    if scheme != scheme.lower() or "\\" in uri or _HIDDEN.search(uri):
+        return False
+    return not _DOTS.search(rest) and _is_clean_authority(scheme, rest)
+
+
+def _split(uri: str) -> tuple[str, str]:
+    found = _SCHEME.match(uri)
+    return (found[1], uri[found.end() :]) if found else ("", uri)
+
+
+def _is_clean_authority(scheme: str, rest: str) -> bool:
+    if not rest.startswith("//"):
+        return True
+    authority = re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
+    host = _ESCAPE.sub("", authority.rpartition("@")[2])  # hex digits of an escape have no case
+    if host != host.lower():
+        return False
+    return scheme.rpartition("+")[2] != "file" or host.partition(":")[0] != "localhost"
+
+
+# ---------------------------------------------------------------- templates
+
+_MAX_TEMPLATE = 2048
+_MAX_URI = 4096
+_MAX_EXPRESSIONS = 32
+
+_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+# RFC 6570 2.3 plus "-", which servers write and their SDKs take
+_VARIABLE = r"(?:[A-Za-z0-9_.-]|%[0-9A-Fa-f]{2})+(?:\*|:[1-9][0-9]{0,3})?"
+_BODY = re.compile(rf"([+#./;?&]?)({_VARIABLE}(?:,{_VARIABLE})*)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """What one expression may expand to: nothing, or `first` and then characters not in `stops` (RFC 6570 3.2)."""
+
+    first: str
+    stops: str
+
+
+_GAPS: Final = {
+    "": _Gap("", "/?#"),
+    "+": _Gap("", ""),
+    "#": _Gap("#", ""),
+    ".": _Gap(".", "/?#"),
+    "/": _Gap("/", "?#"),
+    ";": _Gap(";", "/?#"),
+    "?": _Gap("?", "#"),
+    "&": _Gap("&", "#"),
+}
+
+_Parts = tuple[str | _Gap, ...]
+
+
+def literal_prefix(template: str) -> str:
+    """What every URI of a template begins with: the text before its first expression."""
+    return template.partition("{")[0]
+
+
+def matches_template(template: str, uri: str) -> bool:
+    """Whether `uri` can be an expansion of the RFC 6570 `template`. A malformed template matches nothing.
+
+    All ends that a part can reach are followed at once, so the work is at most parts x characters, whatever a
+    server writes into its templates; both lengths are bounded.
+    """
+    if len(uri) > _MAX_URI:
+        return False
+    parts = _parse(template)
+    if parts is None or not uri.startswith(literal_prefix(template)):
+        return False
+    ends = {0}
+    for part in parts:
+        ends = _after_text(ends, part, uri) if isinstance(part, str) else _after_gap(ends, part, uri)
+        if not ends:
+            return False
+    return len(uri) in ends
+
+
+@lru_cache(maxsize=4096)
+def _parse(template: str) -> _Parts | None:
+    if len(template) > _MAX_TEMPLATE:
+        return None
+    pieces = _EXPRESSION.split(template)  # text, expression, text, ... , text
+    if len(pieces) > 2 * _MAX_EXPRESSIONS + 1:
+        return None
+    parts: list[str | _Gap] = []
+    for index, piece in enumerate(pieces):
+        part = _gap(piece) if index % 2 else _text(piece)
+        if part is None:
+            return None
+        parts.append(part)
+    return tuple(parts)
+
+
+def _text(piece: str) -> str | None:
+    return None if "{" in piece or "}" in piece else piece
+
+
+def _gap(body: str) -> _Gap | None:
+    found = _BODY.match(body)
+    return _GAPS[found[1]] if found else None
+
+
+def _after_text(starts: set[int], text: str, uri: str) -> set[int]:
+    return {start + len(text) for start in starts if uri.startswith(text, start)}
+
+
+def _after_gap(starts: set[int], gap: _Gap, uri: str) -> set[int]:
+    stops = [at for at, char in enumerate(uri) if char in gap.stops]
+    stops.append(len(uri))
+    ends = set(starts)  # an undefined variable expands to nothing
+    reached = -1
+    for start in sorted(_after_text(starts, gap.first, uri)):
+        if start > reached:  # else the stretch of an earlier start covers this one's
+            reached = stops[bisect_left(stops, start)]
+            ends.update(range(start, reached + 1))
+    return ends

@@ -1,0 +1,109 @@
+"""The name guard: clients see public names and URIs, everything inside sees the server's own.
+
+Inwards it resolves what a call is about to a `Target`; what cannot be resolved is answered as a denial is.
+Outwards it makes the URIs of the answer public and says which server asks. Lists, discover and listen pass:
+their names are changed where snapshots are made. It knows no server and no catalog: both come as functions.
+Nothing emitted within these calls carries a URI (progress and log messages do not), so `emit` is never wrapped.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from proxy.call import Call, Failure, Guard, Handler, InputRequired, Outcome, Result, Target, not_found
+from proxy.catalog import places
+from proxy.catalog.uris import Rewriting, is_clean
+from proxy.message import Json
+
+Resolve = Callable[[Call], Awaitable[Target | None]]
+
+# Where each method names its target; all others pass.
+_FIELD: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri", "completion/complete": "ref"}
+_REF_FIELD: Final = {"ref/prompt": "name", "ref/resource": "uri"}
+
+
+def name(resolve: Resolve, rewriting: Callable[[str], Rewriting | None]) -> Guard:
+    """`resolve` finds the target that the public name, URI or ref of a call stands for; `rewriting` says how a
+    server's URIs are shown, None in transparent mode, where nothing is renamed."""
+
+    async def guard(call: Call, inner: Handler) -> Outcome:
+        field = _FIELD.get(call.method)
+        if field is None:
+            return await inner(call)
+        target = await resolve(call) if _names_something(call, field) else None
+        if target is None or not _may_stand(call.method, target):
+            return not_found(call.method, call.params)
+        rewrite = rewriting(target.server)
+        own_call = _inwards(call, field, target, rewrite)
+        return _outwards(call, own_call, await inner(own_call), target, rewrite)
+
+    return guard
+
+
+def _names_something(call: Call, field: str) -> bool:
+    value = call.params.get(field)
+    if field == "ref" and isinstance(value, dict):
+        kind = value.get("type")
+        value = value.get(_REF_FIELD[kind]) if isinstance(kind, str) and kind in _REF_FIELD else None
+    return isinstance(value, str)
+
+
+def _may_stand(method: str, target: Target) -> bool:
+    return method != "resources/read" or is_clean(target.own)
+
+
+# ---------------------------------------------------------------- inwards
+
+
+def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) -> Call:
+    params = _own_params(call.params, field, target.own)
+    if rewrite is not None and isinstance(params.get("inputResponses"), dict):
+        params = {**params, "inputResponses": places.answers(params["inputResponses"], rewrite.own)}
+    # Spelled out, for every call comes through here and `replace` takes several times as long.
+    return Call(call.client, call.method, params, call.meta, target, call.mirrored, call.emit, call.trail)
+
+
+def _own_params(params: Json, field: str, own: str) -> Json:
+    value: Any = params[field]
+    if field == "ref":
+        part = _REF_FIELD[value["type"]]
+        return params if value[part] == own else {**params, "ref": {**value, part: own}}
+    return params if value == own else {**params, field: own}
+
+
+# ---------------------------------------------------------------- outwards
+
+
+def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewrite: Rewriting | None) -> Outcome:
+    if isinstance(outcome, Failure) and outcome == not_found(call.method, own_call.params):
+        # Said inside, in own names. Word for word what an unknown name gets, or a denial could be told from it.
+        return not_found(call.method, call.params)
+    if rewrite is None:
+        return outcome
+    change = _as_asked(call.params["uri"], target.own, rewrite) if call.method == "resources/read" else rewrite.public
+    if isinstance(outcome, Result):
+        value = places.result(call.method, outcome.value, change)
+        return outcome if value is outcome.value else Result(value)
+    if isinstance(outcome, InputRequired):
+        return InputRequired(_signed(places.asks(outcome.requests, change), target.server), outcome.state)
+    data = places.error_data(outcome.data, change)
+    return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data)
+
+
+def _as_asked(used: str, own: str, rewrite: Rewriting) -> places.Change:
+    """What a client asked for comes back in its own spelling: it may have used the plain URI, or a prefix on
+    one that is shown without."""
+    return lambda uri: used if uri == own else rewrite.public(uri)
+
+
+def _signed(requests: Json, server: str) -> Json:
+    """2026-07-28 client/elicitation: clients must show which server asks, and to a client we are the server."""
+    return {key: _signed_ask(ask, server) for key, ask in requests.items()}
+
+
+def _signed_ask(ask: Any, server: str) -> Any:
+    if not isinstance(ask, dict) or ask.get("method") != "elicitation/create":
+        return ask
+    params = ask.get("params")
+    if not isinstance(params, dict) or not isinstance(params.get("message"), str):
+        return ask
+    return {**ask, "params": {**params, "message": f"[{server}] {params['message']}"}}
