@@ -1,0 +1,155 @@
+"""The layers, the size of files and where broad excepts may stand: the shape of the code, kept by a test."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "proxy").rglob("*.py"))
+
+LAYERS = {
+    0: {"message", "call", "telemetry", "config", "__init__"},
+    1: {"era", "catalog"},
+    2: {"policy", "approval", "audit", "hub", "store", "metrics"},
+    3: {"guards", "router", "lists", "listen", "downstream", "admin"},
+    4: {"app", "cli", "__main__", "demo"},
+}
+LAYER = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
+# Inside layer 3 rooms never import one another, but the router is made of the lists it answers from.
+ALLOWED_BESIDE = {("router", "lists")}
+# One third-party library, one home.
+HOMES = {
+    "prometheus_client": {"metrics"},
+    "structlog": {"telemetry"},
+    "pydantic": {"config"},
+    "pydantic_core": {"message", "config"},
+    "sqlite3": {"store"},
+    "cryptography": {"store"},
+    "httpx": {"downstream", "cli", "demo"},
+    "httpx_sse": {"downstream"},
+    "httptools": {"downstream", "listen"},
+    "uvicorn": {"listen"},
+    "typer": {"cli", "__main__"},
+    "ruamel": {"config", "cli"},
+    "uritemplate": {"catalog"},
+}
+IO_MODULES = {"anyio", "asyncio", "socket", "httpx", "subprocess", "sqlite3", "threading", "ssl"}
+BROAD_EXCEPTS = {
+    "proxy/guards/__init__.py": "the guard chain",
+    "proxy/downstream/connection.py": "a connection's task",
+    "proxy/listen/http.py": "a listener's request",
+    "proxy/listen/stdio.py": "a listener's request",
+    "proxy/telemetry.py": "supervise",
+    "proxy/__main__.py": "the command line's main",
+    "proxy/cli/__init__.py": "the command line's main",
+}
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(ROOT / "proxy").with_suffix("").parts
+    return parts[0]
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or "", node.lineno
+
+
+def own_imports(path: Path) -> set[str]:
+    return {name for name, _ in imports(path) if name == "proxy" or name.startswith("proxy.")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_file_imports_only_rooms_below_it(path: Path) -> None:
+    here = room(path)
+    assert here in LAYER, f"room {here} has no layer"
+    for name in own_imports(path):
+        there = name.split(".")[1] if "." in name else "__init__"
+        if there in (here, "__init__") or (here, there) in ALLOWED_BESIDE:
+            continue
+        if there == "config":
+            assert LAYER[here] == 4, f"{path} imports config: rooms get slices of it"
+        elif LAYER[here] not in (0, 2, 4):
+            assert LAYER[there] < LAYER[here], f"{path} imports {name}"
+        else:  # vocabulary, services and the composition root may use one another
+            assert LAYER[there] <= LAYER[here], f"{path} imports {name}"
+
+
+def test_there_are_no_import_circles() -> None:
+    graph = {module(path): own_imports(path) for path in FILES}
+    done: set[str] = set()
+
+    def visit(node: str, above: tuple[str, ...]) -> None:
+        assert node not in above, f"import circle: {' -> '.join((*above[above.index(node) :], node))}"
+        if node not in done:
+            for target in graph.get(node, ()):
+                visit(target, (*above, node))
+            done.add(node)
+
+    for start in graph:
+        visit(start, ())
+
+
+def module(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_file_is_short_and_says_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400, "over 400 lines: give a part of it a name and a file"
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), "a file opens with what it does and may not know"
+    assert "upstream" not in text.lower(), "peers are named by what they are to MCP: client, server"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_stand_at_the_top_and_libraries_have_one_home(path: Path) -> None:
+    top = set(top_lines(ast.parse(path.read_text()).body))
+    for name, line in imports(path):
+        assert line in top, f"{path}:{line}: import of {name} is not at the top"
+        library = name.split(".")[0]
+        if library in HOMES:
+            assert room(path) in HOMES[library], f"{library} is at home in {HOMES[library]}"
+
+
+def top_lines(body: list[ast.stmt]) -> Iterator[int]:
+    """`if sys.platform ...:` at the top is the one condition an import may stand under."""
+    for node in body:
+        yield node.lineno
+        if isinstance(node, ast.If) and "sys.platform" in ast.unparse(node.test):
+            yield from top_lines(node.body + node.orelse)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) in ("era", "catalog", "policy")], ids=lambda p: p.stem)
+def test_pure_rooms_do_no_io(path: Path) -> None:
+    used = {name.split(".")[0] for name, _ in imports(path)}
+    assert not used & IO_MODULES
+    assert not [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.AsyncFunctionDef)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_broad_excepts_stand_only_at_the_named_boundaries(path: Path) -> None:
+    broad = [node for node in ast.walk(ast.parse(path.read_text())) if is_broad(node)]
+    if str(path.relative_to(ROOT)) not in BROAD_EXCEPTS:
+        assert not broad, f"line {broad[0].lineno}: except Exception outside the named boundaries"
+
+
+def is_broad(node: ast.AST) -> bool:
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    return node.type is None or ast.unparse(node.type) in ("Exception", "BaseException")
+
+
+def test_every_import_is_declared() -> None:
+    declared = {"proxy", "httptools", "httpx", "httpx_sse", "anyio", "cryptography", "prometheus_client", "pydantic",
+                "pydantic_core", "ruamel", "structlog", "typer", "uritemplate", "uvicorn", "uvloop"}  # fmt: skip
+    used = {name.split(".")[0] for path in FILES for name, _ in imports(path)}
+    assert used - declared - set(sys.stdlib_module_names) == set()

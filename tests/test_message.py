@@ -1,0 +1,148 @@
+"""JSON-RPC in and out: one strict reading of what a client sends."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.message import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    Malformed,
+    Notification,
+    Request,
+    Response,
+    decode,
+    decode_fast,
+    dump,
+    encode,
+    read,
+)
+
+UNPARSABLE = {
+    "not JSON": b"{",
+    "nothing": b"",
+    "NaN": b'{"a":NaN}',
+    "Infinity": b'{"a":-Infinity}',
+    "a number out of range": b'{"a":1e999}',
+    "an integer over 4,300 digits": b"1" * 5000,
+    "UTF-16": '{"a":1}'.encode("utf-16"),
+    "UTF-16 without a mark": '{"a":1}'.encode("utf-16-le"),
+    "Latin-1": b'{"a":"\xe9"}',
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "a lone surrogate": b'{"a":"\\ud800"}',
+    "a trailing comma": b'{"a":1,}',
+    "two values": b"{}{}",
+    "a raw control character": b'{"a":"\n"}',
+}
+
+
+@pytest.mark.parametrize("body", UNPARSABLE.values(), ids=UNPARSABLE.keys())
+def test_what_is_no_json_is_a_parse_error(body: bytes) -> None:
+    with pytest.raises(Malformed) as caught:
+        decode(body)
+    assert caught.value.code == PARSE_ERROR
+
+
+@pytest.mark.parametrize("body", [b'{"a":1,"a":2}', b'{"p":{"name":"ok","name":"bad"}}', b'[{"\\u0061":1,"a":2}]'])
+def test_duplicate_keys_are_refused_however_they_are_spelt(body: bytes) -> None:
+    with pytest.raises(Malformed, match="duplicate") as caught:
+        decode(body)
+    assert caught.value.code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize("depth", [65, 1_000, 100_000])
+@pytest.mark.parametrize("closed", [True, False])
+def test_depth_is_bounded_before_the_parser_recurses(depth: int, closed: bool) -> None:
+    with pytest.raises(Malformed) as caught:
+        decode(b"[" * depth + b"]" * (depth if closed else 0))
+    assert caught.value.code == INVALID_REQUEST
+
+
+def test_brackets_in_strings_are_no_depth() -> None:
+    assert decode(b'["' + b"[" * 100 + b'", "\\"{{{{"]') == ["[" * 100, '"{{{{']
+    assert decode(b"[" * 64 + b"]" * 64)
+    assert len(decode(b"[" + b",".join([b"[]"] * 500) + b"]")) == 500
+
+
+@pytest.mark.parametrize("number", ["100.0", "-0.0", "1e2", "12345678901234567890123", "0.1"])
+def test_numbers_keep_their_type_and_value(number: str) -> None:
+    strict, fast = decode(number.encode()), decode_fast(number.encode())
+    assert type(strict) is type(fast) and strict == fast == (float(number) if set(number) & set(".e") else int(number))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+LEAF = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+JSON: st.SearchStrategy[Any] = st.recursive(
+    LEAF, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=20
+)
+
+
+@given(JSON)
+def test_what_is_encoded_is_read_back_the_same_by_both_parsers(value: Any) -> None:
+    assert decode(dump(value)) == value == decode_fast(dump(value))
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "\ud800"])
+def test_what_json_cannot_say_is_refused_on_the_way_out(value: Any) -> None:
+    with pytest.raises(Malformed):
+        dump({"a": [value]})
+    assert dump("Infinity NaN") == b'"Infinity NaN"'
+
+
+@pytest.mark.parametrize("body", [b"NaN", b"[" * 300 + b"]" * 300, b'"\\ud800"', b"", b"\xff"])
+def test_a_servers_garbage_is_malformed_too(body: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode_fast(body)
+
+
+MESSAGES = [
+    Request(1, "tools/list", {}),
+    Request("1", "tools/call", {"name": "x"}),
+    Request(0, "a", {"b": None}),
+    Notification("notifications/x", {}),
+    Notification("notifications/x", {"a": 1}),
+    Response(1, {"ok": True}),
+    Response("", error={"code": 1, "message": "m"}),
+    Response(None, error={"code": -32700, "message": "m"}),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=repr)
+def test_messages_survive_the_wire(message: Any) -> None:
+    assert read(decode(encode(message))) == message
+    assert b"\n" not in encode(message)
+
+
+BAD = {
+    "an array": [],
+    "no version": {"id": 1, "method": "x"},
+    "another version": {"jsonrpc": "1.0", "id": 1, "method": "x"},
+    "id null": {"jsonrpc": "2.0", "id": None, "method": "x"},
+    "id true": {"jsonrpc": "2.0", "id": True, "method": "x"},
+    "id a float": {"jsonrpc": "2.0", "id": 1.5, "method": "x"},
+    "id an object": {"jsonrpc": "2.0", "id": {}, "method": "x"},
+    "a huge id": {"jsonrpc": "2.0", "id": "x" * 2000, "method": "x"},
+    "method a number": {"jsonrpc": "2.0", "id": 1, "method": 7},
+    "params an array": {"jsonrpc": "2.0", "id": 1, "method": "x", "params": []},
+    "result and error": {"jsonrpc": "2.0", "id": 1, "result": {}, "error": {}},
+    "result no object": {"jsonrpc": "2.0", "id": 1, "result": 1},
+    "a result without id": {"jsonrpc": "2.0", "result": {}},
+    "nothing of all": {"jsonrpc": "2.0", "id": 1},
+    "keys in another case": {"jsonrpc": "2.0", "id": 1, "Method": "x"},
+}
+
+
+@pytest.mark.parametrize("value", BAD.values(), ids=BAD.keys())
+def test_what_is_no_message_is_an_invalid_request(value: Any) -> None:
+    with pytest.raises(Malformed) as caught:
+        read(value)
+    assert caught.value.code == INVALID_REQUEST
+
+
+def test_a_readable_id_is_told_with_the_error() -> None:
+    with pytest.raises(Malformed) as caught:
+        read({"jsonrpc": "2.0", "id": "a", "method": 7})
+    assert caught.value.id == "a"
