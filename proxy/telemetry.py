@@ -1,0 +1,170 @@
+"""Logs for developers, and the keeping alive of long-lived tasks.
+
+Knows structlog and nothing of Sluice. Everything goes to stderr (stdout belongs to data, in stdio mode to
+MCP alone): as lines for people on a terminal, as JSON elsewhere. Whatever a record carries may come from
+a peer, so `clean` makes it impossible for a value to look like a second record or to fill a disk.
+"""
+
+import logging
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TextIO
+
+import anyio
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+Format = Literal["auto", "human", "json"]
+
+MAX_TEXT = 2_000
+MAX_TRACE = 16_000
+MAX_ITEMS = 50
+MAX_DEPTH = 4
+# Control characters of ASCII and Latin-1, line separators, bidirectional overrides, lone surrogates.
+_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# casbin logs every decision at INFO; the HTTP libraries log URLs, and URLs carry secrets.
+_SILENT: Final = ("casbin",)
+_QUIET: Final = ("httpx", "httpcore")
+
+
+# ---------------------------------------------------------------- cleaning
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match.group().encode("unicode_escape").decode("ascii")
+
+
+def clean_text(text: str, limit: int = MAX_TEXT) -> str:
+    """The text on one line, without anything a terminal obeys, at most about `limit` characters."""
+    cut = len(text) - limit
+    return _UNSAFE.sub(_escape, text if cut <= 0 else f"{text[:limit]}... ({cut} more)")
+
+
+def _clean_trace(text: str) -> str:
+    """A traceback keeps its lines, each indented: what an exception says cannot start a line of its own."""
+    return "\n".join("  " + _UNSAFE.sub(_escape, line) for line in text[-MAX_TRACE:].split("\n"))
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return clean_text(value)
+    if depth > 0 and isinstance(value, dict):
+        items = list(value.items())[:MAX_ITEMS]
+        return {clean_text(str(key), 100): _clean(item, depth - 1) for key, item in items}
+    if depth > 0 and isinstance(value, list | tuple):
+        return [_clean(item, depth - 1) for item in value[:MAX_ITEMS]]
+    return clean_text(repr(value))
+
+
+def clean(logger: WrappedLogger | None, method: str, record: EventDict) -> EventDict:
+    """structlog processor: every field escaped and bounded. Fields of structlog's own (`_...`) pass."""
+    return {
+        clean_text(key, 100): value if key.startswith("_")
+        else _clean_trace(value) if key == "exception" and isinstance(value, str)
+        else _clean(value, MAX_DEPTH)
+        for key, value in record.items()
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def _renderer(human: bool, stream: TextIO) -> Processor:
+    if not human:
+        return structlog.processors.JSONRenderer()
+    return structlog.dev.ConsoleRenderer(
+        colors=stream.isatty(), repr_native_str=True, exception_formatter=structlog.dev.plain_traceback
+    )
+
+
+def configure(level: str = "info", format: Format = "auto", stream: TextIO | None = None) -> None:
+    """Route structlog and the standard library's logging to `stream` (stderr). May be called again."""
+    stream = stream or sys.stderr
+    human = format == "human" or (format == "auto" and stream.isatty())
+    when = structlog.processors.TimeStamper(fmt="%H:%M:%S" if human else "iso", utc=not human)
+    common: list[Processor] = [
+        structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, when,
+    ]  # fmt: skip
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*common, structlog.stdlib.ExtraAdder()],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            clean,
+            _renderer(human, stream),
+        ],
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    _hush()
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *common,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _hush() -> None:
+    for name in _SILENT:
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.CRITICAL + 1)
+        logger.propagate = False  # children that set a level of their own end here, too
+        logger.handlers[:] = [logging.NullHandler()]
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+# ---------------------------------------------------------------- supervision
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses between restarts, doubling from `first` to `last`; a run of `healthy` seconds starts over."""
+
+    first: float = 1.0
+    last: float = 30.0
+    healthy: float = 60.0
+
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after that many failures in a row (1, 2, ...)."""
+        return min(self.last, self.first * 2.0 ** min(failures - 1, 30))
+
+
+DEFAULT_BACKOFF: Final = Backoff()
+# How often each supervised task has crashed since the start; read by whoever shows it.
+crashes: Final[Counter[str]] = Counter()
+
+
+async def supervise(
+    name: str, function: Callable[[], Awaitable[object]], *, backoff: Backoff = DEFAULT_BACKOFF
+) -> None:
+    """Run `function` until it returns. A crash is logged, counted and answered by a restart after a pause;
+    cancellation passes."""
+    log = logging.getLogger(__name__)
+    failures = 0
+    while True:
+        started = time.monotonic()
+        try:
+            await function()
+            return
+        except Exception:
+            failures = 1 if time.monotonic() - started >= backoff.healthy else failures + 1
+            crashes[name] += 1
+            pause = backoff.pause(failures)
+            log.exception("task crashed", extra={"task": name, "failures": failures, "restart_in": pause})
+        await anyio.sleep(pause)

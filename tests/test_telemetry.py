@@ -1,0 +1,148 @@
+"""Logs cannot be forged by what a peer sends, and a crashed task comes back."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+import structlog
+
+from proxy import telemetry
+
+FORGED = 'x\n{"level": "info", "event": "forged"}\r\x1b[31m\u2028\x85'
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """The process's logging as pytest had it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def written(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def to_json(level: str = "info") -> io.StringIO:
+    stream = io.StringIO()
+    telemetry.configure(level, "auto", stream)
+    return stream
+
+
+@pytest.mark.parametrize("where", ["event", "field", "key", "nested", "exception", "stdlib"])
+def test_a_forged_line_stays_one_record(where: str) -> None:
+    stream = to_json()
+    log = structlog.get_logger("room")
+    if where == "event":
+        log.info(FORGED)
+    elif where == "field":
+        log.info("called", tool=FORGED)
+    elif where == "key":
+        log.info("called", **{FORGED: 1})
+    elif where == "nested":
+        log.info("called", arguments={"a": [FORGED, {FORGED: FORGED}]})
+    elif where == "stdlib":
+        logging.getLogger("room").info("called %s", FORGED)
+    else:
+        try:
+            raise ValueError(FORGED)
+        except ValueError:
+            log.exception("broke")
+    (record,) = written(stream)
+    assert record["event"] != "forged"
+    assert "\x1b" not in json.dumps(record, ensure_ascii=False)
+
+
+def test_no_line_of_the_human_form_starts_with_what_a_peer_said() -> None:
+    stream = io.StringIO()
+    telemetry.configure("info", "human", stream)
+    try:
+        raise ValueError("bad\nINFO forged\n\x1b[2J")
+    except ValueError:
+        structlog.get_logger("room").exception("broke\nINFO forged", tool="a\nINFO forged")
+    text = stream.getvalue()
+    assert "\x1b" not in text
+    assert not any(line.startswith("INFO") for line in text.splitlines())
+
+
+def test_fields_are_bounded_in_length_number_and_depth() -> None:
+    stream = to_json()
+    deep: Any = "end"
+    for _ in range(500):
+        deep = {"in": deep}
+    structlog.get_logger("room").info("called", long="a" * 100_000, many=list(range(10_000)), deep=deep)
+    (record,) = written(stream)
+    assert record["long"].endswith("(98000 more)")
+    assert len(record["many"]) == telemetry.MAX_ITEMS
+    assert len(stream.getvalue()) < 10_000
+
+
+def test_both_ways_of_logging_give_the_same_shape() -> None:
+    stream = to_json()
+    structlog.get_logger("room").warning("called", tool="echo")
+    logging.getLogger("room").warning("called", extra={"tool": "echo"})
+    one, other = written(stream)
+    for record in (one, other):
+        record.pop("timestamp")
+    assert one == other == {"event": "called", "level": "warning", "logger": "room", "tool": "echo"}
+
+
+def test_the_level_counts_and_casbin_is_silent() -> None:
+    stream = to_json("warning")
+    structlog.get_logger("room").info("no")
+    logging.getLogger("room").info("no")
+    noisy = logging.getLogger("casbin.enforcer")
+    noisy.setLevel(logging.DEBUG)
+    noisy.error("no")
+    assert stream.getvalue() == ""
+
+
+def test_logs_go_to_stderr_and_never_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("info", "json")
+    structlog.get_logger("room").info("called")
+    captured = capsys.readouterr()
+    assert captured.out == "" and json.loads(captured.err)["event"] == "called"
+
+
+def test_pauses_double_up_to_the_last() -> None:
+    pauses = [telemetry.DEFAULT_BACKOFF.pause(failures) for failures in (1, 2, 3, 5, 6, 10_000)]
+    assert pauses == [1, 2, 4, 16, 30, 30]
+
+
+async def test_a_crashed_task_is_logged_counted_and_started_again() -> None:
+    stream = to_json()
+    runs = 0
+
+    async def flaky() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise ValueError(f"run {runs}")
+
+    before = telemetry.crashes["flaky"]
+    with anyio.fail_after(5):
+        await telemetry.supervise("flaky", flaky, backoff=telemetry.Backoff(first=0))
+    assert (runs, telemetry.crashes["flaky"] - before) == (3, 2)
+    assert [(record["task"], record["failures"]) for record in written(stream)] == [("flaky", 1), ("flaky", 2)]
+
+
+async def test_cancellation_ends_a_supervised_task() -> None:
+    started = anyio.Event()
+
+    async def endless() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(telemetry.supervise, "endless", endless)
+            await started.wait()
+            group.cancel_scope.cancel()
+    assert telemetry.crashes["endless"] == 0
