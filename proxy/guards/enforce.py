@@ -22,16 +22,17 @@ def enforce(decide: Decide, explain: bool) -> Guard:
         decision = decide(call.client, target)
         call.trail.add(decision)
         if decision.verdict is not Verdict.ALLOW:
-            return _denied(call.method, target, decision, explain)
+            return _denied(call, decision, explain)
         return _check_headers(call, target) or await inner(call)
 
     return guard
 
 
-def _denied(method: str, target: Target, decision: Decision, explain: bool) -> Outcome:
+def _denied(call: Call, decision: Decision, explain: bool) -> Outcome:
+    """In own names: the name guard says an unknown and a denied one with the same words."""
     if explain:
-        return refuse(method, "denied", f"Denied: {decision.reason} ({decision.rule}).")
-    return not_found(method, {"name": target.public, "uri": target.public})
+        return refuse(call.method, "denied", f"Denied: {decision.reason} ({decision.rule}).")
+    return not_found(call.method, call.params)
 
 
 def _check_headers(call: Call, target: Target) -> Failure | None:

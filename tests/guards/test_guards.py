@@ -1,0 +1,211 @@
+"""Each guard by itself: what it lets through, what it refuses, what it hides."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from proxy.call import Call, Client, Decision, Failure, InputRequired, Outcome, Result, Target, Trail, Verdict
+from proxy.call import not_found as unknown
+from proxy.guards.commit import commit
+from proxy.guards.enforce import enforce
+from proxy.guards.measure import measure
+from proxy.guards.record import record
+from proxy.guards.seal import MAX_ROUNDS, seal
+from proxy.store.keys import KeyRing, Sealer
+from proxy.store.memory import MemoryStore
+
+TOOL = Target("git", "tool", "push", "g__push", {"inputSchema": {}})
+
+
+def call(method: str = "tools/call", target: Target | None = TOOL, **params: Any) -> Call:
+    return Call(Client("key:a"), method, {"name": "push", **params}, target=target, trail=Trail("c1"))
+
+
+class Server:
+    """Innermost: notes what reaches it and gives the scripted outcomes."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.seen: list[Call] = []
+        self.outcomes = list(outcomes) or [Result({})]
+
+    async def __call__(self, call: Call) -> Outcome:
+        self.seen.append(call)
+        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+
+
+# ---------------------------------------------------------------- enforce
+
+
+def always(verdict: Verdict) -> Any:
+    return lambda client, target: Decision(verdict, "a-rule", "because")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DENY, Verdict.ASK])
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [("tools/call", TOOL), ("prompts/get", Target("git", "prompt", "p", "g__p")),
+     ("resources/read", Target("git", "res", "a:b", "g+a:b"))],
+)  # fmt: skip
+async def test_what_is_denied_looks_exactly_like_what_does_not_exist(
+    verdict: Verdict, method: str, target: Target
+) -> None:
+    server, denied = Server(), call(method, target)
+    outcome = await enforce(always(verdict), explain=False)(denied, server)
+    assert outcome == unknown(method, denied.params)
+    assert not server.seen
+    assert denied.trail.decisions == (Decision(verdict, "a-rule", "because"),)
+
+
+async def test_an_explained_denial_names_its_rule() -> None:
+    outcome = await enforce(always(Verdict.DENY), explain=True)(call(), Server())
+    assert isinstance(outcome, Result) and outcome.value["isError"]
+    assert outcome.value["_meta"] == {"dev.sluice/reason": "denied"}
+    assert "a-rule" in outcome.value["content"][0]["text"]
+
+
+async def test_what_is_allowed_passes_and_what_has_no_target_is_not_judged_here() -> None:
+    server = Server()
+    assert await enforce(always(Verdict.ALLOW), False)(call(), server) == Result({})
+    assert await enforce(always(Verdict.DENY), False)(call("tools/list", None), server) == Result({})
+
+
+async def test_mirrored_headers_are_checked_after_the_decision() -> None:
+    item = {"inputSchema": {"properties": {"a": {"type": "string", "x-mcp-header": "A"}}}}
+    lying = replace(call(arguments={"a": "x"}, target=replace(TOOL, item=item)), mirrored={"a": "y"})
+    server = Server()
+    outcome = await enforce(always(Verdict.ALLOW), False)(lying, server)
+    assert isinstance(outcome, Failure) and outcome.code == -32020 and not server.seen
+    hidden = await enforce(always(Verdict.DENY), False)(lying, server)
+    assert isinstance(hidden, Failure) and hidden.code == -32602
+
+
+# ---------------------------------------------------------------- seal and commit
+
+
+@pytest.fixture
+def sealer(tmp_path: Any) -> Sealer:
+    return Sealer(KeyRing.load(tmp_path / "keys", "seal"))
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def retry(state: Any, principal: str = "key:a", **params: Any) -> Call:
+    again = call(requestState=state, inputResponses={"q": {"action": "accept"}}, **params)
+    return replace(again, client=Client(principal), trail=Trail("c2"))
+
+
+ASK = InputRequired({"q": {"method": "elicitation/create"}}, "server state")
+
+
+@pytest.mark.parametrize("state", ["server state", "", None])
+async def test_a_servers_state_travels_sealed_and_comes_back_byte_for_byte(sealer: Sealer, state: str | None) -> None:
+    guard, server = seal(sealer.seal, sealer.unseal), Server(replace(ASK, state=state), Result({}))
+    asked = await guard(call(), server)
+    assert isinstance(asked, InputRequired) and asked.state and "server state" not in asked.state
+    assert await guard(retry(asked.state), server) == Result({})
+    assert server.seen[1].params.get("requestState", None) == state
+    assert ("requestState" in server.seen[1].params) is (state is not None)
+    assert server.seen[1].params["inputResponses"] == {"q": {"action": "accept"}}
+    assert server.seen[1].trail.round == ("c1", 1)
+
+
+async def test_whatever_does_not_fit_the_envelope_is_an_error(sealer: Sealer) -> None:
+    clock, server = Clock(), Server(ASK)
+    guard = seal(sealer.seal, sealer.unseal, ttl=60, clock=clock)
+    asked = await guard(call(arguments={"n": 1}), server)
+    assert isinstance(asked, InputRequired) and asked.state is not None
+    good = asked.state
+    flipped = good[:20] + ("A" if good[20] != "A" else "B") + good[21:]
+    bad = [
+        retry(flipped, arguments={"n": 1}),
+        retry(good + "-TAMPERED", arguments={"n": 1}),
+        retry("server state", arguments={"n": 1}),
+        retry("", arguments={"n": 1}),
+        retry(None, arguments={"n": 1}),
+        retry(7, arguments={"n": 1}),
+        retry(good, arguments={"n": 2}),
+        retry(good, arguments={"n": 1.0}),
+        retry(good, "key:b", arguments={"n": 1}),
+        replace(retry(good, arguments={"n": 1}), method="prompts/get"),
+        replace(retry(good, arguments={"n": 1}), target=replace(TOOL, server="hub")),
+        replace(retry(good, arguments={"n": 1}), target=replace(TOOL, own="pull")),
+    ]
+    for attempt in bad:
+        assert await guard(attempt, server) == Failure(-32602, "Invalid or expired requestState")
+    clock.now += 61
+    assert isinstance(await guard(retry(good, arguments={"n": 1}), server), Failure)
+    assert len(server.seen) == 1
+
+
+async def test_a_retry_without_a_state_passes_as_it_is(sealer: Sealer) -> None:
+    server = Server()
+    await seal(sealer.seal, sealer.unseal)(call(inputResponses=None), server)
+    assert server.seen[0].params == {"name": "push", "inputResponses": None}
+
+
+async def test_rounds_are_counted_and_capped(sealer: Sealer) -> None:
+    guard, server, outcome = seal(sealer.seal, sealer.unseal), Server(ASK), await seal(sealer.seal, sealer.unseal)(
+        call(), Server(ASK)
+    )
+    rounds = 1
+    while isinstance(outcome, InputRequired):
+        outcome, rounds = await guard(retry(outcome.state), server), rounds + 1
+    assert isinstance(outcome, Failure) and rounds == MAX_ROUNDS + 1
+
+
+async def test_a_round_reaches_the_server_once_however_often_it_is_sent(sealer: Sealer) -> None:
+    server, outer, inner = Server(ASK, Result({})), seal(sealer.seal, sealer.unseal), commit(MemoryStore().spend)
+
+    async def chained(call: Call) -> Outcome:
+        return await inner(call, server)
+
+    asked = await outer(call(), chained)
+    assert isinstance(asked, InputRequired)
+    outcomes: list[Outcome] = []
+
+    async def send() -> None:
+        outcomes.append(await outer(retry(asked.state), chained))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(100):
+                group.start_soon(send)
+    assert len(server.seen) == 2
+    assert sum(isinstance(outcome, Result) for outcome in outcomes) == 1
+
+
+# ---------------------------------------------------------------- measure and record
+
+
+async def test_every_ending_is_measured_cancellation_too() -> None:
+    seen: list[Outcome | None] = []
+    ticks = iter(range(100))
+    guard = measure(lambda call, outcome, seconds: seen.append(outcome), lambda: float(next(ticks)))
+    await guard(call(), Server(Result({"a": 1})))
+
+    async def hang(call: Call) -> Outcome:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    with anyio.move_on_after(0.01):
+        await guard(call(), hang)
+    assert seen == [Result({"a": 1}), None]
+
+
+async def test_a_denial_is_logged_with_its_rule_whatever_the_client_was_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def denied(call: Call) -> Outcome:
+        return await enforce(always(Verdict.DENY), explain=False)(call, Server())
+
+    with caplog.at_level(logging.INFO):
+        await record()(call(), denied)
+    assert [r.getMessage() for r in caplog.records] == ["denied tools/call g__push for key:a by a-rule"]
+
+
