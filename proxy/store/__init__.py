@@ -1,0 +1,25 @@
+"""What outlives a call: small values under keys, and things that may happen only once.
+
+The Protocol that rooms see. Knows nothing of what is stored; who stores says so with a prefix of its keys.
+Times to live are seconds; None is "until deleted".
+"""
+
+from typing import Protocol
+
+
+class Store(Protocol):
+    async def get(self, key: str) -> bytes | None:
+        """The value, None if there is none or its time is over."""
+
+    async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
+        """Keep the value, in place of an earlier one. On return it survives the death of the process."""
+
+    async def delete(self, key: str) -> None:
+        """Forget the value; nothing happens if there is none."""
+
+    async def spend(self, key: str, ttl: float) -> bool:
+        """True exactly once within `ttl` seconds, whoever asks: one compare-and-set. Spent keys and values
+        do not meet, so a `put` can neither spend nor restore a key."""
+
+    async def close(self) -> None:
+        """Finish what was begun. The store is of no use afterwards."""

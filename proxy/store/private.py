@@ -1,0 +1,60 @@
+"""Directories and files that only their owner may read.
+
+Made with the narrow mode from the first moment on (never widened, never "fixed" afterwards): what was
+readable for a while may have been read, so that a wider mode is an error for a person to look at.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+DIRECTORY = 0o700
+FILE = 0o600
+
+
+class Exposed(PermissionError):
+    """Others may reach what only the owner should. The text says which path and what to do."""
+
+
+def make_directory(path: Path) -> None:
+    """Make the directory (0700) unless it is there. What is there is left as it is; see `check`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=DIRECTORY, exist_ok=True)
+
+
+def check(path: Path, mode: int) -> None:
+    """Raises `Exposed` if the path has any permission beyond `mode` or belongs to another user."""
+    if os.name != "posix":  # modes say nothing there; the user's profile is the border
+        return
+    status = path.stat()
+    if status.st_uid != os.geteuid():
+        raise Exposed(f"{path} belongs to another user (uid {status.st_uid}); it must belong to uid {os.geteuid()}")
+    if extra := status.st_mode & 0o777 & ~mode:
+        raise Exposed(
+            f"{path} may be used by others (mode {status.st_mode & 0o777:04o}, {extra:04o} too much): "
+            f"if nobody can have read it, run: chmod {mode:04o} {path}; else delete it, Sluice makes a new one"
+        )
+
+
+def write(path: Path, data: bytes, *, replace: bool) -> bool:
+    """Write a 0600 file that appears whole or not at all. False if it exists and `replace` is off."""
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return _place(scratch, path, replace)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _place(scratch: Path, path: Path, replace: bool) -> bool:
+    if replace:
+        os.replace(scratch, path)
+        return True
+    try:
+        os.link(scratch, path)  # unlike a rename it fails if another process was first
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,234 @@
+"""Both stores keep the same promises; the one on disk keeps them beyond the process."""
+
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from proxy.store import Store
+from proxy.store.memory import PURGE_EVERY, MemoryStore
+from proxy.store.private import Exposed
+from proxy.store.sqlite import SqliteStore
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
+    store: Store = MemoryStore(clock) if request.param == "memory" else SqliteStore(tmp_path / "s" / "db", clock)
+    yield store
+    await store.close()
+
+
+async def test_a_value_is_kept_replaced_and_deleted(store: Store) -> None:
+    assert await store.get("a") is None
+    await store.put("a", b"\x00one")
+    await store.put("a", b"two")
+    assert await store.get("a") == b"two"
+    await store.put("empty", b"")
+    assert await store.get("empty") == b""
+    await store.delete("a")
+    await store.delete("a")
+    assert await store.get("a") is None
+
+
+async def test_a_value_ends_with_its_time(store: Store, clock: Clock) -> None:
+    await store.put("short", b"x", ttl=10)
+    await store.put("long", b"x")
+    clock.now += 9.9
+    assert await store.get("short") == b"x"
+    clock.now += 0.1
+    assert await store.get("short") is None
+    assert await store.get("long") == b"x"
+    await store.put("short", b"again")
+    clock.now += 1e9
+    assert await store.get("short") == b"again"
+
+
+async def test_a_key_is_spent_once(store: Store, clock: Clock) -> None:
+    assert await store.spend("k", 10) is True
+    assert await store.spend("k", 10) is False
+    assert await store.spend("other", 10) is True
+    clock.now += 10
+    assert await store.spend("k", 10) is True
+
+
+async def test_values_and_spent_keys_do_not_meet(store: Store) -> None:
+    assert await store.spend("k", 10)
+    assert await store.get("k") is None
+    await store.put("k", b"v")
+    await store.delete("k")
+    assert not await store.spend("k", 10)
+
+
+async def test_of_many_who_spend_at_once_one_succeeds(store: Store) -> None:
+    won: list[bool] = []
+
+    async def spend() -> None:
+        won.append(await store.spend("k", 60))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            for _ in range(200):
+                group.start_soon(spend)
+    assert (len(won), sum(won)) == (200, 1)
+
+
+async def test_memory_purges_what_is_over(clock: Clock) -> None:
+    store = MemoryStore(clock)
+    for number in range(PURGE_EVERY - 1):
+        await store.put(str(number), b"x", ttl=1) if number % 2 else await store.spend(str(number), 1)
+    clock.now += 2
+    await store.put("last", b"x")
+    assert repr(store) == "MemoryStore(1 values, 0 spent)"
+
+
+# ---------------------------------------------------------------- on disk
+
+
+def rows(path: Path) -> int:
+    with sqlite3.connect(path) as connection:
+        count = connection.execute("SELECT (SELECT count(*) FROM item) + (SELECT count(*) FROM spent)").fetchone()[0]
+    connection.close()
+    return int(count)
+
+
+async def test_sqlite_purges_what_is_over_while_it_runs_and_when_it_opens(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "s" / "db"
+    store = SqliteStore(path, clock)
+    await store.put("a", b"x", ttl=1)
+    await store.spend("b", 1)
+    assert rows(path) == 2
+    clock.now += 100
+    await store.put("c", b"x", ttl=1)
+    assert rows(path) == 1
+    await store.close()
+    clock.now += 100
+    await SqliteStore(path, clock).close()
+    assert rows(path) == 0
+
+
+async def test_the_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "state" / "db")
+    await store.put("a", b"x")
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()}
+    assert modes == {"db": 0o600, "db-wal": 0o600, "db-shm": 0o600}
+    await store.close()
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    path.touch(0o644)
+    path.chmod(0o644)
+    with pytest.raises(Exposed, match="chmod 0600"):
+        SqliteStore(path)
+
+
+def test_a_file_that_is_no_database_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    path.write_bytes(b"not a database, " * 200)
+    path.chmod(0o600)
+    with pytest.raises(OSError, match="db cannot be used as a store"):
+        SqliteStore(path)
+
+
+_WRITER = """
+import asyncio, pathlib, sys
+from proxy.store.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(pathlib.Path(sys.argv[1]))
+    number = 0
+    while True:
+        await asyncio.gather(store.put(f"v{number}", b"x" * 1000), store.spend(f"s{number}", 1e6))
+        print(number, flush=True)
+        number += 1
+
+asyncio.run(main())
+"""
+
+
+def write_until_killed(path: Path) -> int:
+    """The last number that a writer acknowledged before it was killed."""
+    child = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    for line in child.stdout:
+        if int(line) >= 20:
+            break
+    child.kill()
+    last = max(int(number) for number in [*child.stdout.read().split(), "20"])
+    child.wait()
+    child.stdout.close()
+    return last
+
+
+async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    path = tmp_path / "s" / "db"
+    last = await anyio.to_thread.run_sync(write_until_killed, path)
+    store = SqliteStore(path)
+    with anyio.fail_after(20):
+        for number in range(last + 1):
+            assert await store.get(f"v{number}") == b"x" * 1000
+            assert not await store.spend(f"s{number}", 1e6)
+        assert await store.spend("fresh", 1)
+        await store.close()
+
+
+_SPENDER = """
+import asyncio, pathlib, sys
+from proxy.store.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(pathlib.Path(sys.argv[1]))
+    print(sum(await asyncio.gather(*(store.spend(f"k{n}", 1e6) for n in range(300)))))
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def test_processes_that_share_the_file_spend_each_key_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SPENDER, str(tmp_path / "s" / "db")]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert sum(int(child.communicate(timeout=60)[0]) for child in children) == 300
+
+
+async def test_a_caller_that_gives_up_harms_nobody(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "s" / "db")
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.put, "a", b"x")
+            group.cancel_scope.cancel()
+        await store.put("b", b"y")
+        assert await store.get("b") == b"y"
+        await store.close()
+        await store.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await store.get("b")
+
+
+async def test_a_key_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "s" / "db")
+    with anyio.fail_after(10):
+        with pytest.raises(ValueError):
+            await store.put("\ud800", b"x")
+        await store.put("a", b"x")
+        assert await store.get("a") == b"x"
+        await store.close()
