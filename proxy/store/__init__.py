@@ -17,7 +17,7 @@ class Store(Protocol):
     async def delete(self, key: str) -> None:
         """Forget the value; nothing happens if there is none."""
 
-    async def spend(self, key: str, ttl: float) -> bool:
+    async def spend(self, key: str, ttl: float | None) -> bool:
         """True exactly once within `ttl` seconds, whoever asks: one compare-and-set. Spent keys and values
         do not meet, so a `put` can neither spend nor restore a key."""
 

@@ -1,5 +1,6 @@
 """A store that lives as long as its process: for tests, and for a Sluice that keeps no state."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -26,12 +27,12 @@ class MemoryStore:
     async def delete(self, key: str) -> None:
         self._values.pop(key, None)
 
-    async def spend(self, key: str, ttl: float) -> bool:
+    async def spend(self, key: str, ttl: float | None) -> bool:
         self._purge()
         now = self._clock()
         if self._spent.get(key, now) > now:
             return False
-        self._spent[key] = now + ttl
+        self._spent[key] = math.inf if ttl is None else now + ttl
         return True
 
     async def close(self) -> None:

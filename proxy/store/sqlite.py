@@ -6,6 +6,7 @@ hundred concurrent writers cost one sync of the disk and the event loop never wa
 
 import asyncio
 import logging
+import math
 import os
 import queue
 import sqlite3
@@ -86,9 +87,9 @@ class SqliteStore:
     async def delete(self, key: str) -> None:
         await self._do(lambda connection: connection.execute(_DELETE, (key,)).rowcount)
 
-    async def spend(self, key: str, ttl: float) -> bool:
+    async def spend(self, key: str, ttl: float | None) -> bool:
         now = self._clock()
-        row = {"key": key, "now": now, "expires": now + ttl}
+        row = {"key": key, "now": now, "expires": math.inf if ttl is None else now + ttl}
         return bool(await self._do(lambda connection: connection.execute(_SPEND, row).rowcount == 1))
 
     async def close(self) -> None:

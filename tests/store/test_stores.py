@@ -67,6 +67,9 @@ async def test_a_key_is_spent_once(store: Store, clock: Clock) -> None:
     assert await store.spend("other", 10) is True
     clock.now += 10
     assert await store.spend("k", 10) is True
+    assert await store.spend("for ever", None) is True
+    clock.now += 1e12
+    assert await store.spend("for ever", None) is False
 
 
 async def test_values_and_spent_keys_do_not_meet(store: Store) -> None:
