@@ -84,18 +84,10 @@ _HAS_URI: Final = _fields({"uri": _uri})
 _APP: Final = _fields({"ui": _fields({"resourceUri": _uri}), "ui/resourceUri": _uri})
 
 # 2026-07-28 server/tools#tool-result
-_BLOCK: Final = _by("type", {"resource_link": _HAS_URI, "resource": _fields({"resource": _HAS_URI})})
+_BLOCKS: Final[Mapping[str, _Lens]] = {"resource_link": _HAS_URI, "resource": _fields({"resource": _HAS_URI})}
+_BLOCK: Final = _by("type", _BLOCKS)
 # 2026-07-28 client/sampling: a message holds one block or several, and blocks may be results of tools
-_SAMPLED: Final = _one_or_each(
-    _by(
-        "type",
-        {
-            "resource_link": _HAS_URI,
-            "resource": _fields({"resource": _HAS_URI}),
-            "tool_result": _fields({"content": _each(_BLOCK)}),
-        },
-    )
-)
+_SAMPLED: Final = _one_or_each(_by("type", {**_BLOCKS, "tool_result": _fields({"content": _each(_BLOCK)})}))
 _MESSAGE: Final = _fields({"content": _SAMPLED})
 
 _ITEMS: Final[Mapping[str, _Lens]] = {

@@ -1,0 +1,145 @@
+"""Every place of a resource URI is rewritten, nothing else is, and nothing is copied or mutated in vain."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.catalog import places
+from proxy.message import Notification
+
+Json = dict[str, Any]
+
+LINK = {"type": "resource_link", "uri": "memo:a", "name": "memo:a", "icons": [{"src": "memo:a"}], "_meta": {"uri": "m"}}
+EMBEDDED = {"type": "resource", "resource": {"uri": "memo:a", "text": "memo:a"}, "annotations": {"uri": "memo:a"}}
+TEXT = {"type": "text", "text": "memo:a", "uri": "memo:a"}
+PUBLIC_LINK = {**LINK, "uri": "gh+memo:a"}
+PUBLIC_EMBEDDED = {**EMBEDDED, "resource": {"uri": "gh+memo:a", "text": "memo:a"}}
+TOOL_RESULT = {"type": "tool_result", "toolUseId": "1", "content": [TEXT, LINK], "structuredContent": LINK}
+PUBLIC_TOOL_RESULT = {**TOOL_RESULT, "content": [TEXT, PUBLIC_LINK]}
+
+
+def prefixed(uri: str) -> str:
+    return f"gh+{uri}"
+
+
+def sampling(content: Any) -> Json:
+    return {"s": {"method": "sampling/createMessage", "params": {"messages": [{"role": "user", "content": content}]}}}
+
+
+CHANGED: list[tuple[str, Callable[[Any, places.Change], Any], Any, Any]] = [
+    ("app of a tool", lambda v, f: places.items("tools/list", v, f),
+     {"name": "t", "_meta": {"ui": {"resourceUri": "ui://a", "visibility": ["app"]}, "ui/resourceUri": "ui://a"}},
+     {"name": "t", "_meta": {"ui": {"resourceUri": "gh+ui://a", "visibility": ["app"]}, "ui/resourceUri": "gh+ui://a"}}),
+    ("listed resource", lambda v, f: places.items("resources/list", v, f),
+     {"uri": "memo:a", "name": "a"}, {"uri": "gh+memo:a", "name": "a"}),
+    ("listed template", lambda v, f: places.items("resources/templates/list", v, f),
+     {"uriTemplate": "memo:{a}", "uri": "x"}, {"uriTemplate": "gh+memo:{a}", "uri": "x"}),
+    ("tool result", lambda v, f: places.result("tools/call", v, f),
+     {"content": [TEXT, LINK, EMBEDDED], "structuredContent": LINK, "_meta": {"ui": {"resourceUri": "ui://a"}}},
+     {"content": [TEXT, PUBLIC_LINK, PUBLIC_EMBEDDED], "structuredContent": LINK,
+      "_meta": {"ui": {"resourceUri": "gh+ui://a"}}}),
+    ("prompt", lambda v, f: places.result("prompts/get", v, f),
+     {"messages": [{"role": "user", "content": TEXT}, {"role": "user", "content": EMBEDDED}]},
+     {"messages": [{"role": "user", "content": TEXT}, {"role": "user", "content": PUBLIC_EMBEDDED}]}),
+    ("read contents", lambda v, f: places.result("resources/read", v, f),
+     {"contents": [{"uri": "memo:a", "text": "x"}, {"uri": "memo:b", "blob": ""}]},
+     {"contents": [{"uri": "gh+memo:a", "text": "x"}, {"uri": "gh+memo:b", "blob": ""}]}),
+    ("read params", lambda v, f: places.params("resources/read", v, f), {"uri": "memo:a"}, {"uri": "gh+memo:a"}),
+    ("completion", lambda v, f: places.params("completion/complete", v, f),
+     {"ref": {"type": "ref/resource", "uri": "memo:{a}"}, "argument": {"name": "a", "value": "memo:a"}},
+     {"ref": {"type": "ref/resource", "uri": "gh+memo:{a}"}, "argument": {"name": "a", "value": "memo:a"}}),
+    ("filter of a listen", lambda v, f: places.params("subscriptions/listen", v, f),
+     {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["memo:a", "memo:b"]}},
+     {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["gh+memo:a", "gh+memo:b"]}}),
+    ("sampling, one block", places.asks, sampling(LINK), sampling(PUBLIC_LINK)),
+    ("sampling, blocks and a tool result", places.asks,
+     sampling([TEXT, TOOL_RESULT, EMBEDDED]), sampling([TEXT, PUBLIC_TOOL_RESULT, PUBLIC_EMBEDDED])),
+    ("sampled answer", places.answers, {"s": {"role": "assistant", "content": [TOOL_RESULT]}},
+     {"s": {"role": "assistant", "content": [PUBLIC_TOOL_RESULT]}}),
+    ("error", places.error_data, {"uri": "memo:a", "x": LINK}, {"uri": "gh+memo:a", "x": LINK}),
+]  # fmt: skip
+
+UNCHANGED: list[tuple[str, Callable[[Any, places.Change], Any], Any]] = [
+    ("text result", lambda v, f: places.result("tools/call", v, f),
+     {"content": [TEXT], "structuredContent": {"uri": "memo:a", "content": [LINK]}, "_meta": {"uri": "memo:a"}}),
+    ("tool result in a tool result", lambda v, f: places.result("tools/call", v, f), {"content": [TOOL_RESULT]}),
+    ("tool without app", lambda v, f: places.items("tools/list", v, f), {"name": "memo:a", "uri": "memo:a"}),
+    ("prompt item", lambda v, f: places.items("prompts/list", v, f), {"name": "memo:a", "uri": "memo:a"}),
+    ("prompt ref", lambda v, f: places.params("completion/complete", v, f), {"ref": {"type": "ref/prompt", "uri": ""}}),
+    ("arguments", lambda v, f: places.params("tools/call", v, f), {"name": "t", "arguments": {"uri": "memo:a"}}),
+    ("elicitation", places.asks, {"e": {"method": "elicitation/create", "params": {"messages": [LINK], "uri": "x"}}}),
+    ("roots", places.asks, {"r": {"method": "roots/list"}}),
+    ("form with a field called content", places.answers, {"e": {"action": "accept", "content": LINK}}),
+    ("roots of the client", places.answers, {"r": {"roots": [{"uri": "file:///home"}]}}),
+    ("error of another kind", places.error_data, {"elicitations": [{"url": "https://a"}]}),
+    ("no error data", places.error_data, None),
+    ("discover", lambda v, f: places.result("server/discover", v, f), {"uri": "memo:a", "contents": [{"uri": "x"}]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rewrite", "before", "after"), [row[1:] for row in CHANGED], ids=[row[0] for row in CHANGED])
+def test_every_place_is_rewritten_and_the_input_stays(rewrite: Any, before: Any, after: Any) -> None:
+    kept = copy.deepcopy(before)
+    assert rewrite(before, prefixed) == after
+    assert before == kept
+    assert rewrite(before, lambda uri: uri) is before
+    assert rewrite(before, lambda uri: "".join(list(uri))) is before  # equal, though another object
+
+
+@pytest.mark.parametrize(("rewrite", "value"), [row[1:] for row in UNCHANGED], ids=[row[0] for row in UNCHANGED])
+def test_nothing_else_is_touched_or_copied(rewrite: Any, value: Any) -> None:
+    assert rewrite(value, prefixed) is value
+
+
+def test_what_does_not_change_is_shared() -> None:
+    before = {"content": [TEXT, LINK], "structuredContent": {"a": 1}}
+    after = places.result("tools/call", before, prefixed)
+    assert after["content"][0] is TEXT
+    assert after["content"][1]["icons"] is LINK["icons"]
+    assert after["structuredContent"] is before["structuredContent"]
+
+
+def test_notifications_carry_a_uri_or_come_back_themselves() -> None:
+    updated = Notification("notifications/resources/updated", {"uri": "memo:a"})
+    assert places.notification(updated, prefixed) == Notification(updated.method, {"uri": "gh+memo:a"})
+    assert updated.params == {"uri": "memo:a"}
+    ack = Notification("notifications/subscriptions/acknowledged", {"notifications": {"resourceSubscriptions": ["m:"]}})
+    assert places.notification(ack, prefixed).params["notifications"] == {"resourceSubscriptions": ["gh+m:"]}
+    for method in ("notifications/progress", "notifications/message"):
+        other = Notification(method, {"uri": "memo:a", "data": LINK})
+        assert places.notification(other, prefixed) is other
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+names = st.sampled_from(
+    ["content", "contents", "messages", "type", "uri", "resource", "_meta", "ui", "resourceUri", "params", "method",
+     "ref", "role", "notifications", "resourceSubscriptions", "uriTemplate", "ui/resourceUri"]
+)  # fmt: skip
+words = st.sampled_from(["resource_link", "resource", "tool_result", "text", "sampling/createMessage", "memo:a"])
+shapes = st.recursive(
+    scalars | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=25,
+)
+methods = st.sampled_from(
+    ["tools/call", "prompts/get", "resources/read", "completion/complete", "subscriptions/listen", "tools/list",
+     "resources/list", "resources/templates/list", "prompts/list"]
+)  # fmt: skip
+
+
+@given(method=methods, value=st.dictionaries(names, shapes, max_size=5))
+def test_whatever_a_peer_sends_nothing_breaks_or_is_mutated_and_identity_costs_no_copy(
+    method: str, value: Json
+) -> None:
+    kept = copy.deepcopy(value)
+    for table in (places.items, places.result, places.params):
+        table(method, value, prefixed)
+        assert table(method, value, lambda uri: uri) is value
+    for rewrite in (places.asks, places.answers, places.error_data):
+        rewrite(value, prefixed)
+        assert rewrite(value, lambda uri: uri) is value
+    assert value == kept

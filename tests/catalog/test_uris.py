@@ -1,0 +1,211 @@
+"""Public URIs are reversible, only one spelling of a URI is judged, and templates match in bounded time."""
+
+from typing import Any
+
+import pytest
+import uritemplate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.catalog.uris import Rewriting, is_clean, literal_prefix, matches_template, own_uri, public_uri
+
+prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,19}", fullmatch=True)
+schemes = st.sampled_from(
+    ["file://", "urn:", "memo:", "ui://", "ui:", "git+ssh://", "gh+file://", "http+unix://", "", "+"]
+)
+rests = st.text(max_size=30) | st.text(alphabet="a/{}?+:%,", max_size=30)
+uris = st.builds(str.__add__, schemes, rests)
+
+
+@pytest.mark.parametrize(
+    ("own", "public"),
+    [
+        ("file:///a", "gh+file:///a"),
+        ("urn:x:y", "gh+urn:x:y"),
+        ("memo:x", "gh+memo:x"),
+        ("file:///{+path}", "gh+file:///{+path}"),
+        ("{scheme}://a", "gh+{scheme}://a"),
+        ("ui://app/main.html", "ui://gh+app/main.html"),
+        ("gh+file:///a", "gh+gh+file:///a"),
+        ("https://a/b", "https://a/b"),
+        ("http://a+b/{c}", "http://a+b/{c}"),
+        ("HTTPS://a", "HTTPS://a"),
+        ("http+unix://a", "gh+http+unix://a"),
+    ],
+)
+def test_public_forms(own: str, public: str) -> None:
+    assert public_uri("gh", own) == public
+    if public != own:
+        assert own_uri(public, {"gh"}) == ("gh", own)
+
+
+@pytest.mark.parametrize("own", ["https://a/b", "ui://app/x"])
+def test_a_prefix_in_front_of_what_is_shown_otherwise_is_accepted(own: str) -> None:
+    assert own_uri(f"gh+{own}", {"gh"}) == ("gh", own)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["file:///a", "https://gh+a", "xx+file:///a", "ui://app", "ui://xx+app", "gh", "", "+", "GH+file:///a"],
+)
+def test_what_is_under_no_prefix_is_nobodys(uri: str) -> None:
+    assert own_uri(uri, {"gh"}) is None
+
+
+def test_an_empty_prefix_rewrites_nothing() -> None:
+    assert public_uri("", "file:///a") == "file:///a"
+    assert own_uri("+file:///a", {""}) is None
+
+
+@given(prefix=prefixes, others=st.sets(prefixes), uri=uris)
+def test_public_uris_are_reversible(prefix: str, others: set[str], uri: str) -> None:
+    public = public_uri(prefix, uri)
+    assert own_uri(public, others | {prefix}) == (prefix, uri)
+    assert Rewriting(prefix).own(public) == uri
+
+
+@given(one=prefixes, two=prefixes, uri=uris, other=uris)
+def test_two_servers_never_share_a_public_uri(one: str, two: str, uri: str, other: str) -> None:
+    if (one, uri) != (two, other):
+        assert public_uri(one, uri) != public_uri(two, other)
+
+
+def test_plain_uris_are_shown_as_they_are_and_still_accepted_with_the_prefix() -> None:
+    rewriting = Rewriting("gh", plain=True)
+    assert rewriting.public("file:///a") == "file:///a"
+    assert rewriting.own("file:///a") == rewriting.own("gh+file:///a") == "file:///a"
+
+
+# ---------------------------------------------------------------- one spelling
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///a/b.txt", "file:///a/b/", "file:///a/.hidden", "file:///a/..b", "file:///...", "file:///a b",
+        "file:///caf%C3%A9", "file:///a%20b", "file:///100%25", "file://host/a", "file:///A/B", "file:/a",
+        "db://u%5Bx@host:1/t?q=1#f", "postgres://User@host/T", "http://localhost/a", "test://static-text",
+        "urn:X:y", "URN:x", "memo:x..y", "memo:..", "memo:%41", "Notes: today", "git+ssh://host/a", "ui://app/x",
+        "x://[::1]/a", "x:///", "", "plain",
+    ],
+)  # fmt: skip
+def test_a_uri_in_its_one_spelling_is_clean(uri: str) -> None:
+    assert is_clean(uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///a/../b", "file:///a/..", "file:///./a", "file:///a/.", "file:///a/../", "file://../a", "x:/..",
+        "x:../a", "x:a/../b", "file:///a?x/../b", "file:///a?/../b", "file:///a#/../b", "file:///a/..?x", "../a",
+        "file:///a/%2e%2e/b", "file:///a/%2E./b", "file:///a%2Fb", "file:///a%2fb", "memo:a%2f..%2fb",
+        "file:///%41", "file:///%7e", "file:///%5f", "file:///%30", "file:///a?x=%61", "file:///a%5Cb", "memo:%5c",
+        "FILE:///a", "File:///a", "x://Host/a", "x://u@Host/a", "x://HOST", "x://\u00c9/a",
+        "file://localhost/a", "file://localhost", "file://localhost:1/a", "gh+file://localhost/a",
+        "file:///a\\b", "memo:a\\b", "file:///a/.\t./b", "file:///a\n", "\x00file:///a", " file:///a", "file:///a ",
+        "fi\tle:///a",
+    ],
+)  # fmt: skip
+def test_another_spelling_is_not_clean(uri: str) -> None:
+    assert not is_clean(uri)
+
+
+@given(st.text(alphabet="ab/.%2eFf?#\\", max_size=30))
+def test_a_clean_path_has_no_dot_segment_however_often_a_server_decodes_once(path: str) -> None:
+    uri = f"file:///{path}"
+    if is_clean(uri):
+        decoded = path
+        for escape in ("%2e", "%2E", "%2f", "%2F"):
+            decoded = decoded.replace(escape, {"e": ".", "f": "/"}[escape[-1].lower()])
+        assert not {".", ".."} & set(decoded.replace("?", "/").replace("#", "/").split("/"))
+
+
+# ---------------------------------------------------------------- templates
+
+
+@pytest.mark.parametrize(
+    ("template", "uri"),
+    [
+        ("file:///{path}", "file:///a"),
+        ("file:///{path}", "file:///"),
+        ("file:///{+path}", "file:///a/b?c#d"),
+        ("file:///{path*}", "file:///a,b"),
+        ("x://{a}/{b}.txt", "x://1/2.3.txt"),
+        ("x://a{/p*}", "x://a/b/c"),
+        ("x://a{/p}", "x://a"),
+        ("x://a{?q,r}", "x://a?q=1&r=2%2F"),
+        ("x://a?z=1{&q}", "x://a?z=1&q=2"),
+        ("x://a{#f}", "x://a#b/c"),
+        ("x://a{;v}", "x://a;v=1"),
+        ("x://a{.ext}", "x://a.tar.gz"),
+        ("x://{user-id:3}", "x://abc"),
+        ("{+any}", ""),
+        ("x://a", "x://a"),
+        ("x://{a}{b}", "x://aaa"),
+    ],
+)
+def test_an_expansion_matches_its_template(template: str, uri: str) -> None:
+    assert matches_template(template, uri)
+    assert matches_template(public_uri("gh", template), public_uri("gh", uri))
+
+
+@pytest.mark.parametrize(
+    ("template", "uri"),
+    [
+        ("file:///{path}", "file:///a/b"),
+        ("file:///{path}", "file:///a?b"),
+        ("file:///{path}", "other:///a"),
+        ("x://{a}/{b}.txt", "x://1/2.md"),
+        ("x://a{/p}", "x://ab"),
+        ("x://a{?q}", "x://a&q=1"),
+        ("x://a{?q}", "x://a?q=1#f"),
+        ("x://a", "x://a/"),
+        ("x://{a", "x://{a"),
+        ("x://a}", "x://a}"),
+        ("x://{}", "x://"),
+        ("x://{!a}", "x://"),
+        ("x://{a b}", "x://1"),
+        ("x://{{a}}", "x://{1}"),
+        ("x://" + "{a}" * 33, "x://"),
+        ("x://" + "a" * 3000, "x://" + "a" * 3000),
+        ("{+a}", "a" * 5000),
+    ],
+)
+def test_what_is_no_expansion_does_not_match(template: str, uri: str) -> None:
+    assert not matches_template(template, uri)
+
+
+values = (
+    st.text(max_size=6)
+    | st.lists(st.text(max_size=4), max_size=3)
+    | st.dictionaries(st.text(min_size=1, max_size=3), st.text(max_size=3), max_size=2)
+)
+variables = st.sampled_from(["a", "b", "c*", "d.e", "f:2"])
+expressions = st.builds(
+    lambda operator, names: "{" + operator + ",".join(names) + "}",
+    st.sampled_from(["", "+", "#", ".", "/", ";", "?", "&"]),
+    st.lists(variables, min_size=1, max_size=3),
+)
+templates = st.builds("".join, st.lists(st.sampled_from(["x://", "/", "a", "?z=1", "urn:"]) | expressions, max_size=6))
+
+
+@settings(deadline=None)
+@given(
+    template=templates,
+    given_values=st.fixed_dictionaries(
+        {}, optional={n: values for n in ("a", "b", "c", "d.e")} | {"f": st.text(max_size=4)}
+    ),
+)
+def test_every_expansion_of_a_template_matches_it(template: str, given_values: dict[str, Any]) -> None:
+    assert matches_template(template, uritemplate.expand(template, given_values))
+
+
+def test_a_hostile_template_is_matched_without_backtracking() -> None:
+    # Exponential in a backtracking matcher: 32 gaps over 4,095 equal characters, and no match.
+    assert not matches_template("{+a}a" * 32, "a" * 4095 + "b")
+    assert matches_template("{+a}a" * 32, "a" * 4096)
+
+
+def test_the_literal_prefix_ends_at_the_first_expression() -> None:
+    assert literal_prefix("file:///a/{+path}/{b}") == "file:///a/"
+    assert literal_prefix("memo:x") == "memo:x"
