@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.catalog.cursor import Position, generation, open_cursor, seal_cursor
@@ -38,6 +38,7 @@ def unseal(purpose: str, token: str, bound: str) -> dict[str, Any] | None:
         return None
 
 
+@settings(deadline=None)
 @given(positions)
 def test_a_position_comes_back_as_it_was(position: Position) -> None:
     assert open_cursor(seal_cursor(position, **WHO, seal=seal), **WHO, unseal=unseal) == position
@@ -50,6 +51,7 @@ def test_no_cursor_and_an_empty_cursor_are_two_things(cursor: str | None) -> Non
     assert opened.cursor == cursor
 
 
+@settings(deadline=None)
 @given(position=positions, at=st.integers(min_value=0), put=st.sampled_from("ABab09-_=+/ é"))
 def test_any_changed_character_is_noticed(position: Position, at: int, put: str) -> None:
     text = seal_cursor(position, **WHO, seal=seal)
@@ -58,6 +60,7 @@ def test_any_changed_character_is_noticed(position: Position, at: int, put: str)
     assert (open_cursor(changed, **WHO, unseal=unseal) is None) == (changed != text)
 
 
+@settings(deadline=None)
 @given(position=positions, cut=st.integers(min_value=1))
 def test_a_cut_cursor_is_noticed(position: Position, cut: int) -> None:
     text = seal_cursor(position, **WHO, seal=seal)
@@ -72,6 +75,7 @@ def test_a_foreign_or_stale_cursor_is_none(other: dict[str, str]) -> None:
     assert open_cursor(text, **{**WHO, **other}, unseal=unseal) is None
 
 
+@settings(deadline=None)
 @given(one=st.tuples(texts, texts, texts), two=st.tuples(texts, texts, texts))
 def test_what_a_cursor_is_bound_to_has_one_reading(one: tuple[str, str, str], two: tuple[str, str, str]) -> None:
     fields = ("principal", "method", "generation")

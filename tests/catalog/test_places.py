@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.catalog import places
@@ -131,6 +131,7 @@ methods = st.sampled_from(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(method=methods, value=st.dictionaries(names, shapes, max_size=5))
 def test_whatever_a_peer_sends_nothing_breaks_or_is_mutated_and_identity_costs_no_copy(
     method: str, value: Json

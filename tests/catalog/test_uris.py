@@ -57,6 +57,7 @@ def test_an_empty_prefix_rewrites_nothing() -> None:
     assert own_uri("+file:///a", {""}) is None
 
 
+@settings(deadline=None)
 @given(prefix=prefixes, others=st.sets(prefixes), uri=uris)
 def test_public_uris_are_reversible(prefix: str, others: set[str], uri: str) -> None:
     public = public_uri(prefix, uri)
@@ -64,6 +65,7 @@ def test_public_uris_are_reversible(prefix: str, others: set[str], uri: str) -> 
     assert Rewriting(prefix).own(public) == uri
 
 
+@settings(deadline=None)
 @given(one=prefixes, two=prefixes, uri=uris, other=uris)
 def test_two_servers_never_share_a_public_uri(one: str, two: str, uri: str, other: str) -> None:
     if (one, uri) != (two, other):
@@ -110,6 +112,7 @@ def test_another_spelling_is_not_clean(uri: str) -> None:
     assert not is_clean(uri)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab/.%2eFf?#\\", max_size=30))
 def test_a_clean_path_has_no_dot_segment_however_often_a_server_decodes_once(path: str) -> None:
     uri = f"file:///{path}"
