@@ -1,0 +1,39 @@
+// The TypeScript SDK 1.x as a client: legacy only. See script.py.
+'use strict';
+
+const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
+const { StdioClientTransport } = require('@modelcontextprotocol/sdk/client/stdio.js');
+const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
+const { ToolListChangedNotificationSchema } = require('@modelcontextprotocol/sdk/types.js');
+const { job, main, signal } = require('./script.cjs');
+
+const client = new Client({ name: 'ts1', version: '1.0.0' }, { capabilities: {} });
+const changed = signal();
+let agreed;
+
+function transport() {
+  if (job.url) return new StreamableHTTPClientTransport(new URL(job.url), { requestInit: { headers: job.headers } });
+  const [command, ...args] = job.command;
+  return new StdioClientTransport({ command, args, env: job.env });
+}
+
+// the SDK tells the transport which revision was agreed, and keeps it to itself otherwise
+function watched(inner) {
+  const tell = inner.setProtocolVersion?.bind(inner);
+  inner.setProtocolVersion = (revision) => {
+    agreed = revision;
+    tell?.(revision);
+  };
+  return inner;
+}
+
+client.setNotificationHandler(ToolListChangedNotificationSchema, changed.done);
+client.connect(watched(transport())).then(() =>
+  main({
+    name: 'ts1',
+    client,
+    revision: () => agreed,
+    callTool: (params, options) => client.callTool(params, undefined, options),
+    changes: async () => ({ promise: changed.promise, close: async () => {} }),
+  })
+);

@@ -1,0 +1,184 @@
+"""How tests run the foreign programs: start a server, drive a client, read its report.
+
+All of it is plain processes and threads: nothing here shares an event loop with what is under test.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peers.install import HERE, INSPECTOR, MCP1, MCP2, MODULES, NODE, SERVER_EVERYTHING, install
+
+Json = dict[str, Any]
+
+FIXTURE = [str(MCP2 / "python"), str(HERE / "fixture_server.py")]
+CLIENTS = HERE / "clients"
+DRIVERS: dict[str, list[str]] = {
+    "py2-modern": [str(MCP2 / "python"), str(CLIENTS / "py2.py"), "{job}", "modern"],
+    "py2-legacy": [str(MCP2 / "python"), str(CLIENTS / "py2.py"), "{job}", "legacy"],
+    "py1": [str(MCP1 / "python"), str(CLIENTS / "py1.py"), "{job}"],
+    "ts2": [str(NODE), str(CLIENTS / "ts2.cjs"), "{job}"],
+    "ts1": [str(NODE), str(CLIENTS / "ts1.cjs"), "{job}"],
+}
+MODERN_DRIVERS = {"py2-modern", "ts2"}
+
+
+@pytest.fixture(scope="session")
+def peers() -> None:
+    """Makes `.peers/` complete; a machine on which it cannot be installed fails, it does not skip."""
+    install()
+
+
+def node_environment() -> dict[str, str]:
+    return {"NODE_PATH": str(MODULES), "PATH": f"{NODE.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process with its stderr in a file, in its own process group, gone when the block ends."""
+    with log.open("a") as stderr:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=stderr, text=True, start_new_session=True, **options
+        )
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[Any], seconds: float = 10) -> int:
+    """Asks the process to end, then kills its whole group. Its exit code."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    if process.stdout is not None:
+        process.stdout.close()
+    return process.wait()
+
+
+@contextmanager
+def fixture_over_http(folder: Path, *arguments: str) -> Iterator[str]:
+    """The fixture server on a free port: its URL."""
+    command = [*FIXTURE, "--port", "0", *arguments]
+    with running(command, folder / "fixture.log", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url.startswith("http"), (folder / "fixture.log").read_text()
+        yield url
+
+
+@contextmanager
+def everything_over_http(folder: Path) -> Iterator[str]:
+    """The reference server-everything (TypeScript SDK 1.x) over Streamable HTTP: its URL."""
+    port = free_port()
+    command = [str(NODE), str(SERVER_EVERYTHING), "streamableHttp"]
+    environment = os.environ | {"PORT": str(port)}
+    log = folder / "everything.log"
+    with running(command, log, env=environment, stdout=subprocess.DEVNULL) as process:
+        wait_for_port(port, process, log)
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+def wait_for_port(port: int, process: subprocess.Popen[Any], log: Path, seconds: float = 20) -> None:
+    """The one way to learn that a foreign server is up is to knock until it opens."""
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up:
+        assert process.poll() is None, log.read_text()
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError(f"nothing listens on {port}: {log.read_text()}")
+
+
+def drive(driver: str, job: Json, seconds: float = 120) -> Json:
+    """Runs one client driver to its end: its report."""
+    command = [json.dumps(job) if part == "{job}" else part for part in DRIVERS[driver]]
+    done = subprocess.run(
+        command, env=os.environ | node_environment(), capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0 and done.stdout, f"{driver} broke ({done.returncode}):\n{done.stderr[-3000:]}"
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def drive_all(job: Json, drivers: list[str] | None = None) -> dict[str, Json]:
+    """All drivers at the same time, each adding a tool of its own name."""
+
+    def one(driver: str) -> Json:
+        own = {key: f"{job[key]}_{driver.replace('-', '_')}" for key in ("adds", "added")}
+        return drive(driver, job | own)
+
+    names = drivers or list(DRIVERS)
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(one, names), strict=True))
+
+
+def inspect(target: Json, home: Path, *arguments: str, era: str = "legacy") -> Json:
+    """The Inspector's command line, once: what it printed."""
+    command = [str(NODE), str(INSPECTOR), "--cli", "--format", "json", "--quiet", "--protocol-era", era]
+    if "url" in target:
+        command += ["--transport", "http", "--server-url", target["url"], *arguments]
+        for name, value in target.get("headers", {}).items():
+            command += ["--header", f"{name}: {value}"]
+    else:
+        command += [*target["command"], "--transport", "stdio", *arguments]
+    environment = os.environ | node_environment() | {"HOME": str(home)}
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, f"inspector ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    return dict(json.loads(done.stdout))
+
+
+def job_for(target: Json, prefix: str = "", uris: str = "") -> Json:
+    """The drivers' job against the fixture server, reached directly or behind `prefix` and `uris`."""
+    tools = {name: f"{prefix}{name}" for name in ("echo", "slow", "was_cancelled", "add_tool")}
+    return target | {
+        "tools": tools,
+        "adds": "added",
+        "added": f"{prefix}added",
+        "prompt": f"{prefix}test_prompt_with_arguments",
+        "resource": f"{uris}test://static-text",
+        "template": f"{uris}test://template/{{id}}/data",
+    }
+
+
+def check(report: Json, modern: bool) -> None:
+    """What a driver must have seen, wherever the fixture server stands."""
+    assert report["errors"] == {}, report["client"]
+    assert report["revision"] == ("2026-07-28" if modern else "2025-11-25")
+    arguments = report["echo"]["value"]["arguments"]
+    assert arguments["deep"] == {"list": [1, [2, {"three": 3}], []], "empty": {}, "": "no name"}
+    assert arguments["text"] == 'grüße ☃ \u0001 "quoted" \\ / 𝄞'
+    assert (arguments["whole"], arguments["real"], arguments["nothing"]) == (9007199254740991, 0.1, None)
+    assert report["read"] == "This is the content of the static text resource."
+    assert json.loads(report["read_template"])["id"] == "42"
+    assert report["prompt"] == "Prompt with arguments: arg1='one', arg2='two'"
+    assert report["complete_prompt"] == ["hello", "help"]
+    assert report["complete_template"] == ["world", "wonder"]
+    assert report["progress"]["seen"] == [[1, 4], [2, 4], [3, 4], [4, 4]]
+    assert report["progress"]["answer"]["value"]["state"] == "finished"
+    assert report["cancel"]["state"] == "cancelled"
+    assert report["list_changed"] == {"listed": True, "answer": {"error": False, "value": "Added at run time."}}
