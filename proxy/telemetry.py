@@ -18,7 +18,7 @@ import anyio
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-Format = Literal["auto", "human", "json"]
+Format = Literal["auto", "text", "json"]
 
 MAX_TEXT = 2_000
 MAX_TRACE = 16_000
@@ -86,7 +86,7 @@ def _renderer(human: bool, stream: TextIO) -> Processor:
 def configure(level: str = "info", format: Format = "auto", stream: TextIO | None = None) -> None:
     """Route structlog and the standard library's logging to `stream` (stderr). May be called again."""
     stream = stream or sys.stderr
-    human = format == "human" or (format == "auto" and stream.isatty())
+    human = format == "text" or (format == "auto" and stream.isatty())
     when = structlog.processors.TimeStamper(fmt="%H:%M:%S" if human else "iso", utc=not human)
     common: list[Processor] = [
         structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, when,

@@ -60,9 +60,9 @@ def test_a_forged_line_stays_one_record(where: str) -> None:
     assert "\x1b" not in json.dumps(record, ensure_ascii=False)
 
 
-def test_no_line_of_the_human_form_starts_with_what_a_peer_said() -> None:
+def test_no_line_of_the_text_form_starts_with_what_a_peer_said() -> None:
     stream = io.StringIO()
-    telemetry.configure("info", "human", stream)
+    telemetry.configure("info", "text", stream)
     try:
         raise ValueError("bad\nINFO forged\n\x1b[2J")
     except ValueError:

@@ -1,0 +1,172 @@
+"""The admin port: health, metrics and what is behind, as an ASGI application.
+
+Knows no other room: what it shows comes from functions it is given. Probes and metrics need no credential;
+`/api/v1/` needs the operator's token, from this machine alone, or a client key with the right.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import anyio
+
+from proxy.admin import access
+from proxy.admin.access import Scope
+from proxy.message import Json
+from proxy.store.keys import is_same
+
+log = logging.getLogger(__name__)
+
+Receive = Callable[[], Awaitable[Json]]
+Send = Callable[[Json], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
+_API: Final = "/api/v1/"
+_JSON: Final = "application/json"
+MAX_QUERY: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Hosts are `name` or `name:port`, origins as browsers write them, both in lower case."""
+
+    operator_token: str
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the admin port can tell, as functions."""
+
+    ready: Callable[[], list[str]]  # why Sluice is not ready; nothing: it is
+    metrics: Callable[[], tuple[bytes, str]] | None  # text and content type, in a worker thread; None: not shown
+    describe_servers: Callable[[], list[Json]]
+    list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
+    is_key: Callable[[str], bool]  # whether a credential is a client's key
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    kind: str = _JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def _json(status: int, value: Any, *headers: tuple[bytes, bytes]) -> Answer:
+    return Answer(status, json.dumps(value, ensure_ascii=True).encode("ascii") + b"\n", headers=headers)
+
+
+def _error(status: int, text: str, *headers: tuple[bytes, bytes]) -> Answer:
+    return _json(status, {"error": text}, *headers)
+
+
+def application(settings: Settings, sources: Sources) -> Application:
+    """The ASGI callable. Anything but HTTP is left alone."""
+    admin = _Admin(settings, sources)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _send(send, await admin.answer(scope), with_body=scope["method"] != "HEAD")
+
+    return app
+
+
+async def _send(send: Send, answer: Answer, with_body: bool) -> None:
+    headers = [
+        (b"content-type", answer.kind.encode("ascii")),
+        (b"content-length", str(len(answer.body)).encode("ascii")),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        *answer.headers,
+    ]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body if with_body else b""})
+
+
+class _Admin:
+    def __init__(self, settings: Settings, sources: Sources) -> None:
+        self._settings, self._sources = settings, sources
+
+    async def answer(self, scope: Scope) -> Answer:
+        """Host, then Origin, then path and method, then the credential: the order of the contract."""
+        path = scope["path"]
+        host = access.host(scope)
+        if host is None:
+            return _error(400, "one well-formed Host header is needed")
+        # Probes come from orchestrators, under whatever name or address they use.
+        if path not in _PROBES and not access.is_known_host(scope, host, self._settings.allowed_hosts):
+            return _error(421, "this Host is not served here: add it to listen.allowed_hosts")
+        if not access.is_known_origin(scope, self._settings.allowed_origins):
+            return _error(403, "this Origin may not ask")
+        if path not in _PROBES and not path.startswith(_API):
+            return _error(404, "no such path")
+        if scope["method"] not in ("GET", "HEAD"):
+            return _error(405, "only GET is served here", (b"allow", b"GET, HEAD"))
+        if path in _PROBES:
+            return await self._probe(scope, path, host)
+        return self._refusal(scope) or await self._api(scope, path)
+
+    # ------------------------------------------------------------ probes
+
+    async def _probe(self, scope: Scope, path: str, host: access.Host) -> Answer:
+        if path == "/livez":
+            return _json(200, {"status": "ok"})
+        if path == "/metrics":
+            if self._sources.metrics is None:
+                return _error(404, "metrics are off: see telemetry.metrics")
+            body, kind = await anyio.to_thread.run_sync(self._sources.metrics)
+            return Answer(200, body, kind)
+        reasons = self._sources.ready()
+        status, word = (503, "not ready") if reasons else (200, "ready")
+        if self._may_see_reasons(scope, host):
+            return _json(status, {"status": word, "reasons": reasons})
+        return Answer(status, b"", "text/plain")
+
+    def _may_see_reasons(self, scope: Scope, host: access.Host) -> bool:
+        """With a credential; without one from this machine, if it is no page that a foreign name led here."""
+        if self._is_operator(scope) or self._is_client(scope):
+            return True
+        return access.is_loopback_peer(scope) and access.is_known_host(scope, host, self._settings.allowed_hosts)
+
+    # ------------------------------------------------------------ credentials
+
+    def _is_operator(self, scope: Scope) -> bool:
+        token = access.bearer(scope)
+        return token is not None and access.is_loopback_peer(scope) and is_same(token, self._settings.operator_token)
+
+    def _is_client(self, scope: Scope) -> bool:
+        token = access.bearer(scope)
+        return token is not None and self._sources.is_key(token)
+
+    def _refusal(self, scope: Scope) -> Answer | None:
+        """None for who may ask. The operator stands for `local`; of clients none holds a right on Sluice itself."""
+        if self._is_operator(scope):
+            return None
+        if self._is_client(scope):
+            log.info("admin: a client key without the right asked for %s", scope["path"])
+            return _error(403, "this key has no right on Sluice itself")
+        return _error(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
+
+    # ------------------------------------------------------------ /api/v1/
+
+    async def _api(self, scope: Scope, path: str) -> Answer:
+        if path == _API + "servers":
+            return _json(200, {"servers": self._sources.describe_servers()})
+        if path == _API + "tools":
+            return await self._tools(scope)
+        return _error(404, "no such path")
+
+    async def _tools(self, scope: Scope) -> Answer:
+        query = scope.get("query_string", b"")
+        values = parse_qs(query.decode("latin-1")) if len(query) <= MAX_QUERY else {}
+        clients = values.get("as", ["local"])
+        if set(values) - {"as"} or len(clients) != 1 or len(query) > MAX_QUERY:
+            return _error(400, "the query is ?as=ID, once, or nothing")
+        tools = await self._sources.list_tools(clients[0])
+        return _error(404, "no such client") if tools is None else _json(200, {"as": clients[0], "tools": tools})

@@ -1,0 +1,200 @@
+"""The admin port tells what it should to whom it should, whatever Host, Origin and path say."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.admin import Settings, Sources, application
+from proxy.message import Json
+
+TOKEN = "operator-secret"
+KEY = "client-key"
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+LOOPBACK, FAR = ("127.0.0.1", 50_000), ("10.1.2.3", 50_000)
+
+
+async def list_tools(client: str) -> list[Json] | None:
+    return {"local": [{"name": "gh__echo"}], "key:ci": []}.get(client)
+
+
+def asker(
+    peer: tuple[str, int] = LOOPBACK, reasons: list[str] | None = None, at: str = "http://127.0.0.1:7411", **given: Any
+) -> httpx.AsyncClient:
+    settings = Settings(TOKEN, frozenset({"admin.acme.com", "admin.acme.com:9"}), frozenset({"https://app.acme.com"}))
+    sources = Sources(
+        ready=lambda: list(reasons or []),
+        metrics=given.get("metrics", lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
+        describe_servers=lambda: [{"name": "github", "status": "up"}],
+        list_tools=list_tools,
+        is_key=lambda key: key == KEY,
+    )
+    transport = httpx.ASGITransport(app=application(settings, sources), client=peer)  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=transport, base_url=at)
+
+
+async def test_probes_need_no_credential() -> None:
+    async with asker(peer=FAR) as ask:
+        assert (await ask.get("/livez")).json() == {"status": "ok"}
+        metrics = await ask.get("/metrics")
+        assert (metrics.text, metrics.headers["content-type"]) == ("sluice_sessions 0\n", "text/plain; version=1")
+        assert (await ask.get("/readyz")).status_code == 200
+
+
+async def test_metrics_that_are_off_are_not_there() -> None:
+    async with asker(metrics=None) as ask:
+        assert (await ask.get("/metrics")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "sees"),
+    [
+        (LOOPBACK, {}, True),
+        (("::1", 5), {}, True),
+        (LOOPBACK, {"Host": "rebound.evil.com"}, False),
+        (LOOPBACK, {"X-Forwarded-For": "10.1.2.3"}, False),
+        (LOOPBACK, {"Forwarded": "for=10.1.2.3"}, False),
+        (FAR, {}, False),
+        (FAR, OPERATOR, False),
+        (FAR, {"Authorization": "Bearer wrong"}, False),
+        (FAR, {"Authorization": f"Bearer {KEY}"}, True),
+        (LOOPBACK, {**OPERATOR, "Host": "kubernetes"}, True),
+    ],
+)
+async def test_reasons_are_for_this_machine_and_for_credentials(
+    peer: tuple[str, int], headers: dict[str, str], sees: bool
+) -> None:
+    async with asker(peer, ["no policy is loaded"]) as ask:
+        answer = await ask.get("/readyz", headers=headers)
+        assert answer.status_code == 503
+        if sees:
+            assert answer.json() == {"status": "not ready", "reasons": ["no policy is loaded"]}
+        else:
+            assert answer.content == b""
+
+
+async def test_the_operator_sees_servers_and_the_catalog_of_a_client() -> None:
+    async with asker() as ask:
+        ask.headers.update(OPERATOR)
+        assert (await ask.get("/api/v1/servers")).json() == {"servers": [{"name": "github", "status": "up"}]}
+        assert (await ask.get("/api/v1/tools")).json() == {"as": "local", "tools": [{"name": "gh__echo"}]}
+        assert (await ask.get("/api/v1/tools?as=key%3Aci")).json() == {"as": "key:ci", "tools": []}
+        assert (await ask.get("/api/v1/tools?as=nobody")).status_code == 404
+        for query in ("as=a&as=b", "like=a", "as=" + "a" * 5_000):
+            assert (await ask.get(f"/api/v1/tools?{query}")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("peer", "authorization", "status"),
+    [
+        (LOOPBACK, [f"Bearer {TOKEN}"], 200),
+        (LOOPBACK, [f"bearer  {TOKEN} "], 200),
+        (FAR, [f"Bearer {TOKEN}"], 401),
+        (LOOPBACK, [], 401),
+        (LOOPBACK, ["Bearer "], 401),
+        (LOOPBACK, ["Bearer wrong"], 401),
+        (LOOPBACK, ["Bearer \xe9"], 401),
+        (LOOPBACK, [f"Basic {TOKEN}"], 401),
+        (LOOPBACK, [f"Bearer {TOKEN}", f"Bearer {TOKEN}"], 401),
+        (LOOPBACK, [f"Bearer {KEY}"], 403),
+        (FAR, [f"Bearer {KEY}"], 403),
+    ],
+)
+async def test_who_may_ask_the_api(peer: tuple[str, int], authorization: list[str], status: int) -> None:
+    async with asker(peer) as ask:
+        headers = [(b"authorization", value.encode("latin-1")) for value in authorization]
+        answer = await ask.get("/api/v1/servers", headers=headers)
+        assert answer.status_code == status
+        assert ("www-authenticate" in answer.headers) == (status == 401)
+        missing = await ask.get("/api/v1/nothing", headers=headers)
+        assert missing.status_code == (404 if status == 200 else status)
+
+
+async def test_a_forwarded_operator_token_is_none() -> None:
+    async with asker() as ask:
+        answer = await ask.get("/api/v1/servers", headers={**OPERATOR, "X-Forwarded-For": "127.0.0.1"})
+        assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/api/v1/servers", "/"])
+@pytest.mark.parametrize("host", ["a/?x=", "a#", "a?", "a b", "", "user@a", "[::1", "a:port", "a/../livez", "é"])
+async def test_a_malformed_host_reaches_no_route(path: str, host: str) -> None:
+    async with asker() as ask:
+        answer = await ask.get(path, headers=[(b"Host", host.encode()), (b"Authorization", f"Bearer {TOKEN}".encode())])
+        assert answer.status_code == 400
+
+
+async def test_two_hosts_are_malformed() -> None:
+    async with asker() as ask:
+        assert (await ask.get("/livez", headers=[("Host", "127.0.0.1"), ("Host", "127.0.0.1")])).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("at", "host", "known"),
+    [
+        ("http://127.0.0.1:7411", "127.0.0.1:7411", True),
+        ("http://127.0.0.1:7411", "localhost", True),
+        ("http://127.0.0.1:7411", "LOCALHOST:80", True),
+        ("http://127.0.0.1:7411", "[::1]:7411", True),
+        ("http://127.0.0.1:7411", "admin.acme.com", True),
+        ("http://127.0.0.1:7411", "localhost.evil.com", False),
+        ("http://127.0.0.1:7411", "evil.com", False),
+        ("http://10.0.0.1:7411", "10.0.0.1:7411", True),
+        ("http://10.0.0.1:7411", "10.0.0.1", False),
+        ("http://10.0.0.1:7411", "localhost:7411", False),
+        ("http://10.0.0.1:7411", "127.0.0.1:7411", False),
+    ],
+)
+async def test_the_api_is_served_under_its_own_names_alone(at: str, host: str, known: bool) -> None:
+    async with asker(at=at) as ask:
+        answer = await ask.get("/api/v1/servers", headers={**OPERATOR, "Host": host})
+        assert answer.status_code == (200 if known else 421)
+        assert (await ask.get("/livez", headers={"Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("origins", "status"),
+    [
+        (["https://app.acme.com"], 200),
+        (["http://127.0.0.1:7411"], 200),
+        (["http://127.0.0.1:3000"], 403),
+        (["https://evil.com"], 403),
+        (["null"], 403),
+        (["https://app.acme.com", "https://evil.com"], 403),
+    ],
+)
+async def test_pages_of_other_origins_may_not_ask(origins: list[str], status: int) -> None:
+    async with asker() as ask:
+        headers = [("Origin", origin) for origin in origins]
+        for path in ("/api/v1/servers", "/metrics", "/livez"):
+            assert (await ask.get(path, headers=[*headers, *OPERATOR.items()])).status_code == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_nothing_can_be_changed_here(method: str) -> None:
+    async with asker() as ask:
+        for path in ("/livez", "/api/v1/servers"):
+            answer = await ask.request(method, path, headers=OPERATOR, json={"command": "sh"})
+            assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/", "/livez/", "//livez", "/api/v1", "/api/v1/", "/api/v2/servers", "/mcp"])
+async def test_other_paths_are_not_there(path: str) -> None:
+    async with asker() as ask:
+        assert (await ask.get(f"http://127.0.0.1:7411{path}", headers=OPERATOR)).status_code == 404
+
+
+async def test_head_gives_the_headers_alone_and_nothing_is_cached() -> None:
+    async with asker() as ask:
+        answer = await ask.head("/livez")
+        assert (answer.status_code, answer.content, answer.headers["content-length"]) == (200, b"", "17")
+        assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_what_is_not_http_is_left_alone() -> None:
+    def must_not(*_: object) -> Any:
+        raise AssertionError("nothing is sent")
+
+    given: Callable[..., Any] = application(Settings(TOKEN), Sources(list, None, list, list_tools, bool))
+    await given({"type": "lifespan"}, must_not, must_not)
