@@ -1,0 +1,351 @@
+"""Every server's lists as snapshots, one for each scope: when they are walked, kept, changed and forgotten.
+
+Knows servers as Handlers and clients by their scope. A snapshot is walked by one task however many wait for it, and
+that task outlives whoever started it. Nothing here fails a list: a server that cannot be walked keeps its last good
+snapshot, from memory or from the store, or has none.
+
+Who waits how long: a call to a server without a snapshot waits for its walk, up to the list timeout. A list waits
+for the first walks of all servers, but once one server has answered, no longer than PATIENCE after the last arrival;
+whoever is left behind is not waited for again until it answers, and list_changed follows its arrival.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from proxy.call import Call, Client, Kind, Result, Server
+from proxy.catalog.snapshot import KINDS, Entry, Face, Listing, Snapshot, assemble, from_json, listing, to_json
+from proxy.era.revisions import LISTS
+from proxy.hub import Event, Hub
+from proxy.lists.walk import ask, walk
+from proxy.message import Json, Malformed, Notification, decode_fast, dump
+from proxy.store import Store
+
+MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scope share one
+MAX_LEARNED: Final = 10_000
+PATIENCE: Final = 2.0
+DEBOUNCE: Final = 0.05
+RETRY: Final = 1.0
+KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
+# A server may change a list without saying so: behind a list served from an older snapshot, it is looked at again.
+REVALIDATE: Final = 5.0
+
+# What a list_changed notification says about the lists that are held. Resources are not, but their templates are.
+HELD: Final[Mapping[str, str]] = {LISTS[method].changed: method for method in KINDS}
+LIST_OF: Final[Mapping[Kind, str]] = {kind: method for method, kind in KINDS.items()}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListSettings:
+    """`prefixes` has every server; in transparent mode there is one, with the prefix ""."""
+
+    prefixes: Mapping[str, str]
+    plain: frozenset[str] = frozenset()
+    transparent: bool = False
+    forward_unlisted: bool = False
+    names_max: int = 50
+    page: int = 1000
+    list_timeout: float = 10.0
+
+
+class Shelf:
+    """One server's lists for one scope. `stale`: lists to be walked again. `changed`: those of them that the server
+    announced and subscribers were not told of yet. `late`: lists no longer wait for its walk. `learned`: resources
+    shown under their own URI, as their pages passed by."""
+
+    __slots__ = ("changed", "late", "learned", "retry_at", "scope", "searched_at", "server", "snapshot", "stale",
+                 "used", "walk", "walked_at")  # fmt: skip
+
+    def __init__(self, server: Server, scope: str) -> None:
+        self.server = server
+        self.scope = scope
+        self.snapshot: Snapshot | None = None
+        self.walk: asyncio.Task[None] | None = None
+        self.stale = set(KINDS)
+        self.changed: set[str] = set()
+        self.learned: dict[str, None] = {}
+        self.late = self.used = False
+        self.retry_at = self.walked_at = self.searched_at = float("-inf")
+
+    def __repr__(self) -> str:
+        state = "walking" if self.walk else f"stale {sorted(self.stale)}" if self.stale else "fresh"
+        return f"Shelf({self.server.key}, {state}{', late' if self.late else ''})"
+
+    def learn(self, uri: str) -> None:
+        if uri not in self.learned and len(self.learned) >= MAX_LEARNED:
+            del self.learned[next(iter(self.learned))]
+        self.learned[uri] = None
+
+
+class Lists:
+    """Snapshots of all `servers`, in the order configured. Without a `store` a restart forgets them."""
+
+    def __init__(
+        self, settings: ListSettings, servers: Mapping[str, Server], hub: Hub, store: Store | None = None
+    ) -> None:
+        self.settings = settings
+        self.servers = servers
+        self.faces = {
+            key: Face(key, settings.prefixes[key], settings.names_max, key in settings.plain) for key in servers
+        }
+        self._hub = hub
+        self._store = store
+        self._shelves: dict[str, dict[str, Shelf]] = {key: {} for key in servers}
+        self._shared: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
+        self._watchers: dict[object, Client] = {}
+        self._news: dict[str, dict[str | None, set[str]]] = {key: {} for key in servers}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------ reading
+
+    def known(self, server_key: str, client: Client) -> Snapshot | None:
+        shelf = self._shelves[server_key].get(self.servers[server_key].scope(client))
+        return shelf.snapshot if shelf else None
+
+    def find(self, server_key: str, client: Client, kind: Kind, public: str) -> Entry | None:
+        """The hot path: an entry of a snapshot that is up to date, without waiting for anything."""
+        shelf = self._shelves[server_key].get(self.servers[server_key].scope(client))
+        if shelf is None or shelf.stale or shelf.snapshot is None:
+            return None
+        shelf.used = True
+        return shelf.snapshot.find.get((kind, public))
+
+    async def snapshot(self, server_key: str, client: Client) -> Snapshot | None:
+        """The server's lists as this client's scope sees them, after the walk that is due, if one is."""
+        shelf = self.shelf(server_key, client)
+        due = self._due(shelf, client)
+        if due is not None and not (shelf.late and shelf.snapshot):
+            await asyncio.wait({due}, timeout=self.settings.list_timeout)
+        return shelf.snapshot
+
+    async def all(self, client: Client) -> list[tuple[str, Snapshot | None]]:
+        """Every server's snapshot in the order configured; None for those of which nothing is known (yet)."""
+        shelves = [self.shelf(key, client) for key, server in self.servers.items() if server.status != "disabled"]
+        walks = {due: shelf for shelf in shelves if (due := self._due(shelf, client)) and not shelf.late}
+        if walks:
+            await self._patiently(walks, shelves)
+        for shelf in shelves:
+            self._revalidate(shelf, client)
+        return [(shelf.server.key, shelf.snapshot) for shelf in shelves]
+
+    async def _patiently(self, walks: Mapping[asyncio.Task[None], Shelf], shelves: Iterable[Shelf]) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.settings.list_timeout
+        pending = set(walks)
+        while pending:
+            left = max(0.0, end - loop.time())
+            arrived = any(shelf.snapshot is not None for shelf in shelves)
+            timeout = min(left, PATIENCE) if arrived else left
+            done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+        for unfinished in pending:
+            walks[unfinished].late = True
+
+    def shelf(self, server_key: str, client: Client) -> Shelf:
+        server = self.servers[server_key]
+        shelves = self._shelves[server_key]
+        scope = server.scope(client)
+        shelf = shelves.get(scope)
+        if shelf is None:
+            if len(shelves) >= MAX_SCOPES:
+                _evict(shelves)
+            shelf = shelves[scope] = Shelf(server, scope)
+        shelf.used = True
+        return shelf
+
+    # ------------------------------------------------------------ walking
+
+    def _due(self, shelf: Shelf, client: Client) -> asyncio.Task[None] | None:
+        """The walk that is under way, or a new one if something is stale and the last failure long enough ago."""
+        if shelf.walk is None and shelf.stale and asyncio.get_running_loop().time() >= shelf.retry_at:
+            self._start(shelf, client, shelf.stale)
+        return shelf.walk
+
+    def _revalidate(self, shelf: Shelf, client: Client) -> None:
+        if shelf.snapshot is None or shelf.walk or shelf.stale or shelf.server.status != "up":
+            return
+        age = asyncio.get_running_loop().time() - shelf.walked_at
+        if age > max(REVALIDATE, shelf.snapshot.ttl_ms / 1000):
+            self._start(shelf, client, KINDS)
+
+    def _start(self, shelf: Shelf, client: Client, methods: Iterable[str]) -> None:
+        announce, shelf.changed = shelf.changed, set()
+        shelf.walk = asyncio.create_task(self._walk(shelf, client, tuple(methods), announce))
+        self._tasks.add(shelf.walk)
+        shelf.walk.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()):
+            log.error("a walk of lists failed", exc_info=problem)
+
+    async def _walk(self, shelf: Shelf, client: Client, methods: tuple[str, ...], announce: set[str]) -> None:
+        before = _digests(shelf.snapshot)
+        complete = False
+        try:
+            await shelf.server.ready()
+            complete = await self._walk_lists(shelf, client, methods)
+            if shelf.snapshot is None:
+                await self._recall(shelf)
+        finally:
+            shelf.walk, shelf.walked_at = None, asyncio.get_running_loop().time()
+            shelf.late = shelf.late and not complete
+            shelf.retry_at = shelf.walked_at + (0 if complete else RETRY)
+        after = _digests(shelf.snapshot)
+        for method in KINDS:
+            if method in announce or before.get(method) != after.get(method):
+                self._tell(shelf.server.key, shelf.scope, method)
+        if shelf.changed:
+            self._soon(shelf.server.key)
+        if complete and before != after:
+            await self._remember(shelf)
+
+    async def _walk_lists(self, shelf: Shelf, client: Client, methods: tuple[str, ...]) -> bool:
+        """Each list lands as it arrives, so that one that hangs does not hold back the others."""
+        about = await self._about(shelf.server, client)
+        if about is None:
+            return False
+        return all(await asyncio.gather(*(self._walk_list(shelf, client, about, method) for method in methods)))
+
+    async def _walk_list(self, shelf: Shelf, client: Client, about: Json, method: str) -> bool:
+        """A list whose capability is not declared is empty. One that fails midway stays what it was."""
+        landed = Listing(method)
+        if LISTS[method].capability in about["capabilities"]:
+            walked = await walk(shelf.server, client, method, self.settings.list_timeout)
+            if walked is None:
+                return False
+            cut = (f"{method}: {walked.cut}",) if walked.cut else ()
+            landed = listing(self.faces[shelf.server.key], method, walked.items, walked.ttl_ms, cut)
+        for line in landed.left_out:
+            log.warning("server %s: not served: %s", shelf.server.key, line)
+        earlier = shelf.snapshot.listings if shelf.snapshot else {}
+        self._land(shelf, assemble(shelf.server.key, about, {**earlier, method: landed}))
+        if method not in shelf.changed:
+            shelf.stale.discard(method)
+        return True
+
+    def _land(self, shelf: Shelf, snapshot: Snapshot) -> None:
+        """Snapshots of equal content are one object, however many scopes hold it."""
+        shelf.snapshot = self._shared.setdefault(snapshot.digest, snapshot)
+
+    async def _about(self, server: Server, client: Client) -> Json | None:
+        outcome = await ask(server, Call(client, "server/discover", {}), self.settings.list_timeout)
+        if not isinstance(outcome, Result) or not isinstance(outcome.value.get("capabilities"), dict):
+            return None
+        return {key: outcome.value[key] for key in ("capabilities", "instructions") if key in outcome.value}
+
+    async def _recall(self, shelf: Shelf) -> None:
+        data = await self._store.get(_place(shelf)) if self._store else None
+        kept = from_json(self.faces[shelf.server.key], _decoded(data)) if data else None
+        if kept is not None:
+            self._land(shelf, kept)
+
+    async def _remember(self, shelf: Shelf) -> None:
+        if self._store is not None and shelf.snapshot is not None:
+            await self._store.put(_place(shelf), dump(to_json(shelf.snapshot)), KEEP)
+
+    # ------------------------------------------------------------ changing
+
+    def publish(self, server_key: str, scope: str | None, notification: Notification) -> None:
+        """The Publish callback of all servers: news of a list goes on once that list is up to date."""
+        method = HELD.get(notification.method)
+        if method is None:
+            self._hub.publish(Event(server_key, scope, notification))
+        else:
+            self.changed(server_key, scope, KINDS[method])
+
+    def changed(self, server_key: str, scope: str | None, kind: Kind) -> None:
+        """A list of that kind is no longer what it was. Snapshots that somebody watches are walked again soon,
+        others when they are next asked for, by then for a client that is still there."""
+        shelves = self._shelves[server_key]
+        for shelf in shelves.values() if scope is None else filter(None, (shelves.get(scope),)):
+            shelf.stale.add(LIST_OF[kind])
+            shelf.changed.add(LIST_OF[kind])
+            shelf.retry_at = float("-inf")
+        self._news[server_key].setdefault(scope, set()).add(LIST_OF[kind])
+        self._soon(server_key)
+
+    def moved(self, server_key: str) -> None:
+        """The server came up or went down: all its lists come or go."""
+        for kind in KINDS.values():
+            self.changed(server_key, None, kind)
+
+    def reconsider(self) -> None:
+        """Policy, pins or grants changed: everyone's part of the lists may have, though no server's list did."""
+        for server_key in self.servers:
+            for method in KINDS:
+                self._tell(server_key, None, method)
+
+    @contextmanager
+    def watch(self, client: Client) -> Iterator[None]:
+        """While somebody listens, this client's lists are walked again as soon as a change is announced."""
+        token = object()
+        self._watchers[token] = client
+        try:
+            yield
+        finally:
+            del self._watchers[token]
+
+    def _soon(self, server_key: str) -> None:
+        """One timer a server: a server that announces changes all the time is walked DEBOUNCE after the first."""
+        if server_key not in self._timers:
+            timer = asyncio.get_running_loop().call_later(DEBOUNCE, self._settle, server_key)
+            self._timers[server_key] = timer
+
+    def _settle(self, server_key: str) -> None:
+        """A walk that is under way may have begun before the change: its end calls for the next one. Scopes are
+        asked anew, for they change when a server's era becomes known."""
+        del self._timers[server_key]
+        news, self._news[server_key] = self._news[server_key], {}
+        for client in self._watchers.values():
+            shelf = self.shelf(server_key, client)
+            if shelf.snapshot is None:
+                shelf.changed |= news.get(None, set()) | news.get(shelf.scope, set())
+            if shelf.walk is None and shelf.changed:
+                self._start(shelf, client, shelf.stale or shelf.changed)
+
+    def _tell(self, server_key: str, scope: str | None, method: str) -> None:
+        self._hub.publish(Event(server_key, scope, Notification(LISTS[method].changed, {})))
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
+
+
+def _digests(snapshot: Snapshot | None) -> dict[str, bytes]:
+    """A list that is empty is like one that is not known: its first arrival is no news."""
+    held = snapshot.listings.values() if snapshot else ()
+    return {one.method: one.digest for one in held if one.entries}
+
+
+def _evict(shelves: dict[str, Shelf]) -> None:
+    """Forgets one scope that nobody used since the last round (second chance, oldest first)."""
+    for _ in range(2 * len(shelves)):
+        scope = next(iter(shelves))
+        shelf = shelves.pop(scope)
+        if not (shelf.used or shelf.walk):
+            return
+        shelf.used = False
+        shelves[scope] = shelf
+
+
+def _place(shelf: Shelf) -> str:
+    return f"snapshot/{shelf.server.key}/{sha256(shelf.scope.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return decode_fast(data)
+    except Malformed:
+        return None
