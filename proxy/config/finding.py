@@ -1,0 +1,46 @@
+"""One problem of a config file: where it is, what it is, what to do about it. Never a value of the file."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Path = tuple[str | int, ...]
+"""Where something stands in the tree of the file: keys and positions in lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    file: str
+    line: int
+    column: int
+    code: str
+    message: str
+    hint: str = ""
+    severity: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        warning = "warning: " if self.severity == "warning" else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.file}:{self.line}:{self.column} {self.code} {warning}{self.message}{hint}"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class ConfigError(Exception):
+    """The config cannot be used. `findings` holds every reason, errors and warnings, in the order of the file."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        super().__init__("\n".join(str(finding) for finding in findings))
+        self.findings = findings
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding that does not know yet where its path stands in the file."""
+
+    path: Path
+    code: str
+    message: str
+    hint: str = ""
+    severity: Literal["error", "warning"] = "error"
+    at_key: bool = False  # point at the key instead of its value

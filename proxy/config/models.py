@@ -1,0 +1,285 @@
+"""The sections of the config file as types, with their defaults. What the types cannot say is in `rules.py`.
+
+A key of the contract that this version does not implement yet is listed in `later`, so that it is answered with a
+clear sentence and not with a guess.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    Tag,
+    field_validator,
+)
+
+from proxy.config.names import (
+    Argument,
+    Glob,
+    HeaderName,
+    HeaderValue,
+    Host,
+    KeyHash,
+    KeyName,
+    Origin,
+    Prefix,
+    Roles,
+    ServerKey,
+    Url,
+    VariableName,
+    VariableValue,
+    is_server_key,
+)
+from proxy.config.units import (
+    WHOLE,
+    Command,
+    Count,
+    Duration,
+    FilePath,
+    Flag,
+    Listener,
+    Moment,
+    Size,
+    Timeout,
+)
+
+
+def written(text: str | dict[str, Any]) -> Any:
+    """A default as the file would say it."""
+    return Field(default=text)
+
+
+class Section(BaseModel):
+    """What all sections share: closed, frozen, and silent about their values."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
+    )
+    later: ClassVar[frozenset[str]] = frozenset()
+
+
+class Listen(Section):
+    later = frozenset({"public_url", "trusted_proxies"})
+
+    mcp: Listener = written("127.0.0.1:7410")
+    """Where clients reach Sluice over HTTP, at /mcp."""
+    admin: Listener = written("127.0.0.1:7411")
+    """Where /livez, /readyz, /metrics and /api/v1/ are."""
+    allowed_hosts: tuple[Host, ...] = ()
+    """Host headers that are served besides the listener's own; loopback names always are on a loopback address."""
+    allowed_origins: tuple[Origin, ...] = ()
+    """Web origins that may call; they get CORS headers."""
+
+
+def _no_default(schema: dict[str, Any]) -> None:
+    """The default of a prefix is the server's key, which a schema cannot say."""
+    schema.pop("default", None)
+
+
+class Tools(Section):
+    later = frozenset({"classes"})
+
+    allow: tuple[Glob, ...] = ("*",)
+    """Globs over the server's own tool names: only these exist for clients."""
+    deny: tuple[Glob, ...] = ()
+    """Globs over the server's own tool names: these do not exist for clients, whatever `allow` says."""
+
+
+class Server(Section):
+    """What started servers and remote servers have in common."""
+
+    later = frozenset({"pin", "results"})
+
+    enabled: Flag = True
+    """false keeps the section and leaves the server out."""
+    prefix: Prefix = Field(default="", json_schema_extra=_no_default)
+    """First part of the names that clients see (gh in gh__create_issue); the server's key unless set. An empty
+    prefix is transparent mode: for the only enabled server, nothing is renamed."""
+    uris: Literal["prefix", "plain"] = "prefix"
+    """How resource URIs are shown: with the prefix, or as the server gives them."""
+    sharing: Literal["session", "client", "shared"] = "session"
+    """Who shares a connection to the server: one for each client session, for each client, or one for all."""
+    era: Literal["auto", "legacy", "modern"] = "auto"
+    """Which generation of MCP the server is spoken to in; auto finds out."""
+    lazy: Flag = False
+    """true reaches the server at its first use instead of at the start."""
+    required: Flag = False
+    """true makes /readyz fail while the server is down."""
+    timeout: Timeout = written("60s")
+    """How long a call may stay silent; progress starts it anew."""
+    max_time: Timeout = written("1h")
+    """How long a call may take, progress or not."""
+    concurrency: Count = 8
+    """How many calls may be open at the server at once."""
+    unlisted: Literal["refuse", "forward"] = "refuse"
+    """forward (transparent mode only) also relays names that the server did not list."""
+    tools: Tools = Tools()
+    """Which of the server's tools exist for clients."""
+
+
+class StdioServer(Server):
+    """A server that Sluice starts, spoken to over its stdin and stdout."""
+
+    command: Command
+    """The program: a name on PATH, or a path."""
+    args: tuple[Argument, ...] = Field(default=(), repr=False)
+    """Its arguments, one by one; no shell reads them."""
+    env: dict[VariableName, VariableValue] = {}
+    """Its environment, beside a few harmless variables such as PATH and HOME."""
+    cwd: FilePath = written(".")
+    """Its working directory; the config file's own directory unless set."""
+
+
+class HttpServer(Server):
+    """A server that runs elsewhere, spoken to over Streamable HTTP."""
+
+    url: Url = Field(repr=False)
+    """Its MCP endpoint."""
+    transport: Literal["auto", "http"] = "auto"
+    """http is Streamable HTTP; auto is the same in this version."""
+    headers: dict[HeaderName, HeaderValue] = {}
+    """Headers that are sent with every request, such as Authorization."""
+    ca: FilePath | None = None
+    """A PEM file of certificate authorities to trust instead of the system's."""
+
+
+def _kind(value: Any) -> str:
+    return "http" if isinstance(value, HttpServer) or (isinstance(value, dict) and "url" in value) else "stdio"
+
+
+AnyServer = Annotated[Annotated[StdioServer, Tag("stdio")] | Annotated[HttpServer, Tag("http")], Discriminator(_kind)]
+
+
+class LocalClient(Section):
+    roles: Roles = ("role:owner",)
+    """Roles of the client on stdin and stdout."""
+
+
+class AnonymousClient(Section):
+    roles: Roles = ()
+    """Roles of HTTP clients that send no credential."""
+
+
+class Key(Section):
+    hash: KeyHash
+    """sha256: and the hex SHA-256 of the key, as `sluice keys new` prints it."""
+    roles: Roles = ()
+    """Roles of whoever sends the key."""
+    owner: str = ""
+    """The person or team that answers for the key."""
+    expires: Moment | None = None
+    """From this moment on the key is refused; a date is its first second in UTC."""
+
+
+class Clients(Section):
+    later = frozenset({"jwt"})
+
+    local: LocalClient = LocalClient()
+    """The client on stdin and stdout."""
+    anonymous: AnonymousClient | None = None
+    """HTTP clients without a credential: refused unless this section is there, and only on loopback."""
+    keys: dict[KeyName, Key] = {}
+    """Clients that send `Authorization: Bearer KEY`."""
+
+
+class Policy(Section):
+    later = frozenset({"mode", "model", "files", "arguments", "tests", "watch", "until"})
+
+    use: Literal["open"]
+    """open lets every client that gets in use everything; only on loopback."""
+    on_deny: Literal["hide", "explain"] = "hide"
+    """hide answers for a refused name as for an unknown one; explain says which rule refused it."""
+
+
+class Limits(Section):
+    later = frozenset({"per_client", "per_tool", "pending_approvals"})
+
+    max_request: Size = written("4MiB")
+    """Largest request body or stdin line."""
+    max_result: Size = written("8MiB")
+    """Largest message that is taken from a server."""
+    max_depth: Annotated[int, Strict(), Field(ge=1, le=200), WHOLE] = 64
+    """Deepest nesting of JSON."""
+    max_batch: Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE] = 50
+    """Most messages in a JSON array (revision 2025-03-26 only)."""
+    headers: Size = written("16KiB")
+    """Largest head of an HTTP request."""
+    streams: Count = 100
+    """Most open streams of one client."""
+    page: Annotated[int, Strict(), Field(ge=1, le=100_000), WHOLE] = 1000
+    """Most items in one page of a list."""
+
+
+class Names(Section):
+    max: Annotated[int, Strict(), Field(ge=32, le=128), WHOLE] = 50
+    """Longest public name; 50 leaves room for what clients put before it."""
+
+
+class State(Section):
+    later = frozenset({"redis", "keys"})
+
+    dir: FilePath = written("~/.local/state/sluice")
+    """Where keys, the operator token and last known lists are kept; mode 0700."""
+
+
+class Telemetry(Section):
+    later = frozenset({"otlp"})
+
+    metrics: Flag = True
+    """Prometheus metrics at /metrics of the admin port."""
+
+
+class Log(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged, to stderr."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """auto is text on a terminal, JSON lines elsewhere."""
+
+
+class Config(Section):
+    """One YAML file says all: which servers, which clients, which policy."""
+
+    later = frozenset({"approvals", "audit", "network"})
+
+    version: Literal[1] = 1
+    """Of this format."""
+    listen: Listen = Listen()
+    """Where Sluice listens."""
+    servers: dict[ServerKey, AnyServer] = {}
+    """The servers behind Sluice, in the order of their lists."""
+    clients: Clients = Clients()
+    """Who gets in, and with which roles."""
+    policy: Policy
+    """Who may do what. Required."""
+    limits: Limits = Limits()
+    """Bounds of size, depth and number."""
+    names: Names = Names()
+    """How public names are made."""
+    state: State = written({})
+    """What outlives a run."""
+    telemetry: Telemetry = Telemetry()
+    """What is measured."""
+    log: Log = Log()
+    """What is logged."""
+    drain: Duration = written("30s")
+    """How long open calls may still take at the end."""
+
+    @field_validator("servers", mode="before")
+    @classmethod
+    def _prefix_is_the_key(cls, servers: Any) -> Any:
+        if not isinstance(servers, dict):
+            return servers
+        return {key: _with_prefix(key, server) for key, server in servers.items()}
+
+
+def _with_prefix(key: Any, server: Any) -> Any:
+    if isinstance(server, dict) and "prefix" not in server and isinstance(key, str) and is_server_key(key):
+        return {**server, "prefix": key}
+    return server

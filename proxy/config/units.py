@@ -1,0 +1,159 @@
+"""The words of the config file that are more than text: durations, sizes, addresses, paths and so on.
+
+Each is a pydantic type that reads text and gives a plain Python value. An error never repeats the value: it may
+hold a secret that a variable brought in; line and column say where it is.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    Strict,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+BYTES: Final = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)")
+_SIZE = re.compile(r"(\d{1,12})(B|KiB|MiB|GiB)")
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
+
+
+class Expanded(str):
+    """Text that a `${...}` took part in: a number or a flag may be read from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener listens. Port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host.lower() == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def problem(code: str, message: str) -> PydanticCustomError:
+    """A finding in the making. Braces would be read as places for values."""
+    return PydanticCustomError(code, "{text}", {"text": message})
+
+
+def read_duration(value: Any) -> float:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise problem("bad-duration", "not a duration; write a number and a unit, such as 500ms, 5s, 10m, 1h or 30d")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def read_size(value: Any) -> int:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise problem("bad-size", "not a size; write a whole number and a unit, such as 512B, 16KiB or 4MiB")
+    return int(match[1]) * BYTES[match[2]]
+
+
+def read_address(value: Any) -> Address:
+    match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if match is None or int(match[3]) > 65535:
+        raise problem("bad-address", 'not an address; write host:port, such as 127.0.0.1:7410 or "[::1]:7410"')
+    return Address(match[1] or match[2], int(match[3]))
+
+
+def read_moment(value: Any) -> datetime:
+    """A date is its first second in UTC, as in ISO 8601."""
+    try:
+        moment = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise problem("bad-date", "not a date; write 2027-01-31 or 2027-01-31T12:00:00Z") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def read_path(value: Any, info: ValidationInfo) -> Path:
+    """Relative to the config file; `~` is the home directory."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise problem("wrong-type", "expected a path")
+    return base_of(info) / Path(value).expanduser()
+
+
+def read_command(value: Any, info: ValidationInfo) -> str:
+    """A bare name is looked up on PATH; anything with a slash is a path like every other."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise problem("wrong-type", "expected the name or path of a program")
+    return str(read_path(value, info)) if "/" in value or value.startswith("~") else value
+
+
+def base_of(info: ValidationInfo) -> Path:
+    base: Path = (info.context or {}).get("base", Path())
+    return base.absolute()
+
+
+def _typed(read: Callable[[str], Any]) -> BeforeValidator:
+    """What a variable brings in is text; whole numbers and flags are read from it, from nothing else."""
+    return BeforeValidator(lambda value: read(value) if isinstance(value, Expanded) else value)
+
+
+def _flag(text: str) -> Any:
+    return {"true": True, "false": False}.get(text, text)
+
+
+def _whole(text: str) -> Any:
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else text
+
+
+def _text(pattern: str, example: str) -> Any:
+    return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$", "examples": [example]})
+
+
+def above_zero(value: float) -> float:
+    if value <= 0:
+        raise problem("wrong-value", "must be more than zero")
+    return value
+
+
+def write_duration(value: float) -> str:
+    return f"{value:g}s"
+
+
+def write_size(value: int) -> str:
+    unit = next(unit for unit in reversed(BYTES) if value % BYTES[unit] == 0)
+    return f"{value // BYTES[unit]}{unit}"
+
+
+WHOLE: Final = _typed(_whole)
+Flag = Annotated[bool, Strict(), _typed(_flag)]
+Count = Annotated[int, Strict(), Field(ge=1, le=10_000_000), WHOLE]
+Duration = Annotated[
+    float, PlainValidator(read_duration), PlainSerializer(write_duration), _text(_DURATION.pattern, "60s")
+]
+Timeout = Annotated[Duration, AfterValidator(above_zero)]
+Size = Annotated[
+    int, PlainValidator(read_size), AfterValidator(above_zero), PlainSerializer(write_size),
+    _text(_SIZE.pattern, "4MiB"),
+]  # fmt: skip
+Listener = Annotated[Address, PlainValidator(read_address), PlainSerializer(str), _text(".+:[0-9]+", "127.0.0.1:7410")]
+Moment = Annotated[datetime, PlainValidator(read_moment), _text(r"\d{4}-\d{2}-\d{2}.*", "2027-01-31")]
+FilePath = Annotated[Path, PlainValidator(read_path), WithJsonSchema({"type": "string", "format": "path"})]
+Command = Annotated[str, PlainValidator(read_command), WithJsonSchema({"type": "string", "minLength": 1})]

@@ -1,0 +1,240 @@
+"""Every kind of mistake in a config file, with the place and the words that a person gets."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy import config
+
+HASH = "sha256:" + "a" * 64
+# What a case needs besides, unless it says it itself.
+REST = {"policy": "policy: {use: open}", "clients": "clients: {anonymous: {}}", "servers": "servers: {a: {command: x}}"}
+
+# § stands where the finding must be -> its code and words
+MISTAKES = {
+    "unknown section, with a guess": ("§lissten: {}", ['unknown-key did you mean "listen"']),
+    "unknown key of a server": ("servers:\n  a: {command: x, §comand: y}", ['unknown-key did you mean "command"']),
+    "unknown key without a guess": ("servers: {a: {command: x, §zzz: y}}", ['unknown-key "zzz" is no key']),
+    "unknown key deep inside": (
+        "servers:\n  a:\n    command: x\n    tools: {§alow: []}",
+        ['unknown-key did you mean "allow"'],
+    ),
+    "key of the other kind of server": (
+        "servers:\n  a: {url: 'https://x/', §env: {}}",
+        ['unknown-key "env" is for a server that Sluice starts'],
+    ),
+    "neither command nor url": ("servers:\n  §a: {}", ['missing-key "command" (to start it) or a "url"']),
+    "later section": ("§audit: {}", ['not-in-this-version "audit" is not supported']),
+    "later key of a listener": ("listen: {§public_url: 'https://x/'}", ['not-in-this-version "public_url"']),
+    "later key of a server": ("servers: {a: {command: x, §pin: review}}", ['not-in-this-version "pin"']),
+    "later key of tools": ("servers: {a: {command: x, tools: {§classes: {}}}}", ['not-in-this-version "classes"']),
+    "later transport": (
+        "servers: {a: {url: 'https://x/sse', transport: §sse}}",
+        ['not-in-this-version "sse" is not available in this version'],
+    ),
+    "wrong word": ("servers: {a: {command: x, era: §old}}", ["wrong-value must be auto, legacy or modern"]),
+    "yes is text in YAML 1.2": (
+        "servers: {a: {command: x, lazy: §yes}}",
+        ["wrong-type expected true or false, found text"],
+    ),
+    "a number where text belongs": (
+        "servers: {a: {command: x, args: [--port, §80]}}",
+        ["wrong-type expected text, found a number (put it in quotes)"],
+    ),
+    "text where a mapping belongs": ("servers: {a: §npx}", ["wrong-type expected a mapping, found text"]),
+    "nothing where a mapping belongs": ("servers:\n  a:§", ["wrong-type expected a mapping, found nothing"]),
+    "text where a list belongs": ("servers: {a: {command: x, args: §y}}", ["wrong-type expected a list, found text"]),
+    "quoted number": ("servers: {a: {command: x, concurrency: §'8'}}", ["wrong-type expected a whole number"]),
+    "number out of bounds": ("servers: {a: {command: x, concurrency: §0}}", ["wrong-value must be 1 or more"]),
+    "number too large": ("names: {max: §400}", ["wrong-value must be 128 or less"]),
+    "bad duration": ("servers: {a: {command: x, timeout: §5 sec}}", ["bad-duration such as 500ms, 5s"]),
+    "duration without unit": ("servers: {a: {command: x, timeout: §5}}", ["bad-duration number and a unit"]),
+    "duration of nothing": ("servers: {a: {command: x, timeout: §0s}}", ["wrong-value more than zero"]),
+    "bad size": ("limits: {max_request: §4MB}", ["bad-size 4MiB"]),
+    "bad address": ("listen: {mcp: §7410}", ["bad-address host:port"]),
+    "port out of range": ("listen: {mcp: §'a:70000'}", ["bad-address"]),
+    "bad server key": ("servers: {§GitHub: {command: x}, a: {command: x}}", ["bad-server-key 1 to 20 of a-z"]),
+    "reserved server key": ("servers: {§sluice: {command: x}, a: {command: x}}", ["reserved-name"]),
+    "bad prefix": ("servers: {a: {command: x, prefix: §a_b}}", ["bad-prefix"]),
+    "reserved prefix": ("servers: {a: {command: x, prefix: §sluice}}", ["reserved-name"]),
+    "equal prefixes": (
+        "servers:\n  a: {command: x}\n  b: {command: x, prefix: §a}",
+        ["duplicate-prefix prefix of the server a already"],
+    ),
+    "transparent and not alone": (
+        "servers:\n  a: {command: x, prefix: §''}\n  b: {command: x}",
+        ["transparent exactly one enabled server"],
+    ),
+    "forward and not transparent": (
+        "servers: {a: {command: x, unlisted: §forward}}",
+        ["transparent forward works in transparent mode only"],
+    ),
+    "max_time below timeout": (
+        "servers: {a: {command: x, timeout: §2h}}",
+        ["wrong-value max_time is shorter than timeout"],
+    ),
+    "no such ca": ("servers: {a: {url: 'https://x/', ca: §nope.pem}}", ["unreadable-file no such file"]),
+    "bad url": ("servers: {a: {url: §'ftp://x/'}}", ["bad-url https://host/path"]),
+    "credentials in a url": ("servers: {a: {url: §'https://u:hunter2@x/'}}", ["bad-url no user name or password"]),
+    "bad header name": ("servers: {a: {url: 'https://x/', headers: {§'a b': c}}}", ["bad-header not a header name"]),
+    "own header": ("servers: {a: {url: 'https://x/', headers: {§Host: c}}}", ["bad-header written by Sluice"]),
+    "header with a line break": (
+        'servers: {a: {url: "https://x/", headers: {A: §"b\\r\\nC: d"}}}',
+        ["bad-header no control characters"],
+    ),
+    "bad variable name": ("servers: {a: {command: x, env: {§'A=B': c}}}", ["bad-variable"]),
+    "unset variable": (
+        "servers: {a: {command: x, env: {A: §'${env:NOT_SET}'}}}",
+        ["unset-variable NOT_SET is not set (set it, or write ${env:NOT_SET:-default})"],
+    ),
+    "unset variable says nothing else about its value": (
+        "servers: {a: {url: §'${env:NOT_SET}'}}",
+        ["unset-variable NOT_SET is not set"],
+    ),
+    "no such included file": ("servers: {a: {command: x, args: [§'${file:nope}']}}", ["unreadable-file nope"]),
+    "a foreign form of variable": ("servers: {a: {command: x, args: [§'${NOT_SET}']}}", ["bad-reference"]),
+    "an unfinished variable": ("servers: {a: {command: x, args: [§'${env:X']}}", ["bad-reference"]),
+    "a variable in a key": (
+        "servers: {a: {command: x, env: {§'${env:HOME}': c}}}",
+        ["bad-key ${...} stands in values only"],
+    ),
+    "duplicate key": (
+        "servers:\n  a: {command: x}\n  §a: {command: y}",
+        ['duplicate-key "a" is here twice (the first is in line 4)'],
+    ),
+    "duplicate section": ("names: {}\n§names: {}", ["duplicate-key the first is in line 4"]),
+    "a tag": ("servers: {a: {command: §!!python/name:os.system x}}", ["tag YAML tags are not part"]),
+    "a core tag": ("servers: {a: {command: §!!str x}}", ["tag YAML tags are not part"]),
+    "an anchor and its alias": (
+        "servers:\n  a: §&a {command: x}\n  §b: §*a",
+        ["anchor", "anchor anchors and aliases are not part"],
+    ),
+    "a key that is no text": ("servers: {a: {command: x}, §[b]: {command: x}}", ["bad-key a key is text"]),
+    "no YAML": ("servers: {a: [§}", ["bad-yaml"]),
+    "wrong indentation": ("log:\n  level: info\n §format: json", ["bad-yaml"]),
+    "a control character": ("servers: {a: {command: '§\x07'}}", ["bad-yaml character that YAML does not allow"]),
+    "a second document": ("servers: {a: {command: x}}\n§---\nb: 1", ["bad-yaml second document"]),
+    "nested too deep": ("servers: " + "[" * 32 + "§" + "[" * 8 + "]" * 40, ["too-deep"]),
+    "bad key name": ("clients: {keys: {§Bot: {hash: '" + HASH + "'}}}", ["bad-key-name 1 to 64"]),
+    "bad hash": ("clients: {keys: {bot: {hash: §'hunter2'}}}", ["bad-hash `sluice keys new NAME`"]),
+    "two keys with one hash": (
+        "clients: {keys: {a: {hash: '" + HASH + "'}, b: {hash: §'" + HASH + "'}}}",
+        ["duplicate-hash the key a has the same hash"],
+    ),
+    "bad role": ("clients: {local: {roles: [§owner]}}", ["bad-role role:NAME"]),
+    "bad date": ("clients: {keys: {a: {hash: '" + HASH + "', expires: §soon}}}", ["bad-date"]),
+    "bad host": ("listen: {allowed_hosts: [§'https://x/']}", ["bad-host"]),
+    "bad origin": ("listen: {allowed_origins: [§'*']}", ["bad-origin no wildcard"]),
+    "anonymous beside other hosts": (
+        "policy: {use: open}\nclients: {§anonymous: {}}\nlisten: {allowed_hosts: [sluice.acme.com]}",
+        ["anonymous listen.allowed_hosts names other hosts"],
+    ),
+    "open and anonymous for the whole network": (
+        "policy: {use: open}\nclients: {§anonymous: {}}\nlisten: {mcp: §'0.0.0.0:7410'}",
+        ["anonymous not loopback", "open-policy refused on an address that is not loopback"],
+    ),
+    "open admin port": ("listen: {admin: §'10.0.0.1:7411'}", ["open-policy refused"]),
+    "one address for both": ("listen: {mcp: 'localhost:7', admin: §'localhost:7'}", ["same-address"]),
+    "another version of the format": ("version: §2", ["wrong-value must be 1"]),
+    "many at once": (
+        "servers:\n  a: {command: x, timeout: §5}\n  b: {command: x, prefix: c}\n  §c: {command: x}\n"
+        "  d: {command: §'${env:NOT_SET}'}\nlog: {§levl: 1}",
+        ["bad-duration", "duplicate-prefix", "unset-variable", 'unknown-key did you mean "level"'],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_at_its_place_and_nothing_else_is(name: str) -> None:
+    marked, expected = MISTAKES[name]
+    rest = [line for section, line in REST.items() if f"{section}:" not in marked]
+    text, places = unmark("\n".join([*rest, marked]))
+    checked = config.check_text(text, "sluice.yaml", Path("/base"), {"HOME": "/home/x"})
+    assert len(checked.errors) == len(expected), checked.errors
+    for error, (line, column), wanted in zip(checked.errors, places, expected, strict=True):
+        code, _, words = wanted.partition(" ")
+        assert str(error).startswith(f"sluice.yaml:{line}:{column} {code} ")
+        assert words in str(error)
+    assert checked.config is None
+
+
+def unmark(marked: str) -> tuple[str, list[tuple[int, int]]]:
+    """The text without its marks, and the line and column of each."""
+    *parts, _ = marked.split("§")
+    befores = ["".join(parts[: count + 1]) for count in range(len(parts))]
+    places = [(before.count("\n") + 1, len(before) - before.rfind("\n")) for before in befores]
+    return marked.replace("§", ""), places
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("", "1:1 missing-key nothing is allowed without one (add the line `policy: {use: open}`"),
+        ("policy:", "1:1 missing-key there is no policy"),
+        ("policy: {}", '1:1 missing-key "use" is missing'),
+        ("policy: {use: personal}", '1:15 not-in-this-version "personal" is not available in this version'),
+        ("policy: {use: team}", '1:15 not-in-this-version "team" is not available'),
+        ("policy: {use: opn}", "1:15 wrong-value must be open"),
+        ("policy: {use: open, mode: shadow}", '1:21 not-in-this-version "mode"'),
+        ("policy: {files: [p.csv]}", '1:1 missing-key "use" is missing'),
+        ("policy: open", "1:9 wrong-type expected a mapping"),
+    ],
+)  # fmt: skip
+def test_a_config_without_a_policy_does_not_start_and_says_how_to_add_one(policy: str, expected: str) -> None:
+    checked = config.check_text(f"{policy}\nservers: {{a: {{command: x}}}}", "f", Path("/base"), {})
+    errors = [str(finding) for finding in checked.errors]
+    place, code, *words = expected.split(" ")
+    assert errors[0].startswith(f"f:{place} {code} ")
+    assert " ".join(words) in errors[0]
+    assert checked.config is None
+
+
+def test_an_empty_file_and_a_list_are_no_config() -> None:
+    assert [f.code for f in config.check_text("", "f", Path("/base"), {}).errors] == ["missing-key"]
+    assert [f.code for f in config.check_text("- a", "f", Path("/base"), {}).errors] == ["wrong-type"]
+
+
+def test_warnings_name_what_works_but_can_hardly_be_meant() -> None:
+    text = f"policy: {{use: open}}\nclients:\n  keys: {{a: {{hash: '{HASH}', expires: 2020-01-31}}}}\nservers:\n"
+    checked = config.check_text(text, "f", Path("/base"), {})
+    assert [(f.line, f.column, f.code) for f in checked.findings] == [(3, 104, "expired-key"), (4, 1, "no-servers")]
+    assert checked.config is not None
+    bare = config.check_text("policy: {use: open}\nservers: {a: {command: x}}", "f", Path("/base"), {})
+    assert [str(finding) for finding in bare.findings] == [
+        "f:1:1 no-clients warning: no HTTP client gets in; only `sluice stdio` works "
+        "(add a key (`sluice keys new NAME`), or clients.anonymous on loopback)"
+    ]
+
+
+SECRET = "hunter2-correct-horse"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "servers: {a: {command: x, env: {A: '${env:S}'}, timeout: '${env:S}', era: '${env:S}', lazy: '${env:S}'}}",
+        "servers: {a: {url: 'https://u:${env:S}@x/', headers: {Authorization: \"${env:S}\\n\"}, ca: '${env:S}'}}",
+        "servers: {a: {command: x, args: ['${env:S}'], prefix: '${env:S}', concurrency: '${env:S}', cwd: {}}}",
+        "clients: {keys: {a: {hash: '${env:S}', expires: '${env:S}', roles: ['${env:S}']}}}",
+        "listen: {mcp: '${env:S}', allowed_hosts: ['https://${env:S}'], allowed_origins: ['${env:S}']}",
+        "servers: {a: {command: x, env: {A: {B: '${env:S}'}}}}",
+        "version: '${env:S}'\npolicy: {use: '${env:S}'}",
+    ],
+)
+def test_no_value_stands_in_a_finding(text: str) -> None:
+    checked = config.check_text(text, "f", Path("/base"), {"S": SECRET})
+    assert checked.errors
+    assert SECRET not in repr(checked) + "".join(str(finding) for finding in checked.findings)
+
+
+def test_no_secret_stands_in_the_repr_of_a_config() -> None:
+    text = (
+        "policy: {use: open}\nservers:\n"
+        "  a: {command: x, args: ['--key=${env:S}'], env: {A: '${env:S}'}}\n"
+        "  b: {url: 'https://x/?key=${env:S}', headers: {Authorization: 'Bearer ${env:S}'}}\n"
+        f"clients: {{keys: {{k: {{hash: '{HASH}'}}}}}}"
+    )
+    checked = config.check_text(text, "f", Path("/base"), {"S": SECRET})
+    assert checked.config is not None
+    shown = repr(checked.config) + str(checked.config)
+    assert SECRET not in shown and HASH not in shown
