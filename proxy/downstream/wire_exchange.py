@@ -1,0 +1,263 @@
+"""One HTTP/1.1 connection to a server, and the one answer that is arriving on it.
+
+Knows sockets, TLS and HTTP framing; knows no MCP, no client and no policy. The parser is llhttp; this file
+is the part that cannot be left to it: who is waiting, when to stop reading, when a connection may be used again.
+"""
+
+import asyncio
+import re
+import selectors
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import httpx
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+Origin = tuple[str, bytes, int]
+"""Scheme, host, port."""
+
+HIGH_WATER = 256 * 1024
+"""Unread body bytes at which reading from the server stops."""
+MAX_BARE = 64 * 1024
+"""Bytes in a row that may arrive without one byte of body: heads, trailers, chunk extensions, 1xx answers."""
+WHOLE = 64 * 1024
+"""A body announced as no larger than this is waited for whole, so that its reader wakes up once."""
+IDLE_MAX = 4.0
+"""Seconds. Common servers close after 5 of silence; a request sent in that moment would be lost."""
+
+_TIMEOUT = re.compile(rb"timeout=(\d{1,6})")
+
+
+class Reply(httpx.AsyncByteStream):
+    """One answer while it arrives. `headers` holds lower-case names (of a repeated name, the last value);
+    `raw` holds all of them. Iterating gives the body as it comes; `aclose` before its end hangs up."""
+
+    def __init__(self, wire: "Wire", bodiless: bool) -> None:
+        self.status = 0
+        self.raw: list[tuple[bytes, bytes]] = []
+        self.headers: dict[bytes, bytes] = {}
+        self.bodiless = bodiless
+        self.headed = self.whole = self.until_close = self.complete = False
+        self.size = 0
+        self.error: httpx.TransportError | None = None
+        self._wire = wire
+        self._chunks: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def content(self) -> bytes | None:
+        """The body, if all of it is here, unread and not compressed; else None: then `aread` the response."""
+        if not self.complete or b"content-encoding" in self.headers:
+            return None
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
+    def add(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self.size += len(data)
+
+    def _take(self) -> bytes:
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        self.size = 0
+        self._wire.resume(self)
+        return data
+
+    def stir(self) -> None:
+        """There is news: wake the reader, unless only a part of a small body is here."""
+        waiter = self._waiter
+        if waiter is None or waiter.done() or (self.whole and not (self.complete or self.error)):
+            return
+        waiter.set_result(None)
+
+    async def stirred(self) -> None:
+        """Returns at the next news: first the head (with a small body at once), then more of the body, then its end."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+        self._waiter = None
+        if self.error is not None and not self.size:
+            raise self.error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            if self.size:
+                yield self._take()
+            elif self.complete:
+                return
+            elif self.error is not None:
+                raise self.error
+            else:
+                await self.stirred()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hangs up if the answer has not ended yet. An answer that has ended no longer owns its connection."""
+        self._wire.hang_up(self)
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "complete" if self.complete else "open" if self.headed else "awaited"
+        return f"<Reply {self.status or '-'} {state}, {self.size} bytes unread>"
+
+
+class Wire(asyncio.Protocol):
+    """One connection. `freed` is called when an answer has ended and the next request may be sent."""
+
+    def __init__(self, origin: Origin, freed: Callable[["Wire"], None], lost: Callable[["Wire"], None]) -> None:
+        self.origin = origin
+        self.idle_since = 0.0
+        self.idle_max = IDLE_MAX
+        self._freed = freed
+        self._lost = lost
+        self._parser = HttpResponseParser(self)
+        self._transport: asyncio.Transport
+        self._reply: Reply | None = None
+        self._bare = 0
+        self._keep = self._paused = self._blocked = self._ended = False
+
+    def send(self, data: bytes, bodiless: bool) -> Reply:
+        """Writes one request; `bodiless` says that the answer has no body whatever its head says (HEAD)."""
+        if not self.is_open:
+            raise httpx.ConnectError("the connection ended before it was used")
+        reply = self._reply = Reply(self, bodiless)
+        self._bare = 0
+        self._transport.write(data)
+        return reply
+
+    @property
+    def is_open(self) -> bool:
+        return not self._ended and not self._transport.is_closing()
+
+    def has_news(self) -> bool:
+        """Whether the socket holds something the loop has not seen: on an idle connection that is its end."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._transport.get_extra_info("socket").fileno(), selectors.EVENT_READ)
+            return bool(selector.select(0))
+
+    def abort(self) -> None:
+        self._ended = True
+        self._transport.abort()
+
+    def hang_up(self, reply: Reply) -> None:
+        if self._reply is reply:
+            self._reply = None
+            reply.error = httpx.ReadError("the answer was closed by its reader")
+            self.abort()
+
+    def resume(self, reply: Reply) -> None:
+        if self._paused and self._reply is reply:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _fail(self, error: httpx.TransportError) -> None:
+        reply, self._reply = self._reply, None
+        self.abort()
+        if reply is not None:
+            reply.error = error
+            reply.stir()
+
+    # ------------------------------------------------------------ called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has no such base class
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+
+    def data_received(self, data: bytes) -> None:
+        reply = self._reply
+        if reply is None:
+            return self.abort()  # an answer that nobody asked for must not meet the next request
+        before = reply.size
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if not reply.complete:
+                return self._fail(httpx.RemoteProtocolError(f"not an HTTP/1.1 answer: {error}"))
+            self._keep = False  # a good answer and then noise: the answer counts, the connection does not
+        if reply.complete:
+            return self._settle(reply)
+        self._limit(reply, 0 if reply.size > before else self._bare + len(data))
+        if reply.headed:
+            reply.stir()
+
+    def _limit(self, reply: Reply, bare: int) -> None:
+        self._bare = bare
+        if bare > MAX_BARE:
+            self._fail(httpx.RemoteProtocolError(f"more than {MAX_BARE} bytes of HTTP framing"))
+        elif reply.size > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _settle(self, reply: Reply) -> None:
+        self._reply = None
+        # An answer may come before the request was wholly written (413): then the rest is still in the way.
+        if self._keep and self.is_open and not self._transport.get_write_buffer_size():
+            self._freed(self)
+        else:
+            self.abort()
+        reply.stir()
+
+    def eof_received(self) -> None:
+        self._ended = True
+        reply = self._reply
+        if reply is None:
+            return
+        if reply.headed and reply.until_close:
+            reply.complete = True
+            self._settle(reply)
+        else:
+            part = "inside" if reply.headed else "before"
+            self._fail(httpx.RemoteProtocolError(f"the server closed the connection {part} its answer"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._lost(self)
+        error = httpx.WriteError if self._blocked else httpx.ReadError
+        self._fail(error(str(exc) if exc else "the connection was closed"))
+
+    # ------------------------------------------------------------ called by the parser
+
+    def on_message_begin(self) -> None:
+        if self._reply is None or self._reply.complete:
+            raise ValueError("an answer that nobody asked for")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._reply is not None and not self._reply.headed:  # afterwards they are trailers
+            self._reply.raw.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        reply = self._reply
+        assert reply is not None
+        status = self._parser.get_status_code()
+        if status < 200:  # RFC 9110 section 15.2: any number of these may come before the answer
+            reply.raw.clear()
+            return
+        headers = reply.headers = dict(reply.raw)
+        length = headers.get(b"content-length")
+        reply.status = status
+        reply.headed = True
+        reply.whole = length is not None and len(length) < 10 and int(length) <= WHOLE
+        reply.until_close = length is None and b"chunked" not in headers.get(b"transfer-encoding", b"").lower()
+        self._keep = self._parser.should_keep_alive()
+        if b"keep-alive" in headers:
+            hint = _TIMEOUT.search(headers[b"keep-alive"])
+            self.idle_max = min(IDLE_MAX, int(hint[1]) * 0.8) if hint else IDLE_MAX
+        if reply.bodiless:
+            reply.complete = True
+            self._keep = False  # the parser would take the next answer for this one's body
+
+    def on_body(self, body: bytes) -> None:
+        if self._reply is not None and not self._reply.bodiless:
+            self._reply.add(body)
+
+    def on_message_complete(self) -> None:
+        if self._reply is not None and self._reply.headed:
+            self._reply.complete = True
+
+    def __repr__(self) -> str:
+        state = "ended" if not self.is_open else repr(self._reply) if self._reply else "idle"
+        return f"<Wire {self.origin[0]}://{self.origin[1].decode()}:{self.origin[2]} {state}>"

@@ -1,0 +1,172 @@
+"""The HTTP/1.1 connections to all servers, and the way to a new one.
+
+Knows addresses and TLS; knows no HTTP message, no MCP, no policy. Nothing is ever sent twice: a request that met
+a dying connection fails, and the caller decides what that means. So a connection is used again only while the
+server can be expected to keep it open.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+
+import anyio
+import httpx
+
+from proxy.downstream.wire_exchange import IDLE_MAX, Origin, Wire
+
+IDLE_TRUSTED = 0.05
+"""Seconds of silence after which the socket itself is asked whether the server has hung up."""
+STAGGER = 0.25
+"""Seconds between two attempts to connect (RFC 8305 section 5)."""
+
+
+class Pool:
+    """All connections: the busy ones are only counted (a stream that stays open for a day starves nobody),
+    of the idle ones `max_idle` are kept. Last in, first out, so that a quiet pool shrinks."""
+
+    def __init__(self, ssl_context: ssl.SSLContext | None, connect_timeout: float, max_idle: int) -> None:
+        self._ssl_context = ssl_context
+        self._connect_timeout = connect_timeout
+        self._max_idle = max_idle
+        self._idle: dict[Origin, list[Wire]] = {}
+        self._idle_count = 0
+        self._open: set[Wire] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._drained = asyncio.Event()
+
+    def take(self, origin: Origin) -> Wire | None:
+        """An idle connection that may be used again, or None."""
+        wires = self._idle.get(origin)
+        while wires:
+            wire = wires.pop()
+            self._idle_count -= 1
+            age = asyncio.get_running_loop().time() - wire.idle_since
+            if wire.is_open and age < wire.idle_max and (age < IDLE_TRUSTED or not wire.has_news()):
+                return wire
+            wire.abort()
+        return None
+
+    async def dial(self, origin: Origin) -> Wire:
+        """A new connection. Raises `httpx.ConnectError` or `httpx.ConnectTimeout`."""
+        scheme, host, port = origin
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                wire = await self._connect(origin, host.decode("ascii"), port, tls=scheme == "https")
+        except TimeoutError:
+            raise httpx.ConnectTimeout(f"no connection within {self._connect_timeout:g} s") from None
+        except (OSError, UnicodeError) as error:
+            raise httpx.ConnectError(str(error) or type(error).__name__) from error
+        if self._closed:
+            wire.abort()
+            raise httpx.ConnectError("the transport is closed")
+        return wire
+
+    async def _connect(self, origin: Origin, host: str, port: int, tls: bool) -> Wire:
+        loop = asyncio.get_running_loop()
+        sock = await open_socket(host, port)
+        wire = Wire(origin, self._give, self._lose)
+        name, context = (host, self._context()) if tls else (None, None)
+        await loop.create_connection(lambda: wire, sock=sock, ssl=context, server_hostname=name)
+        self._open.add(wire)
+        return wire
+
+    def _context(self) -> ssl.SSLContext:
+        if self._ssl_context is None:
+            self._ssl_context = httpx.create_ssl_context()
+        return self._ssl_context
+
+    def _give(self, wire: Wire) -> None:
+        if self._idle_count >= self._max_idle or self._closed:
+            return wire.abort()
+        loop = asyncio.get_running_loop()
+        wire.idle_since = loop.time()
+        self._idle.setdefault(wire.origin, []).append(wire)
+        self._idle_count += 1
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(IDLE_MAX, self._sweep)
+
+    def _lose(self, wire: Wire) -> None:
+        self._open.discard(wire)
+        if self._closed and not self._open:
+            self._drained.set()
+        wires = self._idle.get(wire.origin, [])
+        if wire in wires:
+            wires.remove(wire)
+            self._idle_count -= 1
+
+    def _sweep(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for origin, wires in list(self._idle.items()):
+            fresh = [wire for wire in wires if now - wire.idle_since < wire.idle_max]
+            for wire in set(wires) - set(fresh):
+                wire.abort()
+            self._idle_count -= len(wires) - len(fresh)
+            if fresh:
+                self._idle[origin] = fresh
+            else:
+                del self._idle[origin]
+        self._sweeper = asyncio.get_running_loop().call_later(IDLE_MAX, self._sweep) if self._idle else None
+
+    async def close(self) -> None:
+        """Ends every connection, busy ones too; those who read from them get `httpx.ReadError`."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for wire in list(self._open):
+            wire.abort()
+        if self._open:
+            await self._drained.wait()
+
+    def __repr__(self) -> str:
+        return f"<Pool {len(self._open)} open, {self._idle_count} idle{', closed' if self._closed else ''}>"
+
+
+# ---------------------------------------------------------------- finding a way to a host
+
+
+async def open_socket(host: str, port: int) -> socket.socket:
+    """A connected TCP socket: addresses are tried in turn, each given a short start (RFC 8305), because
+    `localhost` may be ::1 or 127.0.0.1 and only one of them may answer. Raises the first `OSError`."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    won: list[socket.socket] = []
+    errors: list[OSError] = []
+
+    async def attempt(family: int, address: tuple[object, ...], failed: anyio.Event) -> None:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            errors.append(error)
+            failed.set()
+        else:
+            won.append(sock)
+            group.cancel_scope.cancel()
+        finally:
+            if sock not in won[:1]:
+                sock.close()
+
+    async with anyio.create_task_group() as group:
+        for family, _, _, _, address in _interleave(found):
+            failed = anyio.Event()
+            group.start_soon(attempt, family, address, failed)
+            with anyio.move_on_after(STAGGER):
+                await failed.wait()
+    if not won:
+        raise errors[0] if errors else OSError(f"no address for {host}")
+    return won[0]
+
+
+_Info = tuple[int, int, int, str, tuple[object, ...]]
+
+
+def _interleave(found: Sequence[_Info]) -> Sequence[_Info]:
+    """The families in turn, the preferred one first (RFC 8305 section 4)."""
+    first = [info for info in found if info[0] == found[0][0]]
+    other = [info for info in found if info[0] != found[0][0]]
+    mixed = [info for pair in zip(first, other, strict=False) for info in pair]
+    return [*mixed, *first[len(other) :], *other[len(first) :]]
