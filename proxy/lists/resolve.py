@@ -16,7 +16,6 @@ from proxy.catalog.snapshot import Snapshot
 from proxy.catalog.uris import is_clean, matches_template, own_uri
 from proxy.lists.shelves import Lists
 from proxy.lists.walk import walk
-from proxy.message import Json
 
 MayList = Callable[[Call, str, Target], bool]
 """(call, server key, target): whether this client may know of the target; the same decision as for a call."""
@@ -145,12 +144,13 @@ class Resolver:
         shelf = self._lists.shelf(server_key, call.client)
         walked = await walk(shelf.server, call.client, "resources/list", self._lists.settings.list_timeout)
         for item in walked.items if walked else ():
-            self.learn(call, server_key, item)
+            uri = item.get("uri") if isinstance(item, dict) else None
+            if isinstance(uri, str) and self._lists.faces[server_key].uris.public(uri) == uri:
+                shelf.learn(uri)
 
-    def learn(self, call: Call, server_key: str, item: Json) -> None:
+    def learn(self, call: Call, server_key: str, uri: str) -> None:
         """Remembers a listed resource that is shown under its own URI, so that a read of it finds its way back."""
-        uri = item.get("uri") if isinstance(item, dict) else None
-        if isinstance(uri, str) and self._lists.faces[server_key].uris.public(uri) == uri:
+        if self._only is None:
             self._lists.shelf(server_key, call.client).learn(uri)
 
 

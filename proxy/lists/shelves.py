@@ -111,9 +111,9 @@ class Lists:
         return shelf.snapshot if shelf else None
 
     def find(self, server_key: str, client: Client, kind: Kind, public: str) -> Entry | None:
-        """The hot path: an entry of a snapshot that is up to date, without waiting for anything."""
+        """The hot path: an entry of a list that is up to date, without waiting for anything."""
         shelf = self._shelves[server_key].get(self.servers[server_key].scope(client))
-        if shelf is None or shelf.stale or shelf.snapshot is None:
+        if shelf is None or shelf.snapshot is None or LIST_OF[kind] in shelf.stale:
             return None
         shelf.used = True
         return shelf.snapshot.find.get((kind, public))
@@ -190,6 +190,7 @@ class Lists:
 
     async def _walk(self, shelf: Shelf, client: Client, methods: tuple[str, ...], announce: set[str]) -> None:
         before = _digests(shelf.snapshot)
+        began = asyncio.get_running_loop().time()
         complete = False
         try:
             await shelf.server.ready()
@@ -198,7 +199,7 @@ class Lists:
                 await self._recall(shelf)
         finally:
             shelf.walk, shelf.walked_at = None, asyncio.get_running_loop().time()
-            shelf.late = shelf.late and not complete
+            shelf.late = not complete and (shelf.late or shelf.walked_at - began > PATIENCE)
             shelf.retry_at = shelf.walked_at + (0 if complete else RETRY)
         after = _digests(shelf.snapshot)
         for method in KINDS:
