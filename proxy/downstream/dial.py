@@ -1,0 +1,134 @@
+"""Making one connection: which wire, which era, and what was learnt about the server on the way.
+
+Knows both transports and both eras; knows no pool and no client. Verdicts are kept for the life of the process, but
+a legacy-only one is tried again after a day: a server that has been updated would be served worse for ever.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+
+from proxy.call import Era
+from proxy.downstream.connection import Connection, Heard, Wire
+from proxy.downstream.http import HttpWire
+from proxy.downstream.legacy import LegacyConnection
+from proxy.downstream.modern import PROBE_TIME, ModernConnection
+from proxy.downstream.probe import LEGACY_ONLY, Eras, judge, judge_silence
+from proxy.downstream.settings import Lost, ServerSettings
+from proxy.downstream.stdio import ChildWire, Tail
+from proxy.message import Json, Response
+
+LEGACY_VERDICT_LIFE: Final = 24 * 3600.0
+
+
+class NotModern(Lost):
+    """The server has proven to speak the legacy era only."""
+
+
+class Dialler:
+    """`eras` is None until the server has proven what it speaks."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        heard: Heard,
+        client_info: Json,
+        transport: httpx.AsyncBaseTransport | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._heard = heard
+        self._client_info = client_info
+        self._transport = transport
+        self._clock = clock
+        self._judged = 0.0
+        self.stderr = self._stderr_of_probe = Tail()
+        self.discovered: dict[Era, Json] = {}
+        self.eras: Eras | None = None if settings.era == "auto" else frozenset({settings.era})
+
+    def learn(self, eras: Eras) -> None:
+        if self._settings.era == "auto":
+            self.eras, self._judged = eras, self._clock()
+
+    def doubt(self) -> None:
+        """On reconnect: forgets a legacy verdict that is too old."""
+        is_old = self.eras == LEGACY_ONLY and self._clock() - self._judged >= LEGACY_VERDICT_LIFE
+        if is_old and self._settings.era == "auto":
+            self.eras = None
+
+    async def open(self, era: Era, group: TaskGroup) -> Connection:
+        """Raises `Lost`, `OSError` or `TimeoutError`; the wire is closed again then."""
+        wire = self._wire(era)
+        try:
+            if era == "modern":
+                return await self._modern(wire, group)
+            return await self._legacy(wire, group)
+        except BaseException:
+            await wire.close()
+            raise
+
+    async def shakes_hands(self) -> bool:
+        """Whether a server that has proven to be modern speaks the legacy era, too. Leaves nothing behind."""
+        is_legacy = False
+        with anyio.move_on_after(PROBE_TIME):
+            async with anyio.create_task_group() as group:
+                try:
+                    connection = await self.open("legacy", group)
+                    is_legacy = True
+                    await connection.wire.close()
+                except (OSError, TimeoutError):
+                    self.discovered.pop("legacy", None)
+                group.cancel_scope.cancel()
+        return is_legacy
+
+    def _wire(self, era: Era) -> Wire:
+        if self._settings.command is not None:
+            if era == "modern":
+                self._stderr_of_probe = Tail()  # old servers fill pages about a request they do not know
+                return ChildWire(self._settings, self._stderr_of_probe)
+            return ChildWire(self._settings, self.stderr)
+        if self._transport is None:
+            raise Lost("no transport", sent=False)
+        return HttpWire(self._settings, self._transport, era)
+
+    async def _legacy(self, wire: Wire, group: TaskGroup) -> Connection:
+        connection = LegacyConnection(self._settings, wire, self._heard, self._client_info)
+        try:
+            await connection.open(group)
+        except TimeoutError:
+            raise Lost("the server does not answer initialize", sent=False) from None
+        self.discovered["legacy"] = connection.discovered
+        return connection
+
+    async def _modern(self, wire: Wire, group: TaskGroup) -> Connection:
+        connection = ModernConnection(self._settings, wire, self._heard, self._client_info)
+        await connection.open(group)
+        answer, eras = await self._ask(connection)
+        if "modern" not in eras:
+            raise NotModern("the server does not speak 2026-07-28", sent=False)
+        if answer is None or answer.result is None:
+            text = "nothing" if answer is None else str((answer.error or {}).get("message"))
+            raise Lost(f"the server answered server/discover with: {text}", sent=False)
+        if self.eras is None or eras - self.eras:
+            self.learn(eras | (self.eras or frozenset()))
+        self.stderr = self._stderr_of_probe
+        connection.start(answer.result, group)
+        self.discovered["modern"] = connection.discovered
+        return connection
+
+    async def _ask(self, connection: ModernConnection) -> tuple[Response | None, Eras]:
+        try:
+            answer = await connection.discover()
+        except (Lost, TimeoutError) as error:
+            eras = judge_silence(error, self._settings.command is not None)
+            if eras is None:
+                raise Lost(str(error) or "the server does not answer server/discover", sent=False) from None
+            return None, eras
+        eras = judge(answer)
+        if "modern" in eras and answer.error is not None:
+            # It names the revision that it was asked in: once more (2026-07-28 basic/versioning)
+            answer = await connection.discover()
+        return answer, eras

@@ -1,0 +1,138 @@
+"""One request of ours that a server has not answered yet: its answer, and what belongs to it on the way.
+
+Knows calls and notifications; knows no era, no transport. No task is spent on it: whoever reads from the server
+puts messages in (never waiting), and the task that made the call takes them out.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from proxy.call import LOG_LEVEL, Call, Emit, no_emit
+from proxy.downstream.settings import Lost
+from proxy.era.revisions import LOG_LEVELS
+from proxy.message import Notification, Response
+
+# A server may report faster than a client reads. Of what waits longer than this many, the newest is dropped.
+MAX_WAITING = 256
+
+
+def severity(level: Any) -> int:
+    """The rank of a log level, -1 for what is none."""
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else -1
+
+
+class Exchange:
+    """`id` is the JSON-RPC id and the progress token at once, both ours."""
+
+    __slots__ = (
+        "_inbox", "_level", "_progress", "_token", "_waiter",
+        "answer", "emit", "error", "id", "is_call", "patience",
+    )  # fmt: skip
+
+    def __init__(self, id: int, call: Call | None = None, emit: Emit = no_emit) -> None:
+        self.id = id
+        self.answer: Response | None = None
+        self.error: Exception | None = None
+        self.is_call = call is not None
+        self.emit = emit if call is None else call.emit
+        self.patience: Patience | None = None
+        self._token = None if call is None else call.meta.get("progressToken")
+        self._level = -1 if call is None else severity(call.meta.get(LOG_LEVEL))
+        self._progress = float("-inf")
+        self._inbox: deque[Notification] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------ the reader's side: never waits
+
+    def settle(self, answer: Response | None = None, error: Exception | None = None) -> None:
+        if not self.is_over:
+            self.answer, self.error = answer, error
+            self._wake()
+
+    def offer(self, notification: Notification) -> None:
+        if self.is_over:
+            return  # nothing after the response
+        if self._inbox is None:
+            self._inbox = deque()
+        if len(self._inbox) < MAX_WAITING:
+            self._inbox.append(notification)
+        self._wake()
+
+    def progress(self, notification: Notification) -> None:
+        """Restores the client's token. Values must increase (2026-07-28 basic/patterns/progress)."""
+        value = notification.params.get("progress")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= self._progress:
+            return
+        self._progress = value
+        if self.patience is not None:
+            self.patience.renew()
+        if self._token is not None:
+            self.offer(replace(notification, params={**notification.params, "progressToken": self._token}))
+
+    def log(self, notification: Notification) -> None:
+        """A call that names no level gets no log messages (2026-07-28 server/utilities/logging)."""
+        if 0 <= self._level <= severity(notification.params.get("level")):
+            self.offer(notification)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # ------------------------------------------------------------ the caller's side
+
+    @property
+    def is_over(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+    async def flush(self) -> None:
+        """Hands on what has come. After it, the order of what the server sent is kept."""
+        while self._inbox:
+            await self.emit(self._inbox.popleft())
+
+    async def result(self) -> Response:
+        """The answer, once it is there; meanwhile what belongs to the call is emitted."""
+        while not self.is_over:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._waiter = None
+            await self.flush()
+        if self._inbox:
+            await self.flush()
+        if self.error is not None:
+            raise self.error
+        if self.answer is None:
+            raise Lost("the server ended its answer without a response", sent=True)
+        return self.answer
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.id} {'over' if self.is_over else 'open'}>"
+
+
+class Patience:
+    """How long one request may take: `timeout` without news, `max_time` in all. A timer, not a task."""
+
+    __slots__ = ("_end", "_scope", "_timeout")
+
+    def __init__(self, timeout: float, max_time: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._timeout = timeout
+        self._end = now + max_time
+        self._scope = asyncio.timeout_at(now + min(timeout, max_time))
+
+    def renew(self) -> None:
+        if not self._scope.expired():
+            now = asyncio.get_running_loop().time()
+            self._scope.reschedule(min(now + self._timeout, self._end))
+
+    @property
+    def has_ended(self) -> bool:
+        return self._scope.expired()
+
+    async def __aenter__(self) -> "Patience":
+        await self._scope.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._scope.__aexit__(*error)

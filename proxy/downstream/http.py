@@ -1,0 +1,312 @@
+"""A server behind a URL: Streamable HTTP, in both eras.
+
+Knows HTTP statuses, headers and streams, and which of them prove that a request was not executed; knows no
+call. Nothing of the client travels here: the headers are the configured ones and those of the protocol.
+"""
+
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Final
+from urllib.parse import urljoin
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+
+from proxy.call import Era
+from proxy.downstream.connection import Receive
+from proxy.downstream.exchange import Exchange
+from proxy.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
+from proxy.downstream.sse import Place, events, hang_up, has_ended, is_event_stream, is_json, whole_body
+from proxy.downstream.wire import WireTransport, build_request
+from proxy.era.modern_server import Headers
+from proxy.era.revisions import Revision
+from proxy.telemetry import DEFAULT_BACKOFF
+
+log = logging.getLogger(__name__)
+
+Raw = list[tuple[bytes, bytes]]
+
+_ACCEPT: Final = (b"accept", b"application/json, text/event-stream")
+_FIXED: Final = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
+_GOODBYE_TIME: Final = 2.0
+_TELL_TIME: Final = 10.0
+_DRAIN_TIME: Final = 1.0
+_MAX_TOLD: Final = 64
+_MAX_RESUMES: Final = 10
+_MAX_RETRY: Final = 60.0
+_MAX_ERROR_BODY: Final = 256 * 1024
+# Statuses with which a server, or what stands before it, refuses to begin. Other failures may come after the work.
+_NOT_BEGUN: Final = frozenset({429, 503})
+
+
+def make_transport(settings: ServerSettings) -> httpx.AsyncBaseTransport:
+    context = ssl.create_default_context(cafile=settings.ca) if settings.ca else None
+    return WireTransport(ssl_context=context)
+
+
+class HttpWire:
+    """The `Wire` of one endpoint: every exchange is a POST of its own. Legacy: with the session that the server
+    gave, and with a GET stream for what it says by itself."""
+
+    is_private = True
+    pid: int | None = None
+
+    def __init__(self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era) -> None:
+        self._settings = settings
+        self._transport = transport
+        self._era = era
+        self._url = httpx.URL(settings.url or "")
+        self._configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
+        self._session: str | None = None
+        self._version: Raw = []
+        self._revision: Revision | None = None
+        self._told = 0
+        self._heard = anyio.Event()
+        self._rebuild()
+
+    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        self._receive = receive
+        self._retire = retire
+
+    async def open(self, group: TaskGroup) -> None:
+        self._group = group
+
+    def agreed(self, revision: Revision) -> None:
+        self._revision = revision
+        if revision.version_header:
+            self._version = [(b"mcp-protocol-version", revision.name.encode())]
+        self._rebuild()
+        if revision.era == "legacy":
+            self._group.start_soon(self._hear)
+
+    def _rebuild(self) -> None:
+        ours = [*_FIXED, *self._version]
+        if self._session is not None:
+            ours.append((b"mcp-session-id", self._session.encode()))
+        names = {name for name, _ in (*ours, _ACCEPT)}
+        self._common = [*ours, *((name, value) for name, value in self._configured if name not in names)]
+        self._posting = [_ACCEPT, *self._common]
+
+    # ------------------------------------------------------------ requests
+
+    async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
+        own = [(name.encode(), value.encode()) for name, value in headers]
+        response = await self._post(body, own)
+        try:
+            await self._take(response, exchange)
+        except BaseException:
+            await hang_up(response)
+            raise
+
+    async def _post(self, body: bytes, own: Raw) -> httpx.Response:
+        response = await self._request("POST", [*self._posting, *own], body)
+        if response.status_code in (307, 308) and (url := self._moved(response)):
+            await hang_up(response)
+            self._url = url
+            response = await self._request("POST", [*self._posting, *own], body)
+        return response
+
+    async def _request(self, method: str, headers: Raw, body: bytes = b"") -> httpx.Response:
+        try:
+            return await self._transport.handle_async_request(build_request(self._url, headers, body, method))
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Lost(f"cannot connect: {error or type(error).__name__}", sent=False) from None
+        except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
+            raise Lost(f"the request cannot be sent: {error}", sent=False) from None
+        except httpx.TransportError as error:
+            raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
+
+    def _moved(self, response: httpx.Response) -> httpx.URL | None:
+        """Another path of the same origin; any other redirect could carry the credentials away."""
+        url = httpx.URL(urljoin(str(self._url), response.headers.get("location", "")))
+        same = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
+        return url if same and url != self._url else None
+
+    async def _take(self, response: httpx.Response, exchange: Exchange) -> None:
+        status = response.status_code
+        if 200 <= status < 300:
+            self._keep_session(response)
+            if is_json(response):
+                self._answer(await self._body(response, self._settings.max_result), exchange)
+            elif is_event_stream(response):
+                return await self._stream(response, exchange)
+        elif status == 404 and self._session is not None:
+            # 2025-11-25 basic/transports#session-management: the session has ended; nothing was executed
+            self._retire("the server ended the session", False)
+            exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
+        elif is_json(response):
+            self._answer(await self._body(response, _MAX_ERROR_BODY), exchange)
+        await hang_up(response)
+        if not exchange.is_over:
+            exchange.settle(error=_refused(status))
+
+    def _answer(self, data: bytes, exchange: Exchange) -> None:
+        if data:
+            self._receive(data, exchange)
+
+    async def _body(self, response: httpx.Response, limit: int) -> bytes:
+        try:
+            return await whole_body(response, limit)
+        except httpx.TransportError as error:
+            raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
+
+    def _keep_session(self, response: httpx.Response) -> None:
+        """Only the answer to `initialize` gives a session: one from a probe would poison the handshake."""
+        if self._era == "modern" or self._revision is not None or self._session is not None:
+            return
+        session = response.headers.get("mcp-session-id")
+        if session and session.isascii() and session.isprintable() and " " not in session:
+            self._session = session
+
+    # ------------------------------------------------------------ event streams
+
+    async def _stream(self, response: httpx.Response, exchange: Exchange) -> None:
+        place = Place()
+        await self._read(response, exchange, place)
+        resumes = 0
+        while not exchange.is_over and place.id and self._era == "legacy" and resumes < _MAX_RESUMES:
+            # 2025-11-25 basic/transports#resumability-and-redelivery: also for the streams of POSTs
+            await anyio.sleep(min(place.retry, _MAX_RETRY))
+            seen = place.id
+            await self._resume(exchange, place)
+            resumes = 0 if place.id != seen else resumes + 1
+        if not exchange.is_over:
+            exchange.settle(error=Lost("the stream ended without an answer", sent=True))
+
+    async def _resume(self, exchange: Exchange, place: Place) -> None:
+        try:
+            response = await self._get(place)
+        except Lost:
+            return
+        if response.status_code == 200 and is_event_stream(response):
+            await self._read(response, exchange, place)
+        else:
+            await hang_up(response)
+            exchange.settle(error=Lost("the broken stream cannot be resumed", sent=True))
+
+    async def _get(self, place: Place) -> httpx.Response:
+        resumed = [(b"last-event-id", place.id.encode())] if place.id else []
+        return await self._request("GET", [(b"accept", b"text/event-stream"), *self._common, *resumed])
+
+    async def _read(self, response: httpx.Response, exchange: Exchange, place: Place) -> None:
+        """Until the answer, or the end of the stream."""
+        source = events(response, place, MAX_MESSAGE)
+        is_drained = False
+        try:
+            async for data in source:
+                self._receive(data, exchange)
+                await exchange.flush()
+                if exchange.is_over:
+                    break
+            if exchange.is_over and not has_ended(response):
+                self._group.start_soon(self._drain, response, source)
+                is_drained = True
+        except httpx.TransportError:
+            pass  # the caller sees that there is no answer
+        finally:
+            if not is_drained:
+                await source.aclose()
+                await hang_up(response)
+
+    async def _drain(self, response: httpx.Response, source: AsyncGenerator[bytes, None]) -> None:
+        """Reads to the end of an answered stream, which is near: then its TCP connection can be used again."""
+        with anyio.move_on_after(_DRAIN_TIME):
+            try:
+                async for _ in source:
+                    pass
+            except (httpx.TransportError, TooLarge):
+                pass
+        await source.aclose()
+        await hang_up(response)
+
+    # ------------------------------------------------------------ what has no answer
+
+    async def notify(self, body: bytes) -> None:
+        response = await self._post(body, [])
+        await hang_up(response)
+        if response.status_code >= 400:
+            raise _refused(response.status_code)
+
+    def tell(self, body: bytes) -> None:
+        if self._told < _MAX_TOLD:  # a server that asks faster than it reads is not answered
+            self._told += 1
+            self._group.start_soon(self._tell, body)
+
+    async def _tell(self, body: bytes) -> None:
+        try:
+            with anyio.move_on_after(_TELL_TIME):
+                await self.notify(body)
+        except Lost as error:
+            log.debug("server could not be told", extra={"server": self._settings.key, "why": error.text})
+        finally:
+            self._told -= 1
+
+    # ------------------------------------------------------------ what the server says by itself (legacy)
+
+    async def live(self) -> None:
+        await self._heard.wait()
+
+    async def _hear(self) -> None:
+        """The GET stream, for as long as the server offers one (2025-11-25 basic/transports#listening)."""
+        place = Place()
+        failures, had_one = 0, False
+        while True:
+            try:
+                response = await self._get(place)
+            except Lost:
+                failures += 1
+            else:
+                if 400 <= response.status_code < 500:
+                    return await self._without_stream(response, had_one)
+                had_one = had_one or response.status_code == 200
+                failures = 0 if await self._listen(response, place) else failures + 1
+            self._heard.set()
+            pause = DEFAULT_BACKOFF.pause(failures) if failures else 0.0
+            await anyio.sleep(max(min(place.retry, _MAX_RETRY), pause))
+
+    async def _without_stream(self, response: httpx.Response, had_one: bool) -> None:
+        """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
+        that the session has ended."""
+        await hang_up(response)
+        if response.status_code == 404 and self._session is not None and had_one:
+            self._retire("the server ended the session", False)
+        self._heard.set()
+
+    async def _listen(self, response: httpx.Response, place: Place) -> bool:
+        """Whether anything came."""
+        was_useful = False
+        try:
+            if response.status_code == 200 and is_event_stream(response):
+                self._heard.set()
+                async with aclosing(events(response, place, MAX_MESSAGE)) as source:
+                    async for data in source:
+                        was_useful = True
+                        if touched := self._receive(data, None):
+                            await touched.flush()
+        except (httpx.TransportError, TooLarge):
+            pass
+        finally:
+            await hang_up(response)
+        return was_useful
+
+    async def close(self) -> None:
+        """2025-11-25 basic/transports#session-management: a session that is not needed any more is deleted."""
+        if self._session is None:
+            return
+        with anyio.move_on_after(_GOODBYE_TIME, shield=True):
+            try:
+                await hang_up(await self._request("DELETE", [_ACCEPT, *self._common]))
+            except Lost:
+                pass
+
+
+def _refused(status: int) -> Lost:
+    if status in (401, 403):
+        return Lost(f"the server refused our credentials (HTTP {status})", sent=False, status=status)
+    if 200 <= status < 300:
+        return Lost(f"the server answered HTTP {status} without an answer", sent=True, status=status)
+    begun = status >= 500 and status not in _NOT_BEGUN
+    return Lost(f"the server answered HTTP {status}", sent=begun, status=status)

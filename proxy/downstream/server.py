@@ -1,0 +1,388 @@
+"""One configured server as the middle sees it: a Handler that keeps its connections alive and its failures to itself.
+
+Knows which era a client is served in, what may be sent again, and when to stop trying; knows no wire. Whatever
+goes wrong here is an outcome: a server that hangs, dies or lies costs its own calls and nobody else's.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Final, Literal
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+
+from proxy.call import Call, Client, Era, Outcome, Publish, Result, refuse
+from proxy.downstream.connection import Connection
+from proxy.downstream.dial import Dialler, NotModern
+from proxy.downstream.http import make_transport
+from proxy.downstream.limits import Breaker, Gate
+from proxy.downstream.pool import MODERN_KEY, SHARED, SPARE, Key, Pool, key_for
+from proxy.downstream.rules import may_resend, undeclared
+from proxy.downstream.settings import Lost, ServerSettings, TooLarge
+from proxy.era.revisions import LISTS
+from proxy.message import Json, Notification
+from proxy.telemetry import DEFAULT_BACKOFF
+
+log = logging.getLogger(__name__)
+
+HEALTHY: Final = 30.0
+"""Seconds that a connection must live for its end to be no sign of trouble."""
+_SWEEP: Final = 30.0
+_PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
+_STDERR_LINES: Final = 20
+
+
+class DownstreamServer:
+    """`run` is its life and must be running for calls to be answered."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        publish: Publish,
+        client_info: Json,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings
+        self._publish = publish
+        self._clock = clock
+        self._transport = make_transport(settings) if transport is None and settings.url else transport
+        self._dialler = Dialler(settings, self._heard, client_info, self._transport, clock)
+        self._pool = Pool(self._open, self._ended, clock)
+        self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
+        self._breaker = Breaker(clock)
+        self._status: Literal["starting", "up", "down"] = "starting"
+        self._last_error = ""
+        self._failures = 0
+        self._restarts = 0
+        self._not_before = 0.0
+        self._is_suspect = False
+        self._settled = anyio.Event()
+        self._news = anyio.Event()
+        self._is_needed = not settings.lazy
+        self._life: anyio.CancelScope | None = None
+        self._stopped = anyio.Event()
+
+    # ------------------------------------------------------------ what the middle asks
+
+    @property
+    def key(self) -> str:
+        return self.settings.key
+
+    @property
+    def status(self) -> Literal["starting", "up", "down"]:
+        return self._status
+
+    def era_for(self, client: Client) -> Era | None:
+        eras = self._dialler.eras
+        if eras is None:
+            return None
+        if client.era in eras:
+            return client.era  # the client's own: nothing needs bridging then
+        return "legacy" if client.era == "modern" else "modern"
+
+    def scope(self, client: Client) -> str:
+        if self.settings.sharing == "shared":
+            return ""
+        return f"{self.era_for(client) or client.era} {client.principal} {client.capability_key}"
+
+    async def ready(self) -> None:
+        if not self.settings.lazy:
+            await self._settled.wait()
+
+    async def hold(self, client: Client) -> Callable[[], None]:
+        connection, key = await self._connect(client, self.settings.list_timeout)
+        self._pool.hold(key)
+        is_held = True
+
+        def release() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                self._pool.release(key)
+
+        try:
+            with anyio.move_on_after(self.settings.list_timeout):
+                await connection.live()
+        except BaseException:
+            release()
+            raise
+        return release
+
+    def end_session(self, session: str) -> None:
+        """A legacy client's session is over, and with it the connections that were its own."""
+        self._pool.end_session(session)
+        self._news.set()
+
+    def describe(self) -> Json:
+        eras, settings = self._dialler.eras, self.settings
+        live = self._pool.live()
+        return {
+            "key": settings.key,
+            "transport": "stdio" if settings.command else "http",
+            "status": self._status,
+            "eras": sorted(eras or ()),
+            "revisions": sorted({connection.revision for connection in live}),
+            "pids": [connection.wire.pid for connection in live if connection.wire.pid is not None],
+            "connections": len(live),
+            "restarts": self._restarts,
+            "last_error": self._last_error,
+            "in_flight": self._gate.busy,
+            "circuit": self._breaker.state,
+            "stderr": self._dialler.stderr.lines(_STDERR_LINES),
+        }
+
+    # ------------------------------------------------------------ one call
+
+    async def __call__(self, call: Call) -> Outcome:
+        if call.method == "server/discover" and (known := self._known(call.client)) is not None:
+            return Result(known)
+        if not self._breaker.admits():
+            return self._unavailable(call, "has failed repeatedly and is left alone for a moment")
+        try:
+            if not await self._gate.enter(self.settings.timeout):
+                self._breaker.gave_up()
+                return self._unavailable(call, "has too many calls waiting")
+            try:
+                return await self._relay(call)
+            finally:
+                self._gate.leave()
+        except BaseException:
+            self._breaker.gave_up()
+            raise
+
+    def _known(self, client: Client) -> Json | None:
+        era = self.era_for(client)
+        return self._dialler.discovered.get(era) if era is not None and self._status == "up" else None
+
+    async def _relay(self, call: Call) -> Outcome:
+        is_again = False
+        while True:
+            try:
+                return await self._attempt(call)
+            except Lost as lost:
+                self._lost(lost)
+                if is_again or not may_resend(call.method, lost):
+                    return self._without_answer(call, lost)
+                is_again = True
+            except TimeoutError:
+                self._breaker.failed()
+                self._last_error = f"no answer to {call.method} in time"
+                return refuse(call.method, "timeout", f"The server {self.key} did not answer in time.")
+            except TooLarge:
+                self._breaker.succeeded()
+                return refuse(call.method, "result_too_large", f"The answer of the server {self.key} is too large.")
+
+    async def _attempt(self, call: Call) -> Outcome:
+        connection, _ = await self._connect(call.client, self._dialling_time(call))
+        if call.method == "server/discover":
+            return Result(connection.discovered)
+        if (failure := undeclared(call, connection)) is not None:
+            self._breaker.gave_up()
+            return failure
+        outcome = await connection.handle(call)
+        self._breaker.succeeded()
+        if self._is_suspect:
+            self._is_suspect = False
+            self._rise()
+        return outcome
+
+    def _dialling_time(self, call: Call) -> float:
+        settings = self.settings
+        return settings.list_timeout if call.method in LISTS else settings.timeout
+
+    def _lost(self, lost: Lost) -> None:
+        if lost.gone and not lost.sent:
+            return  # the server is there; only that connection is not
+        self._breaker.failed()
+        self._last_error = lost.text
+        if self.settings.url and not lost.sent and lost.status is None:
+            self._is_suspect = True  # nothing listens there: find out when it does again
+            self._fall(lost.text)
+            self._news.set()
+
+    def _without_answer(self, call: Call, lost: Lost) -> Outcome:
+        if lost.sent and call.method == "tools/call":
+            text = f"The connection to the server {self.key} ended before its answer: {lost.text}. "
+            return refuse(call.method, "outcome_unknown", text + "The call may or may not have been executed.")
+        return self._unavailable(call, f"is not available: {lost.text}")
+
+    def _unavailable(self, call: Call, why: str) -> Outcome:
+        return refuse(call.method, "server_unavailable", f"The server {self.key} {why}.")
+
+    # ------------------------------------------------------------ connections
+
+    async def _connect(self, client: Client, timeout: float) -> tuple[Connection, Key]:
+        """Raises `Lost` when there is none in time."""
+        if (era := self.era_for(client)) is not None:
+            key = key_for(client, era, self.settings, self.scope(client))
+            if (connection := self._pool.find(key)) is not None:
+                return connection, key
+        with anyio.move_on_after(timeout):
+            return await self._dial_for(client)
+        raise Lost("it is still starting", sent=False)
+
+    async def _dial_for(self, client: Client) -> tuple[Connection, Key]:
+        if not self._settled.is_set():
+            self._is_needed = True
+            self._news.set()
+            await self._settled.wait()
+        if (era := self.era_for(client)) is None:
+            raise Lost(self._last_error or "it cannot be reached", sent=False)
+        key = key_for(client, era, self.settings, self.scope(client))
+        try:
+            return await self._pool.get(key), key
+        except TimeoutError:
+            raise Lost("it does not answer", sent=False) from None
+        except Lost:
+            raise
+        except OSError as error:
+            raise Lost(str(error), sent=False) from None
+
+    async def _open(self, era: Era, group: TaskGroup) -> Connection:
+        """Every dial passes here, and waits for the end of a back-off."""
+        wait = self._not_before - self._clock()
+        if wait > _PATIENT:
+            raise Lost(self._last_error or "it failed a moment ago", sent=False)
+        if wait > 0:
+            await anyio.sleep(wait)
+        try:
+            connection = await self._dialler.open(era, group)
+        except NotModern:
+            raise
+        except (OSError, TimeoutError) as error:
+            self._back_off(str(error) or type(error).__name__)
+            raise
+        self._rise()
+        return connection
+
+    def _back_off(self, why: str) -> None:
+        self._failures += 1
+        self._last_error = why
+        pause = DEFAULT_BACKOFF.pause(self._failures) * random.uniform(0.75, 1.25)
+        self._not_before = self._clock() + pause
+
+    def _ended(self, lived: float, why: str) -> None:
+        log.warning("connection ended", extra={"server": self.key, "why": why, "lived": round(lived, 1)})
+        self._restarts += 1
+        self._last_error = why
+        if lived < HEALTHY:
+            self._back_off(why)
+        else:
+            self._failures = 0
+        self._news.set()
+
+    # ------------------------------------------------------------ its life
+
+    async def run(self) -> None:
+        """Keeps the server reachable until it is cancelled or `aclose` is called."""
+        self._stopped = anyio.Event()
+        try:
+            async with anyio.create_task_group() as group:
+                self._life = group.cancel_scope
+                self._pool.start(group)
+                await self._tend()
+        finally:
+            self._settled.set()
+            self._stopped.set()
+
+    async def aclose(self) -> None:
+        if self._life is not None:
+            self._life.cancel()
+            await self._stopped.wait()
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    async def _tend(self) -> None:
+        while not self._is_needed:
+            await self._await_news(_SWEEP)
+        while True:
+            try:
+                await self._attend()
+            except (OSError, TimeoutError) as error:
+                if self._is_suspect or not self._pool.live():
+                    self._fall(str(error) or type(error).__name__)
+                self._settled.set()
+                await anyio.sleep(max(self._not_before - self._clock(), 0.05))
+            else:
+                self._rise()
+                self._settled.set()
+                await self._await_news(_SWEEP)
+                self._pool.sweep()
+
+    async def _await_news(self, timeout: float) -> None:
+        with anyio.move_on_after(timeout):
+            await self._news.wait()
+        self._news = anyio.Event()
+
+    async def _attend(self) -> None:
+        """Brings about what should be: the eras known, every held connection open, at least one in any case."""
+        await anyio.sleep(max(self._not_before - self._clock(), 0.0))
+        if len(self._pool) == 0:
+            self._dialler.doubt()
+        if self._dialler.eras is None:
+            await self._find_out()
+        if self._is_suspect:
+            await self._check()
+        for key in self._pool.missing():
+            await self._pool.get(key)
+        if len(self._pool) == 0:
+            await self._pool.get(self._warm_key())
+
+    async def _find_out(self) -> None:
+        try:
+            await self._pool.get(MODERN_KEY)
+        except NotModern:
+            await self._pool.get(self._legacy_key())
+            self._dialler.learn(frozenset({"legacy"}))
+            return
+        if self.settings.url and "legacy" not in (self._dialler.eras or ()):
+            # Servers of both eras list the modern revisions only; the handshake tells. Over HTTP trying costs nothing.
+            if await self._dialler.shakes_hands():
+                self._dialler.learn(frozenset({"legacy", "modern"}))
+
+    async def _check(self) -> None:
+        try:
+            for connection in self._pool.live()[:1]:
+                await connection.check()
+            self._is_suspect = False
+        except (Lost, TimeoutError) as error:
+            self._back_off(str(error) or "no answer")
+            raise
+
+    def _legacy_key(self) -> Key:
+        return SHARED if self.settings.sharing == "shared" else SPARE
+
+    def _warm_key(self) -> Key:
+        return MODERN_KEY if "modern" in (self._dialler.eras or ()) else self._legacy_key()
+
+    # ------------------------------------------------------------ up and down
+
+    def _heard(self, scope: str | None, notification: Notification) -> None:
+        self._publish(self.key, "" if scope is None and self.settings.sharing == "shared" else scope, notification)
+
+    def _rise(self) -> None:
+        if self._status != "up" and not self._is_suspect:
+            self._status = "up"
+            self._announce()
+
+    def _fall(self, why: str) -> None:
+        self._last_error = why
+        if self._status != "down":
+            log.warning("server is down", extra={"server": self.key, "why": why})
+            was_up, self._status = self._status == "up", "down"
+            if was_up:
+                self._announce()
+
+    def _announce(self) -> None:
+        """Its part of the lists has come or gone."""
+        declared = {name for value in self._dialler.discovered.values() for name in value.get("capabilities", {})}
+        for method in sorted({entry.changed for entry in LISTS.values() if entry.capability in declared}):
+            self._publish(self.key, None, Notification(method, {}))
+
+    def __repr__(self) -> str:
+        return f"<DownstreamServer {self.key} {self._status}, {self._pool!r}, {self._gate!r}, {self._breaker!r}>"

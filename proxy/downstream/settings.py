@@ -1,0 +1,55 @@
+"""What the downstream room must know of one configured server, and how that server can fail us.
+
+Knows nothing of the config file: the composition root fills this in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+MAX_MESSAGE = 8 * 1024 * 1024
+"""Bytes of one line on stdio, or of one event in an event stream. Longer ones end their connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """One server: a `command` that is run, or a `url` that is called. Times are seconds, sizes bytes."""
+
+    key: str
+    command: tuple[str, ...] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca: str | None = None
+    era: Literal["auto", "legacy", "modern"] = "auto"
+    sharing: Literal["session", "client", "shared"] = "session"
+    lazy: bool = False
+    timeout: float = 60.0  # without an answer or progress
+    max_time: float = 3600.0  # whatever the progress
+    concurrency: int = 8
+    list_timeout: float = 10.0
+    max_result: int = MAX_MESSAGE
+
+    def __post_init__(self) -> None:
+        if (self.command is None) == (self.url is None):
+            raise ValueError(f"server {self.key}: exactly one of command and url")
+
+
+class Lost(ConnectionError):
+    """The server could not be asked, or its answer did not come.
+
+    `sent` says that the request may have been executed; `gone` that the connection serves nothing any more, so
+    that the same request may be tried on another one; `status` is the HTTP status where there was one.
+    """
+
+    def __init__(self, text: str, *, sent: bool, gone: bool = False, status: int | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.sent = sent
+        self.gone = gone
+        self.status = status
+
+
+class TooLarge(Exception):
+    """The answer is larger than it may be."""

@@ -1,0 +1,190 @@
+"""The 2026-07-28 dialect towards a server: a Call as its request, the answer as an Outcome.
+
+Pure. May not know how bytes travel, nor anything of sessions: every request stands alone. The HTTP headers
+that mirror the body are made here too, because what they must say is protocol, not transport.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from proxy.call import (
+    HEADER_MISMATCH,
+    MISSING_CAPABILITY,
+    MODERN,
+    RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    Call,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+)
+from proxy.era.headers import annotations, argument, encode_value
+from proxy.era.revisions import (
+    CACHEABLE,
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LISTS,
+    MRTR_METHODS,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+)
+from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Response
+
+Headers = list[tuple[str, str]]
+Annotations = Mapping[tuple[str, ...], str]
+
+# ---------------------------------------------------------------- requests
+
+
+def envelope(client_info: Json, capabilities: Json) -> Json:
+    """The `_meta` that every request carries (2026-07-28 basic/index#meta)."""
+    return {PROTOCOL_VERSION: MODERN, CLIENT_INFO: client_info, CLIENT_CAPABILITIES: capabilities}
+
+
+def params(call: Call, token: int, client_info: Json) -> Json:
+    """The params of the request that `call` becomes; `token` stands in for the client's progress token.
+
+    A modern client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks
+    what nobody answers. For a legacy client nothing is declared: its answers have no way back yet.
+    """
+    capabilities = call.client.capabilities if call.client.era == "modern" else {}
+    meta = {**call.meta, **envelope(client_info, capabilities)}
+    if "progressToken" in meta:
+        meta["progressToken"] = token
+    return {**call.params, "_meta": meta}
+
+
+# 2026-07-28 basic/transports/streamable-http#standard-request-headers
+_NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+
+
+def headers(method: str, params: Json, annotated: Annotations | None = None) -> Headers:
+    """What HTTP mirrors of a request's body; `annotated` is what the called tool's schema asks for."""
+    made = [("Mcp-Method", method)]
+    name = params.get(_NAMED.get(method, ""))
+    if isinstance(name, str):
+        made.append(("Mcp-Name", encode_value(name)))
+    if annotated:
+        arguments = params.get("arguments")
+        made += [
+            (f"Mcp-Param-{name}", text)
+            for path, name in annotated.items()
+            if (text := _mirror(arguments, path)) is not None
+        ]
+    return made
+
+
+def _mirror(arguments: Any, path: tuple[str, ...]) -> str | None:
+    value = argument(arguments, path)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON Schema takes 42.0 for an integer, and so does the receiver
+    return encode_value(value) if isinstance(value, str | int) else None
+
+
+def asked_for(item: Json | None) -> Annotations:
+    """Which parameters of a tool are mirrored; none where its definition is invalid: its server judges then."""
+    try:
+        return annotations((item or {}).get("inputSchema"))
+    except ValueError:
+        return {}
+
+
+def offerable(tools: list[Any]) -> tuple[list[Any], dict[str, str]]:
+    """The tools that HTTP may offer, and why the others may not: one bad tool does not hide the rest
+    (2026-07-28 basic/transports/streamable-http#schema-extension)."""
+    kept: list[Any] = []
+    dropped: dict[str, str] = {}
+    for tool in tools:
+        try:
+            annotations(tool.get("inputSchema") if isinstance(tool, dict) else None)
+            kept.append(tool)
+        except ValueError as why:
+            dropped[str(tool.get("name"))] = str(why)
+    return kept, dropped
+
+
+# ---------------------------------------------------------------- answers
+
+
+def outcome(call: Call, response: Response) -> Outcome:
+    if response.error is not None:
+        return failure(call, response.error)
+    return result(call.method, response.result or {})
+
+
+def result(method: str, value: Json) -> Outcome:
+    kind = value.get("resultType", "complete")  # absent: an older server (2026-07-28 basic/index#resulttype)
+    if kind == "complete":
+        return Result(complete(method, value))
+    if kind == "input_required" and method in MRTR_METHODS:
+        return _input_required(value)
+    return Failure(INTERNAL_ERROR, "The server sent a result of a kind that is not known")
+
+
+def _input_required(value: Json) -> Outcome:
+    requests, state = value.get("inputRequests"), value.get("requestState")
+    requests = {} if requests is None else requests
+    is_valid = isinstance(requests, dict) and (state is None or isinstance(state, str))
+    # 2026-07-28 basic/patterns/mrtr: at least one of the two
+    if not is_valid or (not requests and state is None):
+        return Failure(INTERNAL_ERROR, "The server asked for input in a form that is not known")
+    return InputRequired(requests, state)
+
+
+def complete(method: str, value: Json) -> Json:
+    """A complete result as the middle has it: without what describes the hop, with valid caching hints."""
+    made = {key: inner for key, inner in value.items() if key != "resultType"}
+    meta = made.get("_meta")
+    if isinstance(meta, dict) and SERVER_INFO in meta:
+        made["_meta"] = {key: inner for key, inner in meta.items() if key != SERVER_INFO}
+        if not made["_meta"]:
+            del made["_meta"]
+    if method in CACHEABLE:
+        made.update(caching(value))
+    if method in LISTS and made.get("nextCursor", "") is None:
+        del made["nextCursor"]  # null is no cursor; the empty string is one
+    return made
+
+
+def caching(value: Mapping[str, Any]) -> Json:
+    """2026-07-28 server/utilities/caching: absent or negative is 0; what is not said to be public is private."""
+    ttl = value.get("ttlMs")
+    is_ttl = isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0
+    return {"ttlMs": ttl if is_ttl else 0, "cacheScope": "public" if value.get("cacheScope") == "public" else "private"}
+
+
+def failure(call: Call, error: Json) -> Failure:
+    """A server's error as the client may see it."""
+    code, text, data = error.get("code"), str(error.get("message") or "Error"), error.get("data")
+    if not isinstance(code, int) or isinstance(code, bool):
+        return Failure(INTERNAL_ERROR, text, data)
+    if code in (HEADER_MISMATCH, UNSUPPORTED_VERSION):
+        return Failure(INTERNAL_ERROR, f"The server refused how it was asked: {text}")  # our fault, not the client's
+    if code == MISSING_CAPABILITY and call.client.era == "legacy":
+        return Failure(INTERNAL_ERROR, f"The server needs a client that can be asked: {text}")
+    if code == RESOURCE_NOT_FOUND and call.method == "resources/read":
+        return not_found(call, text, data)
+    return Failure(code, text, data)
+
+
+def not_found(call: Call, text: str, data: Any) -> Failure:
+    """2026-07-28 server/resources#error-handling: -32602 with data.uri instead of the legacy -32002."""
+    inner = data if isinstance(data, dict) else {}
+    return Failure(INVALID_PARAMS, text, {**inner, "uri": inner.get("uri", call.params.get("uri"))})
+
+
+def discovered(value: Json) -> Json:
+    """A DiscoverResult as the value of `server/discover` in the middle."""
+    meta = value.get("_meta")
+    info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+    made = complete("server/discover", value)
+    made["supportedVersions"] = versions(value.get("supportedVersions"))
+    made["capabilities"] = capabilities if isinstance(capabilities := value.get("capabilities"), dict) else {}
+    if isinstance(info, dict):
+        made["serverInfo"] = info
+    return made
+
+
+def versions(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
