@@ -1,0 +1,3 @@
+"""The official suite and its fixture server are foreign programs."""
+
+from peers.fleet import peers as peers

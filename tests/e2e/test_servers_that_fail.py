@@ -1,0 +1,152 @@
+"""Servers that are not there, hang, crash or are many pages long: the others go on, and Sluice ends when it is told."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from e2e.sluice_process import Sluice, sluice
+from peers.fleet import FIXTURE, fixture_over_http, free_port
+
+Json = dict[str, Any]
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def ask(process: Sluice, method: str, **params: Any) -> Json:
+    """One modern request: the whole answer."""
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": method,
+    }
+    if name := params.get("name") or params.get("uri"):
+        headers["Mcp-Name"] = name
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params | {"_meta": META}}
+    answer = httpx.post(process.url, json=body, headers=headers, timeout=30)
+    if answer.headers["Content-Type"].startswith("text/event-stream"):
+        return dict(json.loads(answer.text.rsplit("data:", 1)[1]))
+    return dict(answer.json())
+
+
+def tools(process: Sluice) -> set[str]:
+    return {tool["name"] for tool in ask(process, "tools/list")["result"]["tools"]}
+
+
+@contextmanager
+def sluice_in_front_of(folder: Path, **servers: Json) -> Iterator[Sluice]:
+    with sluice({"servers": servers}, folder) as process:
+        yield process
+
+
+def test_a_server_that_hangs_and_one_that_is_not_there_delay_nobody(peers: None, tmp_path: Path) -> None:
+    with fixture_over_http(tmp_path) as url:
+        began = time.monotonic()
+        with sluice_in_front_of(
+            tmp_path,
+            good={"url": url},
+            hangs={"command": "sleep", "args": ["1000"]},
+            absent={"url": f"http://127.0.0.1:{free_port()}/mcp"},
+            nothing={"command": "no-such-program-anywhere"},
+            dies={"command": "false"},
+            babbles={"command": "yes"},
+        ) as process:
+            assert "good__echo" in tools(process)
+            assert time.monotonic() - began < 15  # bounded, not measured: the hanging one would take for ever
+            called = ask(process, "tools/call", name="good__echo", arguments={"a": 1})
+            assert called["result"]["structuredContent"]["arguments"] == {"a": 1}
+
+
+def test_a_stdio_server_that_crashes_in_a_call_is_started_again(peers: None, tmp_path: Path) -> None:
+    pipe = {"command": FIXTURE[0], "args": FIXTURE[1:]}
+    with sluice_in_front_of(tmp_path, pipe=pipe) as process:
+        first = ask(process, "tools/call", name="pipe__echo", arguments={})["result"]
+        crashed = ask(process, "tools/call", name="pipe__crash", arguments={})["result"]
+        # not executed cannot be proven, so it is never sent again
+        assert crashed["isError"] and crashed["_meta"]["dev.sluice/reason"] == "outcome_unknown", crashed
+        again = until_answered(process, "pipe__echo")
+        assert again["structuredContent"]["process"] != first["structuredContent"]["process"]
+
+
+def until_answered(process: Sluice, name: str, seconds: float = 20) -> Json:
+    """A server that is being started again has no signal that a client could wait for: call until it answers."""
+    give_up = time.monotonic() + seconds
+    while True:
+        result: Json = ask(process, "tools/call", name=name, arguments={})["result"]
+        if not result.get("isError") or time.monotonic() > give_up:
+            assert not result.get("isError"), result
+            return result
+        time.sleep(0.1)
+
+
+def test_a_list_of_fifty_thousand_resources_is_walked_in_order(peers: None, tmp_path: Path) -> None:
+    with fixture_over_http(tmp_path, "--resources", "50000", "--page", "1000") as url:
+        with sluice_in_front_of(
+            tmp_path, many={"url": url}, few={"command": FIXTURE[0], "args": FIXTURE[1:]}
+        ) as process:
+            uris: list[str] = []
+            cursor: Json = {}
+            while True:
+                page = ask(process, "resources/list", **cursor)["result"]
+                assert page["resources"]
+                uris += [resource["uri"] for resource in page["resources"]]
+                if "nextCursor" not in page:
+                    break
+                cursor = {"cursor": page["nextCursor"]}
+    numbered = [f"many+test://numbered/{number}" for number in range(50_000)]
+    assert [uri for uri in uris if "numbered" in uri] == numbered
+    assert len(uris) == 50_006
+
+
+def test_a_server_gets_no_environment_but_its_own(peers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_SECRET_TOKEN", "of this test")
+    pipe = {"command": FIXTURE[0], "args": FIXTURE[1:], "env": {"GIVEN": "yes"}}
+    with sluice_in_front_of(tmp_path, pipe=pipe) as process:
+        arguments = {"names": ["GIVEN", "SOME_SECRET_TOKEN", "PATH"]}
+        result = ask(process, "tools/call", name="pipe__environment", arguments=arguments)["result"]
+        values = result["structuredContent"]["values"]
+        assert values["GIVEN"] == "yes" and values["SOME_SECRET_TOKEN"] is None and values["PATH"]
+
+
+def test_a_large_result_passes_and_a_too_large_one_is_named(peers: None, tmp_path: Path) -> None:
+    with fixture_over_http(tmp_path) as url, sluice_in_front_of(tmp_path, web={"url": url}) as process:
+        large = ask(process, "tools/call", name="web__large", arguments={"bytes": 2_000_000})["result"]
+        assert len(large["content"][0]["text"]) == 2_000_000
+        larger = ask(process, "tools/call", name="web__large", arguments={"bytes": 20_000_000})["result"]
+        assert larger["isError"] and larger["_meta"]["dev.sluice/reason"] == "result_too_large", str(larger)[:300]
+
+
+def test_sluice_ends_when_it_is_told_and_takes_its_children_along(peers: None, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    pipe = {"command": FIXTURE[0], "args": [*FIXTURE[1:], "--journal", str(journal)]}
+    with sluice_in_front_of(tmp_path, pipe=pipe, sleeper={"command": "sleep", "args": ["1000"]}) as process:
+        ask(process, "tools/call", name="pipe__echo", arguments={})
+        children = children_of(process.process.pid)
+        assert children
+        assert process.interrupt() == 0, process.log()
+        assert not [pid for pid in children if is_alive(pid)]
+
+
+def children_of(pid: int) -> list[int]:
+    every = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [int(path.name) for path in every if parent_of(path) == pid]
+
+
+def parent_of(path: Path) -> int | None:
+    try:
+        return int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:  # it ended while we looked
+        return None
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
