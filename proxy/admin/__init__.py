@@ -20,8 +20,8 @@ from proxy.store.keys import is_same
 
 log = logging.getLogger(__name__)
 
-Receive = Callable[[], Awaitable[Json]]
-Send = Callable[[Json], Awaitable[None]]
+Receive = Callable[[], Awaitable[Scope]]
+Send = Callable[[Scope], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})

@@ -5,11 +5,11 @@ together from them: what a peer writes into Host can make such a URL say anythin
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, MutableMapping
 from ipaddress import ip_address
 from typing import Any, Final
 
-Scope = dict[str, Any]
+Scope = MutableMapping[str, Any]
 Host = tuple[str, str | None]
 
 # RFC 3986 authority without userinfo: a name or address, or an address in brackets, and maybe a port.
