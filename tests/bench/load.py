@@ -1,0 +1,125 @@
+"""Load: one kind of call, made over and over by wrk, and the figures of it.
+
+Knows MCP over HTTP as far as a call needs it; knows nothing of who answers.
+"""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+from subjects import Subject, pinned
+
+MODERN = "2026-07-28"
+LEGACY = "2025-11-25"
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+HELLO = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tools/call as bytes and headers."""
+
+    url: str
+    headers: dict[str, str]
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one run, or the medians of several: CPU microseconds of the subject per call, calls a second, latency in
+    microseconds."""
+
+    cpu: float
+    rate: float
+    p50: float
+    p99: float
+
+
+def message(method: str, params: dict[str, Any], id: int | None = 1) -> dict[str, Any]:
+    request: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+    return request if id is None else {**request, "id": id}
+
+
+def plain_headers(subject: Subject) -> dict[str, str]:
+    accept = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    return {**accept, **dict(subject.headers)}
+
+
+def legacy_session(subject: Subject, client: httpx.Client) -> dict[str, str]:
+    """A new session: the headers to use it with."""
+    headers = plain_headers(subject)
+    answer = client.post(subject.url, headers=headers, json=message("initialize", HELLO))
+    headers["MCP-Protocol-Version"] = LEGACY
+    if session := answer.headers.get("mcp-session-id"):
+        headers["Mcp-Session-Id"] = session
+    client.post(subject.url, headers=headers, json=message("notifications/initialized", {}, None)).raise_for_status()
+    return headers
+
+
+def legacy_call(subject: Subject, client: httpx.Client) -> Call:
+    params = {"name": subject.tool, "arguments": {"text": "hello"}}
+    body = json.dumps(message("tools/call", params, 7), separators=(",", ":"))
+    return _proven(Call(subject.url, legacy_session(subject, client), body), client)
+
+
+def modern_call(subject: Subject, client: httpx.Client) -> Call:
+    params = {"name": subject.tool, "arguments": {"text": "hello"}, "_meta": META}
+    routing = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": subject.tool}
+    body = json.dumps(message("tools/call", params, 7), separators=(",", ":"))
+    return _proven(Call(subject.url, {**plain_headers(subject), **routing}, body), client)
+
+
+def _proven(call: Call, client: httpx.Client) -> Call:
+    """The call, once it was seen to work."""
+    answer = client.post(call.url, headers=call.headers, content=call.body)
+    if answer.status_code != 200 or "quick brown fox" not in answer.text:
+        raise SystemExit(f"bench: {call.url} answered {answer.status_code}: {answer.text[:500]}")
+    return call
+
+
+LUA = """
+wrk.method = "POST"
+wrk.body = %s
+%s
+done = function(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format("RESULT %%d %%d %%d %%d %%d\\n", summary.requests, summary.duration,
+    e.connect + e.read + e.write + e.timeout + e.status, latency:percentile(50), latency:percentile(99)))
+end
+"""
+
+
+def quoted(text: str) -> str:
+    """As a Lua string."""
+    return '"' + "".join(f"\\{ord(c):03d}" if c in '"\\\n\r' or ord(c) > 126 else c for c in text) + '"'
+
+
+def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Path, core: int) -> Figures:
+    """One run of wrk on `core`. Any answer that is not 2xx ends the bench: a fast refusal is no fast call."""
+    script = folder / "call.lua"
+    lines = [f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in call.headers.items()]
+    script.write_text(LUA % (quoted(call.body), "\n".join(lines)))
+    command = ["wrk", "-t1", f"-c{concurrency}", f"-d{seconds}s", "--latency", "-s", str(script), call.url]
+    before = subject.cpu()
+    output = subprocess.run(pinned(core, command), capture_output=True, text=True, check=False)
+    used = subject.cpu() - before
+    result = [line for line in output.stdout.splitlines() if line.startswith("RESULT ")]
+    if not result:
+        raise SystemExit(f"bench: wrk failed: {output.stdout}{output.stderr}")
+    calls, duration, errors, p50, p99 = (int(field) for field in result[0].split()[1:])
+    if errors or not calls:
+        raise SystemExit(f"bench: {errors} of {calls} calls to {call.url} failed\n{output.stdout}")
+    return Figures(used / calls * 1e6, calls / duration * 1e6, p50, p99)
+
+
+def middle(runs: list[Figures]) -> Figures:
+    fields = ("cpu", "rate", "p50", "p99")
+    return Figures(*(median(getattr(figures, field) for figures in runs) for field in fields))

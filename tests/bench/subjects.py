@@ -1,0 +1,187 @@
+"""What is measured and what it is measured with: the fast server, nginx before it, Sluice before it.
+
+Each runs pinned to a core and is ended with the bench. Knows processes and files; knows no load and no figures.
+"""
+
+import hashlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+TICKS = os.sysconf("SC_CLK_TCK")
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SERVERS = 10
+NEEDS = {"nginx": "nginx-light", "wrk": "wrk", "taskset": "util-linux"}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A running process: `url` is where MCP is, `headers` what a client must send, `tool` what `echo` is called."""
+
+    pid: int
+    url: str
+    tool: str = "echo"
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def cpu(self) -> float:
+        """Seconds of CPU used so far, all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def memory(self) -> float:
+        """Resident MiB."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def provide_tools() -> None:
+    """nginx and wrk, from Debian where we may install. Ends the bench with a clear text where they cannot be had."""
+    missing = [package for program, package in NEEDS.items() if shutil.which(program, path=_path()) is None]
+    if not missing:
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"bench: installing {' '.join(missing)} with apt-get", file=sys.stderr)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["apt-get", "-qq", "update"], ["apt-get", "-qq", "install", "-y", *missing]):
+            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+    if any(shutil.which(program, path=_path()) is None for program in NEEDS):
+        sys.exit(
+            f"\nBENCH NOT RUN: {' and '.join(missing)} missing, and only root on a Debian machine can install it from "
+            f"here.\nRun this first:\n\n    sudo apt-get install -y {' '.join(missing)}\n"
+        )
+
+
+def _path() -> str:
+    return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def pinned(core: int, command: list[str]) -> list[str]:
+    """`command` on one core; as it is on a machine with one core only."""
+    return ["taskset", "-c", str(core), *command] if core in os.sched_getaffinity(0) else command
+
+
+@contextmanager
+def running(core: int, command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterator[int]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(pinned(core, command), cwd=ROOT, stdout=output, stderr=output, env=_environment())
+    try:
+        _await(process, log, is_ready)
+        yield process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": _path()}
+
+
+def _await(process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            sys.exit(f"bench: {process.args!r} did not start:\n{log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.05)
+
+
+def _listens(port: int) -> Callable[[], bool]:
+    def is_ready() -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", port)) == 0
+
+    return is_ready
+
+
+def _answers(url: str) -> Callable[[], bool]:
+    def is_ready() -> bool:
+        try:
+            return httpx.get(url, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    return is_ready
+
+
+@contextmanager
+def fast_server(folder: Path, core: int) -> Iterator[Subject]:
+    port = free_port()
+    command = [sys.executable, str(HERE / "fast_server.py"), str(port)]
+    with running(core, command, folder / "fast_server.log", _listens(port)) as pid:
+        yield Subject(pid, f"http://127.0.0.1:{port}/mcp")
+
+
+# One process and no master, so that its CPU time is all there is. (`upstream` is nginx's word, not ours.)
+NGINX = """
+daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx-error.log error;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; keepalive_requests 100000000;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  upstream backend {{ server {backend}; keepalive 64; keepalive_requests 100000000; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{ proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+  }}
+}}
+"""
+
+
+@contextmanager
+def nginx(folder: Path, core: int, backend: Subject) -> Iterator[Subject]:
+    port = free_port()
+    conf = folder / "nginx.conf"
+    conf.write_text(NGINX.format(folder=folder, port=port, backend=httpx.URL(backend.url).netloc.decode()))
+    command = ["nginx", "-c", str(conf), "-e", str(folder / "nginx-error.log")]
+    with running(core, command, folder / "nginx.log", _listens(port)) as pid:
+        yield Subject(pid, f"http://127.0.0.1:{port}/mcp")
+
+
+SLUICE = """
+version: 1
+listen: {{mcp: "127.0.0.1:{port}", admin: "127.0.0.1:{admin}"}}
+servers:
+{servers}
+clients: {{keys: {{bench: {{hash: "sha256:{hash}", roles: ["role:bench"]}}}}}}
+policy: {{use: open}}
+limits: {{streams: 20000}}
+state: {{dir: {folder}/state}}
+telemetry: {{metrics: true}}
+log: {{level: warning}}
+drain: 1s
+"""
+SERVER = '  fast{number}: {{url: "{url}", concurrency: 64, tools: {{allow: ["echo", "say_*"], deny: ["say_no"]}}}}'
+
+
+@contextmanager
+def sluice(folder: Path, core: int, backend: Subject, command: list[str]) -> Iterator[Subject]:
+    port, admin, key = free_port(), free_port(), secrets.token_urlsafe(32)
+    servers = "\n".join(SERVER.format(number=number, url=backend.url) for number in range(SERVERS))
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    conf = folder / "sluice.yaml"
+    conf.write_text(SLUICE.format(port=port, admin=admin, servers=servers, hash=digest, folder=folder))
+    ready = _answers(f"http://127.0.0.1:{admin}/readyz")
+    with running(core, [*command, "serve", "-c", str(conf)], folder / "sluice.log", ready) as pid:
+        headers = (("Authorization", f"Bearer {key}"),)
+        yield Subject(pid, f"http://127.0.0.1:{port}/mcp", "fast0__echo", headers)
