@@ -194,9 +194,12 @@ class Lists:
         complete = False
         try:
             await shelf.server.ready()
+            self._rehome(shelf, client)
+            announce |= shelf.changed  # whatever was announced before the first page is asked for is covered
+            shelf.changed = set()
             complete = await self._walk_lists(shelf, client, methods)
             if shelf.snapshot is None:
-                await self._recall(shelf)
+                await self._recall(shelf, client)
         finally:
             shelf.walk, shelf.walked_at = None, asyncio.get_running_loop().time()
             shelf.late = not complete and (shelf.late or shelf.walked_at - began > PATIENCE)
@@ -208,7 +211,16 @@ class Lists:
         if shelf.changed:
             self._soon(shelf.server.key)
         if complete and before != after:
-            await self._remember(shelf)
+            await self._remember(shelf, client)
+
+    def _rehome(self, shelf: Shelf, client: Client) -> None:
+        """A server's era may be known only once it is up, and with it the scope of who asked before."""
+        scope = shelf.server.scope(client)
+        shelves = self._shelves[shelf.server.key]
+        if scope != shelf.scope and scope not in shelves:
+            shelves.pop(shelf.scope, None)
+            shelves[scope] = shelf
+            shelf.scope = scope
 
     async def _walk_lists(self, shelf: Shelf, client: Client, methods: tuple[str, ...]) -> bool:
         """Each list lands as it arrives, so that one that hangs does not hold back the others."""
@@ -244,15 +256,24 @@ class Lists:
             return None
         return {key: outcome.value[key] for key in ("capabilities", "instructions") if key in outcome.value}
 
-    async def _recall(self, shelf: Shelf) -> None:
-        data = await self._store.get(_place(shelf)) if self._store else None
+    async def _recall(self, shelf: Shelf, client: Client) -> None:
+        """A server that was not up since the start has no era, so its scope may read otherwise than it did when
+        the snapshot was kept: what the client itself is leads there, too."""
+        if self._store is None:
+            return
+        data = await self._store.get(_place(shelf.server, shelf.scope))
+        if data is None and (place := await self._store.get(_alias(shelf.server, client))):
+            data = await self._store.get(place.decode())
         kept = from_json(self.faces[shelf.server.key], _decoded(data)) if data else None
         if kept is not None:
             self._land(shelf, kept)
 
-    async def _remember(self, shelf: Shelf) -> None:
-        if self._store is not None and shelf.snapshot is not None:
-            await self._store.put(_place(shelf), dump(to_json(shelf.snapshot)), KEEP)
+    async def _remember(self, shelf: Shelf, client: Client) -> None:
+        if self._store is None or shelf.snapshot is None:
+            return
+        place = _place(shelf.server, shelf.scope)
+        await self._store.put(place, dump(to_json(shelf.snapshot)), KEEP)
+        await self._store.put(_alias(shelf.server, client), place.encode(), KEEP)
 
     # ------------------------------------------------------------ changing
 
@@ -341,8 +362,16 @@ def _evict(shelves: dict[str, Shelf]) -> None:
         shelves[scope] = shelf
 
 
-def _place(shelf: Shelf) -> str:
-    return f"snapshot/{shelf.server.key}/{sha256(shelf.scope.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+def _place(server: Server, scope: str) -> str:
+    return f"snapshot/{server.key}/{_short(scope)}"
+
+
+def _alias(server: Server, client: Client) -> str:
+    return f"snapshot-of/{server.key}/{_short(dump([client.era, client.principal, client.capability_key]).decode())}"
+
+
+def _short(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _decoded(data: bytes) -> Any:

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 import anyio
-import anyio.lowlevel
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from proxy.call import Call, Failure, Outcome, Result, Server
 from proxy.catalog import merge
@@ -120,7 +121,7 @@ class Listener:
         for key in self._servers:
             for method in _held(methods):
                 seen[key, method] = self._digest(call, key, method)
-                await anyio.lowlevel.checkpoint()
+                await checkpoint()
         return seen
 
     def _is_news(self, call: Call, event: Event, seen: Digests) -> bool:

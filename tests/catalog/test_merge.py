@@ -1,0 +1,50 @@
+"""What the front says of itself."""
+
+from proxy.catalog.merge import MAX_INSTRUCTIONS, MERGED, NAMING, merged, mirrored, relayed
+from proxy.era.revisions import SUPPORTED
+
+
+def test_a_merged_front_declares_the_same_whatever_is_behind_it() -> None:
+    value = merged([], SUPPORTED, 0)
+    assert value["capabilities"] == MERGED
+    assert value["supportedVersions"] == list(SUPPORTED)
+    assert value["cacheScope"] == "private" and value["ttlMs"] == 0
+    assert "serverInfo" not in value and "subscribe" not in value["capabilities"]["resources"]
+
+
+def test_instructions_stand_under_the_key_of_their_server_in_order() -> None:
+    abouts = [
+        ("b", {"capabilities": {}, "instructions": "first"}),
+        ("mute", {"capabilities": {}}),
+        ("odd", {"capabilities": {}, "instructions": 7}),
+        ("a", {"capabilities": {}, "instructions": "second"}),
+    ]
+    text = merged(abouts, SUPPORTED, 0)["instructions"]
+    assert text == f"{NAMING}\n\n## b\n\nfirst\n\n## a\n\nsecond"
+
+
+def test_each_servers_instructions_are_cut_at_4_kib_between_characters() -> None:
+    text = merged([("a", {"instructions": "é" * 5000})], SUPPORTED, 0)["instructions"]
+    section = text.split("## a\n\n")[1]
+    assert len(section.encode()) == MAX_INSTRUCTIONS and set(section) == {"é"}
+
+
+def test_one_server_is_mirrored_as_far_as_it_can_be_relayed() -> None:
+    capabilities = {
+        "tools": {"listChanged": True}, "prompts": {"listChanged": False}, "logging": {},
+        "resources": {"subscribe": True, "listChanged": True}, "experimental": {"x": {}}, "extensions": {"y": {}},
+    }  # fmt: skip
+    value = mirrored({"capabilities": capabilities, "instructions": "as it is"}, SUPPORTED, 9)
+    assert value["capabilities"] == {
+        "tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}, "logging": {},
+    }  # fmt: skip
+    assert value["instructions"] == "as it is" and value["ttlMs"] == 9
+    assert "instructions" not in mirrored({"capabilities": {}}, SUPPORTED, 0)
+
+
+def test_a_capability_of_an_odd_shape_is_none() -> None:
+    assert relayed({"tools": True, "logging": None, "prompts": {}}) == {"prompts": {}}
+
+
+def test_of_a_server_never_reached_everything_is_declared() -> None:
+    assert mirrored(None, SUPPORTED, 0)["capabilities"] == MERGED

@@ -1,0 +1,108 @@
+"""Own items become entries: named, rewritten, looked up, and left out with a reason."""
+
+from typing import Any
+
+import pytest
+
+from proxy.catalog.snapshot import (
+    MAX_DEFINITION, Face, Listing, Snapshot, assemble, digest, from_json, listing, to_json,
+)  # fmt: skip
+from proxy.message import Json
+
+FACE = Face("github", "gh", 50)
+BARE = Face("github", "", 50)
+
+
+def made(face: Face = FACE, about: Json | None = None, **lists: list[Any]) -> Snapshot:
+    methods = {"tools": "tools/list", "prompts": "prompts/list", "templates": "resources/templates/list"}
+    listings = {methods[name]: listing(face, methods[name], items, 0) for name, items in lists.items()}
+    return assemble(face.server, about or {"capabilities": {"tools": {}}}, listings)
+
+
+def test_names_get_the_prefix_and_the_definition_stays_what_the_server_said() -> None:
+    item = {"name": "create_issue", "inputSchema": {}, "x": 1}
+    snapshot = made(tools=[item])
+    entry = snapshot.find["tool", "gh__create_issue"]
+    assert entry.target.own == "create_issue" and entry.target.item is item
+    assert entry.shown == {"name": "gh__create_issue", "inputSchema": {}, "x": 1}
+    assert item["name"] == "create_issue"
+
+
+def test_without_a_prefix_the_very_same_objects_are_shown() -> None:
+    items = [{"name": "a", "_meta": {"ui": {"resourceUri": "ui://x/y"}}}]
+    snapshot = made(BARE, tools=items, templates=[{"name": "t", "uriTemplate": "file:///{p}"}])
+    assert snapshot.entries("tools/list")[0].shown is items[0]
+    assert ("res", "file:///{p}") in snapshot.find
+
+
+def test_templates_and_the_uris_inside_tools_are_public() -> None:
+    snapshot = made(
+        tools=[{"name": "show", "_meta": {"ui": {"resourceUri": "ui://panel"}}}],
+        templates=[{"name": "t", "uriTemplate": "file:///{path}"}],
+    )
+    assert snapshot.find["res", "gh+file:///{path}"].target.own == "file:///{path}"
+    assert snapshot.entries("tools/list")[0].shown["_meta"]["ui"]["resourceUri"] == "ui://gh+panel"
+    assert snapshot.has_app and snapshot.by_own["show"].target.public == "gh__show"
+
+
+def test_tools_and_prompts_of_one_name_do_not_meet() -> None:
+    snapshot = made(tools=[{"name": "x"}], prompts=[{"name": "x"}])
+    assert snapshot.find["tool", "gh__x"].target.kind == "tool"
+    assert snapshot.find["prompt", "gh__x"].target.kind == "prompt"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [None, "x", {}, {"name": None}, {"name": ""}, {"name": 7}, {"name": "n" * 513}, {"name": "\ud800"},
+     {"name": "big", "description": "x" * MAX_DEFINITION}, {"name": "nan", "x": float("inf")}],
+)  # fmt: skip
+def test_a_definition_that_cannot_be_served_is_left_out_and_reported(odd: Any) -> None:
+    held = listing(FACE, "tools/list", [{"name": "a"}, odd, {"name": "b"}], 0)
+    assert [entry.target.own for entry in held.entries] == ["a", "b"]
+    assert len(held.left_out) == 1 and held.left_out[0].startswith("tools/list: ")
+
+
+def test_of_two_definitions_with_one_name_the_first_is_served() -> None:
+    held = listing(FACE, "tools/list", [{"name": "a", "v": 1}, {"name": "a", "v": 2}], 0)
+    assert [entry.shown["v"] for entry in held.entries] == [1]
+    assert "twice" in held.left_out[0]
+
+
+def test_order_is_the_servers() -> None:
+    held = listing(FACE, "tools/list", [{"name": name} for name in "zebra"], 0)
+    assert [entry.target.own for entry in held.entries] == list("zebra")
+
+
+def test_digests_tell_content_and_order_and_nothing_else() -> None:
+    one = listing(FACE, "tools/list", [{"name": "a"}, {"name": "b"}], 0)
+    same = listing(FACE, "tools/list", [{"name": "a"}, {"name": "b"}], 5000)
+    assert one.digest == same.digest
+    assert one.digest != listing(FACE, "tools/list", [{"name": "b"}, {"name": "a"}], 0).digest
+    assert one.digest != listing(FACE, "tools/list", [{"name": "a"}, {"name": "b", "title": "B"}], 0).digest
+    assert one.digest != listing(Face("github", "g2", 50), "tools/list", [{"name": "a"}, {"name": "b"}], 0).digest
+    assert digest(()) == Listing("tools/list").digest
+
+
+def test_equal_snapshots_have_equal_digests_and_servers_differ() -> None:
+    assert made(tools=[{"name": "a"}]).digest == made(tools=[{"name": "a"}]).digest
+    assert made(tools=[{"name": "a"}]).digest != made(Face("gitlab", "gh", 50), tools=[{"name": "a"}]).digest
+
+
+def test_a_kept_snapshot_comes_back_and_is_shown_as_the_config_says_now() -> None:
+    about = {"capabilities": {"tools": {}}, "instructions": "be kind"}
+    kept = to_json(made(about=about, tools=[{"name": "a"}], templates=[{"name": "t", "uriTemplate": "x:{y}"}]))
+    again = from_json(Face("github", "hub", 50), kept)
+    assert again is not None and again.about == about
+    assert {public for _, public in again.find} == {"hub__a", "hub+x:{y}"}
+    assert from_json(FACE, kept) == made(about=about, tools=[{"name": "a"}], templates=[
+        {"name": "t", "uriTemplate": "x:{y}"}])  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", [None, [], {}, {"about": {}, "lists": {}}, {"about": {"capabilities": {}}}])
+def test_what_is_no_kept_snapshot_is_none(odd: Any) -> None:
+    assert from_json(FACE, odd) is None
+
+
+def test_the_ttl_is_the_least_of_the_lists() -> None:
+    listings = {"tools/list": Listing("tools/list", ttl_ms=7), "prompts/list": Listing("prompts/list", ttl_ms=3)}
+    assert assemble("s", {"capabilities": {}}, listings).ttl_ms == 3

@@ -1,0 +1,71 @@
+"""The hub never waits, coalesces per (server, method, uri) and is bounded."""
+
+import anyio
+
+from proxy.hub import Event, Hub
+from proxy.message import Notification
+
+
+def event(server: str = "a", method: str = "m", uri: str | None = None, scope: str | None = None) -> Event:
+    return Event(server, scope, Notification(method, {} if uri is None else {"uri": uri}))
+
+
+def everything(event: Event) -> bool:
+    return True
+
+
+async def test_equal_events_are_one_and_others_keep_their_order() -> None:
+    hub = Hub()
+    with anyio.fail_after(1), hub.subscribe(everything) as events:
+        for uri in ("x", "y", "x", "x"):
+            hub.publish(event(uri=uri))
+        hub.publish(event(method="other"))
+        assert [await anext(events) for _ in range(3)] == [event(uri="x"), event(uri="y"), event(method="other")]
+        hub.publish(event(uri="x"))
+        assert await anext(events) == event(uri="x")
+
+
+async def test_a_subscriber_hears_what_it_accepts_and_only_while_it_listens() -> None:
+    hub = Hub()
+    hub.publish(event("a"))
+    with anyio.fail_after(1), hub.subscribe(lambda event: event.server == "b") as events:
+        hub.publish(event("a"))
+        hub.publish(event("b"))
+        assert (await anext(events)).server == "b"
+        assert repr(hub) == "Hub(1 subscriptions)"
+    assert repr(hub) == "Hub(0 subscriptions)"
+
+
+async def test_a_slow_subscriber_has_room_for_so_many_and_loses_the_oldest() -> None:
+    hub = Hub(max_pending=3)
+    with anyio.fail_after(1), hub.subscribe(everything) as events:
+        for number in range(10):
+            hub.publish(event(uri=str(number)))
+        assert [(await anext(events)).notification.params["uri"] for _ in range(3)] == ["7", "8", "9"]
+        assert repr(events) == "Subscription(0 pending)"
+
+
+async def test_closing_ends_those_who_wait_those_to_come_and_no_event_is_lost() -> None:
+    hub = Hub()
+    heard: list[Event] = []
+
+    async def listen() -> None:
+        with hub.subscribe(everything) as events:
+            async for one in events:
+                heard.append(one)
+
+    with anyio.fail_after(1):
+        async with anyio.create_task_group() as group:
+            group.start_soon(listen)
+            await anyio.lowlevel.checkpoint()
+            hub.publish(event())
+            hub.close()
+        await listen()
+    assert heard == [event()]
+
+
+async def test_a_uri_of_an_odd_type_does_no_harm() -> None:
+    hub = Hub()
+    with anyio.fail_after(1), hub.subscribe(everything) as events:
+        hub.publish(Event("a", None, Notification("m", {"uri": ["x"]})))
+        assert (await anext(events)).notification.params == {"uri": ["x"]}
