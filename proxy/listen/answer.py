@@ -1,0 +1,93 @@
+"""The answer to one legacy POST: JSON, or a stream that outlives its connection.
+
+In these revisions a broken connection is no cancellation (2025-11-25 basic/transports#sending-messages-to-the-
+server): the call goes on, and what it says is kept until the client resumes. Knows exchanges, no calls.
+"""
+
+from collections.abc import Callable, Sequence
+
+from proxy.era.revisions import Revision
+from proxy.listen.exchange import Exchange, event
+from proxy.listen.replay import Log, priming
+
+
+class Answer:
+    """`log` is what can be resumed, None before a stream opens; `sink` is where the stream goes at present.
+    `adopt` gives a stream that opens its number."""
+
+    __slots__ = ("_adopt", "_bound", "_done", "_exchange", "_retry", "_revision", "log", "sink")
+
+    def __init__(
+        self, exchange: Exchange, revision: Revision, adopt: Callable[["Answer"], int], bound: int, retry: int
+    ) -> None:
+        self._exchange, self._revision, self._adopt = exchange, revision, adopt
+        self._bound, self._retry = bound, retry
+        self._done = False
+        self.log: Log | None = None
+        self.sink: Exchange | None = exchange
+        exchange.preamble = self._begin
+
+    def __repr__(self) -> str:
+        return f"Answer({self._exchange!r} {'done' if self._done else 'running'})"
+
+    @property
+    def is_stream(self) -> bool:
+        return self._exchange.opened
+
+    def _begin(self) -> bytes:
+        if not self._revision.streamable:
+            return b""
+        self.log = Log(self._adopt(self))
+        return priming(self.log.stream, 0, self._retry) if self._revision.priming else b""
+
+    async def send(self, data: bytes) -> None:
+        """One message before the end. A client that left before the stream opened cannot resume: dropped."""
+        await self._exchange.open()
+        if self._exchange.opened and not self._done:
+            frame = self._frame(data)
+            if self.sink is not None:
+                await self.sink.write(frame)
+
+    def _frame(self, data: bytes) -> bytes:
+        return event(data) if self.log is None else self.log.add(data, self._bound)
+
+    async def finish(self, responses: Sequence[bytes], batch: bool = False) -> None:
+        """The end. No response is the answer to what its client cancelled (basic/utilities/cancellation): there an
+        empty stream ends the exchange, because JSON would have to hold one."""
+        exchange = self._exchange
+        if not exchange.opened:
+            if responses:
+                await exchange.json(200, b"[%b]" % b",".join(responses) if batch else responses[0])
+                return
+            exchange.preamble = None
+            await exchange.open()
+        exchange.disarm()
+        self._done = True
+        last = b"".join([self._frame(data) for data in responses])
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            await sink.close(last)
+
+    def end(self) -> None:
+        """Nothing more will come, with or without a proper finish."""
+        self._done = True
+        if self.sink is not None:
+            self.sink.end()
+
+    async def resume(self, exchange: Exchange, number: int) -> None:
+        """Sends what came after that event, then goes on where the stream is now, until it ends."""
+        assert self.log is not None
+        older, self.sink = self.sink, None
+        if older is not None:
+            await older.close()
+        await exchange.open()
+        while frames := self.log.after(number):
+            number = self.log.last
+            for frame in frames:
+                await exchange.write(frame, patient=True)
+        if not self._done:
+            self.sink = exchange
+            await exchange.until_over()
+            if self.sink is exchange:
+                self.sink = None
+        await exchange.close()

@@ -1,0 +1,195 @@
+"""POST of a modern client, and what every request shares: its form, its boundary, its way into a call.
+
+2026-07-28 basic/transports/streamable-http. A modern request stands alone: the client that closes its stream
+or connection cancels the call, and nothing is sent after. Knows calls and outcomes, no server.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from proxy.call import MODERN, Call, Client, Handler, Outcome, Trail
+from proxy.era import modern_client
+from proxy.listen.exchange import Exchange, Gone, TooLarge, error_body, event
+from proxy.listen.identity import Principal
+from proxy.listen.settings import Settings
+from proxy.message import INTERNAL_ERROR, Json, Malformed, Notification, Request, Response, decode, encode
+
+_LOG: Final = logging.getLogger(__name__)
+_JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
+_STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
+_NEVER: Final = re.compile(r"q=0(\.0{0,3})?")
+
+
+class Streams:
+    """Open GET and listen streams, so many for each principal."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: dict[str, set[Exchange]] = {}
+
+    def enter(self, principal: str, exchange: Exchange) -> bool:
+        mine = self._open.setdefault(principal, set())
+        if len(mine) >= self._limit:
+            return False
+        mine.add(exchange)
+        return True
+
+    def leave(self, principal: str, exchange: Exchange) -> None:
+        mine = self._open[principal]
+        mine.discard(exchange)
+        if not mine:
+            del self._open[principal]
+
+    def sweep(self, current: frozenset[str]) -> None:
+        """Closes the streams of those who could not come in any more."""
+        for principal in self._open.keys() - current:
+            for exchange in list(self._open[principal]):
+                exchange.peer.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What the two eras' sides of a listener share."""
+
+    handler: Handler
+    server_info: Json
+    new_id: Callable[[], str]
+    settings: Settings
+    streams: Streams
+
+    def trail(self) -> Trail:
+        return Trail(self.new_id())
+
+
+async def guarded(exchange: Exchange, work: Callable[[Exchange], Awaitable[None]]) -> None:
+    """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble."""
+    try:
+        await work(exchange)
+    except Gone:
+        pass
+    except TooLarge:
+        await exchange.error(413, "request too large")
+    except Malformed as bad:
+        await exchange.json(400, error_body(bad.text, bad.code, bad.id))
+    except Exception:  # noqa: BLE001 (the boundary of a request: the client gets no details)
+        _LOG.exception("a request failed: %r", exchange)
+        await exchange.crash(error_body("Internal error", INTERNAL_ERROR))
+    finally:
+        exchange.disarm()
+
+
+# ---------------------------------------------------------------- form
+
+
+@lru_cache(maxsize=256)
+def accepts(accept: bytes) -> tuple[bool, bool]:
+    """Whether an Accept header takes JSON, and event streams."""
+    kinds = set()
+    for part in accept.decode("latin-1").lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        if not any(_NEVER.fullmatch(parameter) for parameter in parameters):
+            kinds.add(kind)
+    return not kinds.isdisjoint(_JSON_RANGES), not kinds.isdisjoint(_STREAM_RANGES)
+
+
+@lru_cache(maxsize=256)
+def is_json(content_type: bytes) -> bool:
+    kind, *parameters = (piece.strip() for piece in content_type.decode("latin-1").lower().split(";"))
+    charsets = [value.split("=", 1)[1].strip('"') for value in parameters if value.startswith("charset=")]
+    return kind == "application/json" and all(charset in ("utf-8", "utf8") for charset in charsets)
+
+
+def check_form(exchange: Exchange) -> tuple[int, str] | None:
+    """Status and text for a POST that no MCP client sends."""
+    head = exchange.head
+    if exchange.duplicate is not None and exchange.duplicate != b"mcp-protocol-version":
+        return 400, f"{exchange.duplicate.decode('latin-1')} is given twice"
+    if not is_json(head.get(b"content-type", b"")):
+        return 415, "Content-Type must be application/json"
+    if head.get(b"content-encoding", b"identity").lower() != b"identity":
+        return 415, "Content-Encoding is not supported"
+    if not all(accepts(head.get(b"accept", b"*/*"))):  # RFC 9110 12.5.1: no header takes anything
+        return 406, "Accept must have application/json and text/event-stream"
+    return None
+
+
+def version(exchange: Exchange) -> bytes | None:
+    """The header's revision. Given twice it counts as modern, whose ladder refuses it with the right code."""
+    if exchange.duplicate == b"mcp-protocol-version":
+        return MODERN.encode()
+    return exchange.head.get(b"mcp-protocol-version")
+
+
+async def read_json(exchange: Exchange, settings: Settings) -> Any:
+    return decode(await exchange.body(settings.limits.max_request), settings.limits.max_depth)
+
+
+def to_bytes(response: Response) -> bytes:
+    """What cannot be said in JSON becomes an error that can: its client must not wait for ever."""
+    try:
+        return encode(response)
+    except Malformed as bad:
+        return encode(Response(response.id, error={"code": INTERNAL_ERROR, "message": bad.text}))
+
+
+# ---------------------------------------------------------------- modern
+
+
+async def serve_modern(edge: Edge, exchange: Exchange, request: Request, principal: Principal) -> None:
+    parsed = modern_client.parse(request, exchange.headers)
+    if isinstance(parsed, modern_client.Rejection):
+        await exchange.json(parsed.status, to_bytes(parsed.response))
+        return
+    is_stream = parsed.method == "subscriptions/listen"
+    if is_stream and not edge.streams.enter(principal.name, exchange):
+        await exchange.error(429, "too many open streams", id=request.id)
+        return
+
+    async def emit(note: Notification) -> None:
+        shown = modern_client.notification(note, parsed.method, request.id)
+        if shown is not None:
+            await exchange.open()
+            await exchange.write(event(encode(shown)))
+
+    client = Client(
+        principal.name, principal.roles, principal.owner, parsed.revision, parsed.info, parsed.capabilities, None,
+        parsed.capability_key,
+    )  # fmt: skip
+    call = Call(client, parsed.method, parsed.params, parsed.meta, None, parsed.mirrored, emit, edge.trail())
+    try:
+        outcome = await _run(edge.handler, call, exchange)
+    finally:
+        if is_stream:
+            edge.streams.leave(principal.name, exchange)
+    if outcome is not None:
+        status, response = modern_client.respond(request.id, parsed.method, outcome, edge.server_info)
+        data = to_bytes(response)
+        if exchange.opened:
+            await exchange.close(event(data))
+        else:
+            await exchange.json(status, data)
+
+
+async def _run(handler: Handler, call: Call, exchange: Exchange) -> Outcome | None:
+    """The outcome; None when the client went away, which cancels (#sending-messages)."""
+    task = asyncio.current_task()
+    assert task is not None
+    if exchange.is_lost():
+        return None
+    exchange.on_lost(task.cancel)
+    exchange.arm()
+    try:
+        return await handler(call)
+    except asyncio.CancelledError:
+        if not exchange.is_lost():
+            raise
+        task.uncancel()
+        return None
+    finally:
+        exchange.on_lost(None)
+        exchange.disarm()

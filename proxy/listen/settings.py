@@ -1,0 +1,62 @@
+"""What a listener is told at start: limits, deadlines, names it answers to. Values only, cut from the config
+by whoever composes the program; times are seconds, sizes bytes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Bounds of one HTTP/1.1 connection, whatever is asked over it."""
+
+    headers: int = 16 * 1024
+    head_deadline: float = 10.0  # from the first byte (or the connect) to the end of the headers
+    request_deadline: float = 30.0  # the same, to the end of the body
+    idle: float = 75.0  # between two requests
+    stall: float = 30.0  # how long a peer may leave a full write buffer unread
+    write_buffer: int = 1024 * 1024
+    linger: float = 2.0  # how long a refused peer may go on talking, so that it can read why
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Which Host and Origin values are ours beside loopback: `host` or `host:port`, and whole origins."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_request: int = 4 * 1024 * 1024
+    max_depth: int = 64
+    max_batch: int = 50
+    streams: int = 100  # open GET and listen streams of one principal
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When an answer becomes a stream, and how a stream shows that it is alive."""
+
+    open_after: float = 10.0
+    keep_alive: float = 15.0
+    retry: int = 1000  # milliseconds that a client waits before it resumes
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    idle: float = 24 * 3600.0
+    total: int = 20_000
+    per_principal: int = 10_000
+    subscriptions: int = 1_000
+    kept_for: float = 300.0  # how long a finished stream can be resumed
+    kept_bytes: int = 64 * 1024 * 1024  # of all finished streams together
+    stream_bytes: int = 1024 * 1024  # of one stream, its response not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    path: str = "/mcp"
+    names: Names = Names()
+    limits: Limits = Limits()
+    pace: Pace = Pace()
+    sessions: SessionLimits = SessionLimits()

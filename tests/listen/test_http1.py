@@ -1,0 +1,124 @@
+"""One connection: deadlines that a drip of bytes does not move, bounds on what is held for a peer."""
+
+import json
+
+import anyio
+import pytest
+from listen_harness import Raw, call, modern, open_session, post, site, until
+
+from proxy.listen.settings import Wire
+
+QUICK = Wire(head_deadline=0.2, request_deadline=0.4, idle=0.2, stall=0.3, linger=0.1)
+
+
+async def drip(raw: Raw, data: bytes) -> None:
+    """One byte after the other, for ever slower than any deadline."""
+    try:
+        for at in range(len(data)):
+            raw.writer.write(data[at : at + 1])
+            await raw.writer.drain()
+            await anyio.sleep(0.02)
+    except ConnectionError:
+        pass
+
+
+async def test_a_silent_connection_is_closed() -> None:
+    async with site(wire=QUICK) as here:
+        raw = await here.raw(b"")
+        assert b"408" in await raw.closed()
+
+
+@pytest.mark.parametrize("noise", [b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 5000, b"\r\n" * 2500])
+async def test_a_header_drip_is_closed(noise: bytes) -> None:
+    async with site(wire=QUICK) as here, anyio.create_task_group() as tasks:
+        raw = await here.raw(b"")
+        tasks.start_soon(drip, raw, noise)
+        assert b"408" in await raw.closed()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_body_drip_is_closed_and_nothing_was_called() -> None:
+    async with site(wire=QUICK) as here, anyio.create_task_group() as tasks:
+        raw = await here.raw(post(b"", "Content-Length: 5000"))
+        tasks.start_soon(drip, raw, b"x" * 5000)
+        assert b"408" in await raw.closed()
+        tasks.cancel_scope.cancel()
+        assert here.handler.calls == []
+
+
+async def test_a_stalled_body_is_closed() -> None:
+    async with site(wire=QUICK) as here:
+        raw = await here.raw(post(b"{", "Content-Length: 50"))
+        status, headers, _ = await raw.answer()
+        assert (status, headers["connection"]) == (408, "close")
+
+
+@pytest.mark.parametrize("noise", [b"", b"\r\n"])
+async def test_an_idle_connection_is_closed(noise: bytes) -> None:
+    async with site(wire=QUICK) as here:
+        raw = await here.raw(post(b"{"))
+        assert (await raw.answer())[0] == 400
+        raw.writer.write(noise)
+        await raw.closed()
+
+
+async def test_a_request_in_pieces_is_whole() -> None:
+    headers, body = modern("tools/list")
+    data = post(body, *(f"{name}: {value}" for name, value in headers.items()))
+    async with site() as here:
+        raw = await here.raw(b"")
+        await drip(raw, data[:40])
+        raw.writer.write(data[40:])
+        assert (await raw.answer())[0] == 200
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with site() as here:
+        bodies = [modern("tools/call", name="echo", id=n) for n in range(5)]
+        raw = await here.raw(b"".join(post(body, *(f"{k}: {v}" for k, v in head.items())) for head, body in bodies))
+        for n in range(5):
+            status, _, body = await raw.answer()
+            assert (status, json.loads(body)["id"]) == (200, n)
+
+
+async def test_expect_continue_is_answered() -> None:
+    async with site() as here:
+        raw = await here.raw(post(b"", "Content-Length: 1", "Expect: 100-continue"))
+        assert (await raw.head())[0] == 100
+        raw.writer.write(b"{")
+        assert (await raw.answer())[0] == 400
+
+
+async def test_a_stream_that_nobody_reads_is_closed_and_its_call_cancelled() -> None:
+    headers, body = modern("tools/call", name="flood")
+    lines = (f"{name}: {value}" for name, value in headers.items())
+    async with site(wire=Wire(write_buffer=65536)) as here:
+        raw = await here.raw(post(body, *lines))
+        raw.pause()
+        await here.handler.ended.wait()
+        assert here.handler.cancelled == ["flood"]
+        assert here.server.connections == 0
+
+
+async def test_a_slow_reader_of_a_legacy_stream_loses_its_connection_and_not_its_call() -> None:
+    async with site(wire=Wire(write_buffer=65536)) as here, here.client() as client:
+        id = await open_session(client)
+        raw = await here.raw(post(call("flood"), f"Mcp-Session-Id: {id}"))
+        raw.pause()
+        await until(lambda: here.server.connections == 1)
+        session = here.listener.sessions.get(id, here.identity.identify(b"Bearer key-of-a", False, None))  # type: ignore[arg-type]
+        assert session is not None
+        await here.handler.ended.wait()
+        (answer,) = session.answers.values()
+        assert answer.log is not None and answer.log.bytes < 1_100_000
+
+
+async def test_a_large_answer_that_nobody_reads_is_dropped() -> None:
+    headers, body = modern("tools/call", name="big")
+    lines = (f"{name}: {value}" for name, value in headers.items())
+    async with site(wire=Wire(stall=0.2)) as here:
+        raw = await here.raw(b"")
+        raw.pause()
+        raw.writer.write(post(body, *lines))
+        await here.handler.ended.wait()
+        await until(lambda: not here.server.connections)

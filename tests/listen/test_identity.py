@@ -1,0 +1,62 @@
+"""Who a request is from: a way in that is not configured is closed."""
+
+from hashlib import sha256
+
+import pytest
+from listen_harness import ANYBODY, modern, site
+
+from proxy.listen.identity import Identity, IdentitySettings, Key, Principal
+
+KEY = Key("ci", sha256(b"secret").hexdigest(), ("role:ci",), "team", expires=100.0)
+LOOP = "127.0.0.1"
+
+
+def test_a_key_is_its_principal_until_it_expires() -> None:
+    now = [99.0]
+    identity = Identity(IdentitySettings(keys=(KEY,)), clock=lambda: now[0])
+    assert identity.identify(b"Bearer secret", False, LOOP) == Principal("key:ci", ("role:ci",), "team")
+    assert identity.identify(b"bearer   secret ", True, "10.0.0.1") is not None
+    assert identity.current() == {"key:ci"}
+    now[0] = 100.0
+    assert identity.identify(b"Bearer secret", False, LOOP) is None
+    assert identity.current() == frozenset()
+
+
+@pytest.mark.parametrize(
+    "given", [b"", b"Bearer", b"Bearer ", b"Basic secret", b"secret", b"Bearer Secret", b"\xff\xff"]
+)
+def test_everything_else_is_nobody(given: bytes) -> None:
+    assert Identity(IdentitySettings((KEY,), anonymous=())).identify(given, False, LOOP) is None
+
+
+def test_the_hash_is_no_key() -> None:
+    identity = Identity(IdentitySettings(keys=(KEY,)))
+    assert identity.identify(b"Bearer " + KEY.digest.encode(), False, LOOP) is None
+
+
+def test_anonymous_is_who_comes_straight_and_from_here_where_that_is_configured() -> None:
+    open_one, closed = Identity(IdentitySettings(anonymous=("role:x",))), Identity(IdentitySettings())
+    assert open_one.identify(None, False, LOOP) == Principal("anonymous", ("role:x",))
+    assert open_one.identify(None, True, LOOP) is None
+    assert open_one.identify(None, False, "192.168.1.1") is None
+    assert closed.identify(None, False, LOOP) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"forwarded": "for=1.1.1.1"}, {"x-forwarded-for": "1.1.1.1"}, {"x-forwarded-host": "a"},
+     {"authorization": "Bearer x"}, {"authorization": ""}],
+)  # fmt: skip
+async def test_who_came_through_a_proxy_or_with_a_credential_is_never_anonymous(header: dict[str, str]) -> None:
+    headers, body = modern("tools/list")
+    async with site(identity=ANYBODY) as here, here.client(None) as client:
+        assert (await client.post("/mcp", json=body, headers=headers)).status_code == 200
+        refused = await client.post("/mcp", json=body, headers={**headers, **header})
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert len(here.handler.calls) == 1
+
+
+async def test_two_credentials_are_none() -> None:
+    async with site() as here, here.client(None) as client:
+        twice = [("authorization", "Bearer key-of-a"), ("authorization", "Bearer key-of-a")]
+        assert (await client.post("/mcp", json={}, headers=twice)).status_code == 401
