@@ -1,0 +1,101 @@
+"""What a legacy session is told without asking: one internal `subscriptions/listen` call that follows its wishes.
+
+Modern clients say in one request what they want to hear; legacy ones get list changes unasked and add resources
+one by one (<= 2025-11-25 server/resources#subscriptions). Knows calls, no transport.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from proxy.call import Call, Client, Emit, Failure, Handler, Outcome, Result, Trail, not_found
+from proxy.era.revisions import LISTS
+from proxy.message import INVALID_PARAMS, Json, Notification
+
+MAX_SUBSCRIPTIONS: Final = 1_000
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+
+
+class _Listen:
+    """One listen call: `settled` once it was acknowledged or has ended, `honoured` what it promised."""
+
+    __slots__ = ("honoured", "scope", "settled")
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.settled = anyio.Event()
+        self.honoured: frozenset[str] = frozenset()
+
+
+class Listening:
+    def __init__(
+        self, handler: Handler, client: Client, trail: Callable[[], Trail], tell: Emit, group: TaskGroup
+    ) -> None:
+        """`tell` gets every notification but the acknowledgement; the call runs in `group`."""
+        self._handler, self._client, self._trail, self._tell, self._group = handler, client, trail, tell, group
+        self._current: _Listen | None = None
+        self._uris: frozenset[str] = frozenset()
+        self._lock = anyio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Listening({'on' if self._current else 'off'}, {len(self._uris)} resources)"
+
+    def start(self) -> None:
+        """Begins to listen for list changes, once."""
+        if self._current is None:
+            self._current = self._listen(self._uris)
+
+    def stop(self) -> None:
+        if self._current is not None:
+            self._current.scope.cancel()
+
+    async def subscribe(self, uri: object, wanted: bool) -> Outcome:
+        """One resource more or less. The call with the new union takes the place of the old one when it is
+        acknowledged, so that nothing is missed in between."""
+        if not isinstance(uri, str):
+            return Failure(INVALID_PARAMS, "uri must be a string")
+        async with self._lock:  # two at once would each lose the other's
+            union = self._uris | {uri} if wanted else self._uris - {uri}
+            if union == self._uris:
+                return Result({})
+            if len(union) > MAX_SUBSCRIPTIONS:
+                return Failure(INVALID_PARAMS, f"no more than {MAX_SUBSCRIPTIONS} subscriptions")
+            return await self._change(union, uri if wanted else None)
+
+    async def _change(self, union: frozenset[str], added: str | None) -> Outcome:
+        new = self._listen(union)
+        kept = False
+        try:
+            await new.settled.wait()
+            kept = added is None or added in new.honoured
+        finally:
+            if not kept:
+                new.scope.cancel()
+        if not kept:
+            return not_found("resources/read", {"uri": added})
+        self.stop()
+        self._current, self._uris = new, union
+        return Result({})
+
+    def _listen(self, uris: frozenset[str]) -> _Listen:
+        listen = _Listen()
+        self._group.start_soon(self._run, listen, uris)
+        return listen
+
+    async def _run(self, listen: _Listen, uris: frozenset[str]) -> None:
+        async def emit(note: Notification) -> None:
+            if note.method == ACKNOWLEDGED:
+                listen.honoured = frozenset(note.params.get("notifications", {}).get("resourceSubscriptions", ()))
+                listen.settled.set()
+            elif not listen.scope.cancel_called:
+                await self._tell(note)
+
+        wanted: Json = {entry.filter: True for entry in LISTS.values()}
+        if uris:
+            wanted["resourceSubscriptions"] = sorted(uris)
+        params: Json = {"notifications": wanted}
+        with listen.scope:
+            await self._handler(Call(self._client, "subscriptions/listen", params, emit=emit, trail=self._trail()))
+        listen.settled.set()

@@ -1,0 +1,386 @@
+"""MCP on a pair of byte streams, as on stdin and stdout: one client, both eras, one message a line.
+
+The era is decided per request: a body with the modern `_meta` is served by itself, `initialize` opens the one
+legacy session that a pipe can have, and everything after it without `_meta` belongs to that session. Knows
+calls and edges; no server, no policy. Pages: 2026-07-28 basic/transports/stdio, 2025-11-25 basic/transports#stdio.
+"""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from proxy.call import Call, Client, Failure, Handler, Outcome, Result, Trail, refuse
+from proxy.era import legacy_client, modern_client
+from proxy.era.revisions import LOG_LEVELS, NEWEST_LEGACY, REVISIONS
+from proxy.listen.listening import Listening
+from proxy.listen.pipes import Output, Reader, Writer, lines
+from proxy.message import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    Json,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+    decode,
+    is_id,
+    read,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_LINE: Final = 4 * 1024 * 1024
+MAX_OPEN: Final = 1_000  # requests in flight
+GRACE: Final = 2.0  # seconds that open calls have after EOF
+# A slow reader may miss these, and must not make a server's connection wait.
+_LOSSY: Final = frozenset({"notifications/progress", "notifications/message"})
+_SUBSCRIBE: Final = ("resources/subscribe", "resources/unsubscribe")
+
+
+def new_trail() -> Trail:
+    return Trail(secrets.token_hex(16))
+
+
+async def serve(
+    handler: Handler,
+    *,
+    reader: Reader,
+    writer: Writer,
+    client: Client,
+    server_info: Json,
+    on_session_end: Callable[[str], None],
+    trail: Callable[[], Trail] = new_trail,
+    max_line: int = MAX_LINE,
+    max_depth: int = 64,
+    max_batch: int = 50,
+    grace: float = GRACE,
+) -> None:
+    """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles
+    and owner count; `on_session_end` gets the id of the legacy session, if there was one."""
+    conversation: _Conversation | None = None
+    try:
+        async with anyio.create_task_group() as group:
+            output = Output(writer, group.cancel_scope.cancel)
+            settings = _Settings(handler, client, server_info, on_session_end, trail, max_depth, max_batch)
+            conversation = _Conversation(settings, output, group)
+            async for line in lines(reader, max_line):
+                await conversation.take(line)
+            conversation.wind_up()
+            group.cancel_scope.deadline = anyio.current_time() + grace
+    finally:
+        if conversation is not None:
+            conversation.end_session()
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    handler: Handler
+    client: Client
+    server_info: Json
+    on_session_end: Callable[[str], None]
+    trail: Callable[[], Trail]
+    max_depth: int
+    max_batch: int
+
+
+@dataclass(slots=True)
+class _Session:
+    """The legacy session of this pipe; its life is that of the pipe (2025-11-25 basic/lifecycle)."""
+
+    client: Client
+    listening: Listening
+    level: str | None = None
+
+    @property
+    def revision(self) -> str:
+        return self.client.revision
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One request in flight. After `over` nothing more is said about it."""
+
+    id: RequestId
+    method: str
+    work: Callable[["_Job"], Awaitable[Response]]
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    over: bool = False
+
+    @property
+    def may_be_cancelled(self) -> bool:
+        return self.method != "initialize"  # basic/utilities/cancellation, every legacy revision: MUST NOT
+
+
+def _error(code: int, text: str, id: RequestId | None = None) -> Response:
+    return Response(id, error={"code": code, "message": text})
+
+
+class _Conversation:
+    def __init__(self, settings: _Settings, output: Output, group: TaskGroup) -> None:
+        self._settings, self._output, self._group = settings, output, group
+        self._jobs: set[_Job] = set()
+        self.session: _Session | None = None
+
+    def __repr__(self) -> str:
+        return f"_Conversation({len(self._jobs)} open, {self.session and self.session.revision}, {self._output})"
+
+    # ------------------------------------------------------------ lines in
+
+    async def take(self, line: bytes | None) -> None:
+        """One line. Whatever is wrong with it is answered; the next one is read as if nothing had been."""
+        if line is None:
+            await self._output.send(_error(INVALID_REQUEST, "message too long"))
+        elif line.strip():
+            await self._take_value(line)
+
+    async def _take_value(self, line: bytes) -> None:
+        try:
+            value = decode(line, self._settings.max_depth)
+            message = None if isinstance(value, list) else read(value)
+        except Malformed as error:
+            # The id is left out where it could not be read (basic/index#responses).
+            await self._output.send(_error(error.code, error.text, error.id))
+            return
+        if message is None:
+            await self._take_batch(value)
+        else:
+            job = self._begin(message)
+            if isinstance(job, _Job):
+                self._group.start_soon(self._serve, job)
+            elif job is not None:
+                await self._output.send(job)
+
+    async def _take_batch(self, values: list[Any]) -> None:
+        """Arrays exist in 2025-03-26 alone (2025-03-26 basic/index#batching, 2025-06-18 changelog)."""
+        if self.session is None or not REVISIONS[self.session.revision].batches:
+            await self._output.send(_error(INVALID_REQUEST, "batches are not part of this revision"))
+        elif not 0 < len(values) <= self._settings.max_batch:
+            await self._output.send(_error(INVALID_REQUEST, f"a batch has 1 to {self._settings.max_batch} messages"))
+        else:
+            begun = [self._begin_in_batch(value) for value in values]
+            self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None])
+
+    def _begin_in_batch(self, value: Any) -> _Job | Response | None:
+        try:
+            message = read(value)
+        except Malformed as error:
+            return _error(error.code, error.text, error.id)
+        # 2025-03-26 basic/lifecycle: initialize MUST NOT be part of a batch
+        if isinstance(message, Request) and (message.method == "initialize" or modern_client.is_modern(message)):
+            return _error(INVALID_REQUEST, "this request cannot be part of a batch", message.id)
+        return self._begin(message)
+
+    # ------------------------------------------------------------ what a message starts (decided at once, in order)
+
+    def _begin(self, message: Message) -> _Job | Response | None:
+        """A job to run, an answer that needs none, or nothing. From here on a cancellation finds the job."""
+        if isinstance(message, Request):
+            begun = self._begin_request(message)
+            if isinstance(begun, _Job):
+                self._jobs.add(begun)
+            return begun
+        if isinstance(message, Notification):
+            self._notice(message)
+        else:  # Sluice asks nothing over a pipe
+            log.debug("a response that nobody waits for")
+        return None
+
+    def _begin_request(self, request: Request) -> _Job | Response:
+        if modern_client.is_modern(request):
+            return self._begin_modern(request)
+        if request.method == "initialize":
+            return self._begin_session(request)
+        if self.session is not None:
+            return self._begin_legacy(request, self.session)
+        if request.method == "ping":  # the one request that a legacy client may send first
+            return Response(request.id, {})
+        return self._begin_modern(request)  # which says what is missing
+
+    def _notice(self, note: Notification) -> None:
+        if note.method == "notifications/cancelled":
+            self._cancel(note.params.get("requestId"))
+        elif note.method == "notifications/initialized" and self.session is not None:
+            self.session.listening.start()
+
+    def _cancel(self, id: object) -> None:
+        """Every request with that id that is in flight: who uses an id twice cannot mean one of them."""
+        if is_id(id):
+            for job in self._jobs:
+                if job.id == id and job.may_be_cancelled:
+                    job.scope.cancel()
+
+    # ------------------------------------------------------------ modern
+
+    def _begin_modern(self, request: Request) -> _Job | Response:
+        parsed = modern_client.parse(request, None)
+        if isinstance(parsed, modern_client.Rejection):
+            return parsed.response
+        render = partial(self._render_modern, request.id, parsed.method)
+        if len(self._jobs) >= MAX_OPEN:
+            return render(_too_many(parsed.method))
+        client = _described(self._settings.client, parsed)
+        show = partial(modern_client.notification, method=parsed.method, id=request.id)
+        return _Job(request.id, parsed.method, partial(self._call, client, parsed, show, render))
+
+    def _render_modern(self, id: RequestId, method: str, outcome: Outcome) -> Response:
+        return modern_client.respond(id, method, outcome, self._settings.server_info)[1]
+
+    # ------------------------------------------------------------ legacy
+
+    def _begin_session(self, request: Request) -> _Job | Response:
+        if self.session is not None:
+            return _error(INVALID_REQUEST, "this session is initialized already", request.id)
+        handshake = legacy_client.initialize(request.params)
+        if isinstance(handshake, Failure):
+            return legacy_client.respond(request.id, request.method, handshake, NEWEST_LEGACY)
+        described = _described(self._settings.client, handshake)
+        client = replace(described, session=f"stdio-{secrets.token_urlsafe(24)}")
+        tell = partial(self._tell, None, partial(legacy_client.notification, revision=client.revision))
+        listening = Listening(self._handle, client, self._settings.trail, tell, self._group)
+        self.session = _Session(client, listening)
+        return _Job(request.id, request.method, partial(self._initialize, handshake, client))
+
+    async def _initialize(self, handshake: legacy_client.Handshake, client: Client, job: _Job) -> Response:
+        discovered = await self._handle(Call(client, "server/discover", {}, trail=self._settings.trail()))
+        outcome = legacy_client.initialize_result(handshake, discovered, self._settings.server_info)
+        if not isinstance(outcome, Result):
+            self.end_session()  # so that the client can try again
+        return legacy_client.respond(job.id, job.method, outcome, client.revision)
+
+    def _begin_legacy(self, request: Request, session: _Session) -> _Job | Response:
+        if len(self._jobs) >= MAX_OPEN:
+            return legacy_client.respond(request.id, request.method, _too_many(request.method), session.revision)
+        if request.method == "logging/setLevel":
+            return legacy_client.respond(request.id, request.method, _set_level(session, request), session.revision)
+        if request.method in _SUBSCRIBE:
+            return _Job(request.id, request.method, partial(_subscribe, session, request))
+        parsed = legacy_client.parse(request, session.revision, session.level)
+        if not isinstance(parsed, modern_client.Parsed):
+            return legacy_client.respond(request.id, request.method, parsed, session.revision)
+        show = partial(legacy_client.notification, revision=session.revision)
+        render = partial(legacy_client.respond, request.id, parsed.method, revision=session.revision)
+        return _Job(request.id, parsed.method, partial(self._call, session.client, parsed, show, render))
+
+    # ------------------------------------------------------------ acting
+
+    async def _serve(self, job: _Job) -> None:
+        try:
+            response = await self._run(job)
+            if response is not None:
+                await self._output.send(response)
+        finally:
+            self._jobs.discard(job)  # only now: a client that does not read has its requests in flight
+
+    async def _serve_batch(self, begun: list[_Job | Response]) -> None:
+        """The answers of one batch, together (2025-03-26 basic/index#batching); none if nothing was asked."""
+        responses = [entry for entry in begun if isinstance(entry, Response)]
+        jobs = [entry for entry in begun if isinstance(entry, _Job)]
+
+        async def run(job: _Job) -> None:
+            response = await self._run(job)
+            if response is not None:
+                responses.append(response)
+
+        try:
+            async with anyio.create_task_group() as group:
+                for job in jobs:
+                    group.start_soon(run, job)
+            if responses:
+                await self._output.send_batch(responses)
+        finally:
+            self._jobs.difference_update(jobs)
+
+    async def _run(self, job: _Job) -> Response | None:
+        """The response, None for a cancelled request: nothing more is said about it (basic/patterns/cancellation)."""
+        response: Response | None = None
+        with job.scope:
+            try:
+                response = await job.work(job)
+            except Exception:  # a listener's request: it fails alone
+                log.exception("request failed: %s", job.method)
+                response = _error(INTERNAL_ERROR, "Internal error", job.id)
+        job.over = True
+        return None if job.scope.cancel_called else response
+
+    async def _handle(self, call: Call) -> Outcome:
+        try:
+            return await self._settings.handler(call)
+        except Exception:  # a listener's request: it fails alone
+            log.exception("call failed: %s", call.method)
+            return Failure(INTERNAL_ERROR, "Internal error")
+
+    async def _call(
+        self,
+        client: Client,
+        parsed: modern_client.Parsed,
+        show: Callable[[Notification], Notification | None],
+        render: Callable[[Outcome], Response],
+        job: _Job,
+    ) -> Response:
+        emit, trail = partial(self._tell, job, show), self._settings.trail()
+        return render(
+            await self._handle(Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=trail))
+        )
+
+    async def _tell(
+        self, job: _Job | None, show: Callable[[Notification], Notification | None], note: Notification
+    ) -> None:
+        """A notification of a request in flight, or of the session."""
+        if (job is not None and (job.over or job.scope.cancel_called)) or (
+            self._output.congested and note.method in _LOSSY
+        ):
+            return
+        shown = show(note)
+        if shown is not None:
+            await self._output.send(shown)
+
+    # ------------------------------------------------------------ the end
+
+    def end_session(self) -> None:
+        session, self.session = self.session, None
+        if session is not None:
+            session.listening.stop()
+            self._settings.on_session_end(session.client.session or "")
+
+    def wind_up(self) -> None:
+        """No more lines come. What would never end by itself ends now."""
+        if self.session is not None:
+            self.session.listening.stop()
+        for job in self._jobs:
+            if job.method == "subscriptions/listen":
+                job.scope.cancel()
+
+
+def _described(client: Client, said: modern_client.Parsed | legacy_client.Handshake) -> Client:
+    """Who it is, as we know it, and what it can, as it says."""
+    return replace(
+        client, revision=said.revision, info=said.info, capabilities=said.capabilities,
+        capability_key=said.capability_key, session=None,
+    )  # fmt: skip
+
+
+def _too_many(method: str) -> Outcome:
+    return refuse(method, "rate_limited", f"More than {MAX_OPEN} requests are in flight; wait for answers.")
+
+
+def _set_level(session: _Session, request: Request) -> Outcome:
+    level = request.params.get("level")
+    if level not in LOG_LEVELS:
+        return Failure(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
+    session.level = level
+    return Result({})
+
+
+async def _subscribe(session: _Session, request: Request, job: _Job) -> Response:
+    outcome = await session.listening.subscribe(request.params.get("uri"), request.method == _SUBSCRIBE[0])
+    # Not found is said as for a read: <= 2025-11-25 server/resources#error-handling
+    return legacy_client.respond(job.id, "resources/read", outcome, session.revision)
