@@ -1,0 +1,69 @@
+"""The command `sluice`: one file per group of commands, each a thin shell around the package.
+
+This file puts the commands together and is the last resort for errors: a bad config is answered with its
+findings, anything unforeseen with a trace.
+"""
+
+import traceback
+from typing import Annotated
+
+import typer
+
+from proxy import __version__
+from proxy.cli.admin import servers, tools
+from proxy.cli.check import check, schema
+from proxy.cli.init import init
+from proxy.cli.keys import new
+from proxy.cli.run import demo_, serve, stdio
+from proxy.cli.talk import Code, say, tell
+from proxy.config import ConfigError
+
+app = typer.Typer(
+    name="sluice",
+    help="One MCP server in front of many.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+keys_app = typer.Typer(help="Keys of clients.", no_args_is_help=True)
+config_app = typer.Typer(help="The format of the config file.", no_args_is_help=True)
+keys_app.command("new")(new)
+config_app.command("schema")(schema)
+
+app.command("init")(init)
+app.command("serve")(serve)
+app.command("stdio")(stdio)
+app.command("demo")(demo_)
+app.command("check")(check)
+app.command("servers")(servers)
+app.command("tools")(tools)
+app.add_typer(keys_app, name="keys")
+app.add_typer(config_app, name="config")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        tell(f"sluice {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """One MCP server in front of many."""
+
+
+def main() -> None:
+    """Runs the command line. Every way out has its exit code."""
+    try:
+        app()
+    except ConfigError as error:
+        for finding in error.findings:
+            say(str(finding))
+        raise SystemExit(Code.CONFIG) from None
+    except Exception:  # noqa: BLE001 - the last resort, said to the person
+        say(f"internal error; please report this with what you did:\n{traceback.format_exc()}")
+        raise SystemExit(Code.INTERNAL) from None

@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from proxy.config import rules
 from proxy.config.explain import explain
 from proxy.config.finding import ConfigError, Finding, Problem
 from proxy.config.models import (
@@ -36,15 +35,16 @@ from proxy.config.models import (
     Telemetry,
     Tools,
 )
-from proxy.config.names import RESERVED, is_server_key
+from proxy.config.names import RESERVED, is_key_name, is_server_key
+from proxy.config.rules import broken_rules
 from proxy.config.source import Source, parse, read
 from proxy.config.units import Address
 
 __all__ = [
     "RESERVED", "Address", "AnonymousClient", "AnyServer", "Checked", "Clients", "Config", "ConfigError", "Finding",
     "HttpServer", "Key", "Limits", "Listen", "LocalClient", "Log", "Names", "Policy", "Server", "State",
-    "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "is_server_key", "load", "make",
-    "places", "schema",
+    "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "is_key_name", "is_server_key", "load",
+    "make", "places", "schema",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
@@ -128,7 +128,7 @@ def _checked(source: Source) -> Checked:
     config, problems = _validate(value, source.base)
     rest = config or _validate(_without(value, problems), source.base)[0]
     if rest is not None:
-        problems += rules.check(rest)
+        problems += broken_rules(rest)
     said = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
     located = [finding for problem in problems if _at(finding := source.locate(problem)) not in said]
     findings = sorted(source.findings + located, key=_at)

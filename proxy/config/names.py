@@ -30,6 +30,10 @@ def is_server_key(text: str) -> bool:
     return _SERVER_KEY.fullmatch(text) is not None and text != RESERVED
 
 
+def is_key_name(text: str) -> bool:
+    return _KEY_NAME.fullmatch(text) is not None
+
+
 def _server_key(value: str) -> str:
     if value == RESERVED:
         raise problem("reserved-name", f'"{RESERVED}" is reserved')

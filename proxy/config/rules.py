@@ -9,7 +9,7 @@ from proxy.config.models import Config, HttpServer
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-def check(config: Config) -> list[Problem]:
+def broken_rules(config: Config) -> list[Problem]:
     return [problem for rule in RULES for problem in rule(config)]
 
 

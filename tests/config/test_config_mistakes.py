@@ -106,7 +106,7 @@ MISTAKES = {
     "a tag": ("servers: {a: {command: §!!python/name:os.system x}}", ["tag YAML tags are not part"]),
     "a core tag": ("servers: {a: {command: §!!str x}}", ["tag YAML tags are not part"]),
     "an anchor and its alias": (
-        "servers:\n  a: §&a {command: x}\n  §b: §*a",
+        "servers:\n  a: §&a {command: x}\n  b: §*a",
         ["anchor", "anchor anchors and aliases are not part"],
     ),
     "a key that is no text": ("servers: {a: {command: x}, §[b]: {command: x}}", ["bad-key a key is text"]),

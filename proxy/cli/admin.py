@@ -1,0 +1,109 @@
+"""`servers` and `tools`: what a running Sluice says at its admin port."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import httpx
+import typer
+
+from proxy import config
+from proxy.cli.talk import AsJson, Code, ConfigFile, load, stop, table, tell, tell_json
+
+TIMEOUT: Final = 10.0
+WIDTH: Final = 60  # of a column
+TOKEN_FILE: Final = "operator.token"
+
+AdminKey = Annotated[
+    str | None,
+    typer.Option("--key", envvar="SLUICE_KEY", help="A client key; else the operator token in state.dir.",
+                 show_default=False),
+]  # fmt: skip
+
+
+def servers(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """Show the servers behind a running Sluice and their health."""
+    _show(_get(config_file, key, "servers", {}), "servers", as_json)
+
+
+def tools(
+    config_file: ConfigFile = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", metavar="ID", help="As this client sees them; NAME means key:NAME.")
+    ] = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the merged tools of a running Sluice."""
+    _show(_get(config_file, key, "tools", {"as": _principal(as_)} if as_ else {}), "tools", as_json)
+
+
+def _principal(id: str) -> str:
+    return id if ":" in id or id in ("local", "anonymous") else f"key:{id}"
+
+
+def _show(body: Any, what: str, as_json: bool) -> None:
+    """A table of what is plain text or a number; everything is in the JSON."""
+    if as_json:
+        tell_json(body)
+        return
+    rows: list[dict[str, Any]] = body.get(what, [])
+    columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
+    if rows:
+        tell(table([[name.upper() for name in columns], *([_cell(row.get(name)) for name in columns] for row in rows)]))
+
+
+def _is_short(cell: Any) -> bool:
+    return isinstance(cell, str | int | float)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = str(value) if _is_short(value) else "-"
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+
+
+def _get(config_file: Path | None, key: str | None, what: str, params: Mapping[str, str]) -> Any:
+    """One GET at the admin port, or the exit code that says why not."""
+    loaded = load(config_file, quietly=True)
+    address = _reachable(loaded.listen.admin)
+    headers = {"Authorization": f"Bearer {key or _operator_token(loaded, address)}"}
+    try:
+        # trust_env: a proxy from the environment must never see the token
+        with httpx.Client(trust_env=False, timeout=TIMEOUT) as client:
+            response = client.get(f"http://{address}/api/v1/{what}", params=params, headers=headers)
+            return _body(response, address)
+    except (httpx.HTTPError, ValueError) as error:
+        reason = f"no Sluice answers at {address} (listen.admin): {type(error).__name__}"
+        stop(Code.UNREACHABLE, reason, "start it with `sluice serve`")
+
+
+def _body(response: httpx.Response, address: config.Address) -> Any:
+    if response.status_code in (401, 403):
+        stop(Code.AUTH, f"the admin port at {address} refuses this credential ({response.status_code})")
+    if response.status_code == 404:
+        stop(Code.NEGATIVE, "not found")
+    if response.status_code != 200:
+        stop(Code.UNREACHABLE, f"the admin port at {address} answers {response.status_code}")
+    return response.json()
+
+
+def _reachable(address: config.Address) -> config.Address:
+    """Where a listener on every address is reached from this machine."""
+    if address.host in ("0.0.0.0", "::"):
+        return config.Address("::1" if ":" in address.host else "127.0.0.1", address.port)
+    return address
+
+
+def _operator_token(loaded: config.Config, address: config.Address) -> str:
+    """The token of the running Sluice: made at its start, readable for its own user, good from loopback."""
+    if not address.is_loopback:
+        stop(Code.AUTH, "the operator token is for loopback only; give a key with --key or $SLUICE_KEY")
+    path = loaded.state.dir / TOKEN_FILE
+    try:
+        return path.read_text("ascii").strip()
+    except FileNotFoundError:
+        stop(Code.UNREACHABLE, f"no Sluice runs on this state directory: there is no {path}", "start it: sluice serve")
+    except (OSError, UnicodeDecodeError):
+        stop(Code.AUTH, f"cannot read the operator token {path}; give a key with --key or $SLUICE_KEY")

@@ -1,0 +1,58 @@
+"""`serve`, `stdio` and `demo`: the commands that run Sluice. Everything they do is in `app` and `demo`."""
+
+import errno
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import anyio
+import typer
+
+from proxy import app, config, demo
+from proxy.cli.talk import Code, ConfigFile, load, say, stop
+
+T = TypeVar("T")
+
+_NO_LISTENER: Final = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+
+
+def serve(config_file: ConfigFile = None) -> None:
+    """Serve clients over HTTP, and the admin port beside it."""
+    loaded = load(config_file)
+    try:
+        _run(partial(app.serve, loaded, announce=say))
+    except OSError as error:
+        if error.errno not in _NO_LISTENER:
+            raise
+        listen = loaded.listen
+        hint = f"listen.mcp is {listen.mcp}, listen.admin is {listen.admin}: stop what listens there, or change them"
+        stop(Code.CONFIG, f"cannot listen: {error.strerror}", hint)
+
+
+def stdio(
+    config_file: ConfigFile = None,
+    url: Annotated[str | None, typer.Option(help="Bridge to a Sluice that runs elsewhere.")] = None,
+    key: Annotated[str | None, typer.Option(help="Our key there.", envvar="SLUICE_KEY")] = None,
+) -> None:
+    """Serve one client on stdin and stdout; stdout carries MCP only."""
+    loaded = _bridge(url, key) if url else load(config_file, quietly=True)
+    _run(partial(app.serve_stdio, loaded))
+
+
+def demo_(once: Annotated[bool, typer.Option("--once", help="Code when everything was shown.")] = False) -> None:
+    """Show Sluice in front of real servers."""
+    raise typer.Exit(_run(partial(demo.run, once, say)))
+
+
+def _bridge(url: str, key: str | None) -> config.Config:
+    """Transparent mode with one server: the other Sluice."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    server: dict[str, Any] = {"url": url, "prefix": "", "unlisted": "forward", "headers": headers}
+    return config.make({"policy": {"use": "open"}, "servers": {"remote": server}}, Path())
+
+
+def _run(main: Callable[[], Awaitable[T]]) -> T:
+    """The one event loop of a command. uvloop is not made for Windows."""
+    return anyio.run(main, backend_options={"use_uvloop": sys.platform != "win32"})

@@ -1,0 +1,112 @@
+"""The text of a new config file. Pure: servers in, YAML out; comments say what every key is for."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+HEAD: Final = """\
+# Sluice: one MCP server in front of many.   Check this file: sluice check
+# Values may hold ${env:NAME}, ${env:NAME:-default} and ${file:path}. Paths are relative to this file.
+version: 1
+
+# !!! `use: open` lets every client that gets in use EVERY tool of EVERY server, except those under tools.deny.
+# !!! It is for development on your own machine, and is refused on an address that others can reach.
+policy:
+  use: open
+  # on_deny: hide          # a refused tool looks unknown; `explain` says which rule refused it
+
+"""
+
+EXAMPLE: Final = """\
+# The servers behind Sluice. Their tools are called PREFIX__NAME; the prefix is the key unless set.
+servers:
+  # files:                                    # a server that Sluice starts
+  #   command: npx
+  #   args: [-y, "@modelcontextprotocol/server-filesystem", /srv/files]
+  #   env: {API_TOKEN: "${env:API_TOKEN}"}    # beside PATH, HOME and a few more; nothing else is passed on
+  #   cwd: .
+  #   # For a server that runs elsewhere, in place of the four keys above:
+  #   #   url: https://mcp.example.com/mcp
+  #   #   headers: {Authorization: "Bearer ${env:EXAMPLE_TOKEN}"}
+  #   #   ca: company-ca.pem                  # trusted instead of the system's authorities
+  #   #   transport: auto                     # auto | http
+  #   tools: {allow: ["*"], deny: ["delete_*"]}   # globs over the server's own names
+  #   enabled: true
+  #   prefix: files                           # "" for a single server: nothing is renamed
+  #   uris: prefix                            # prefix | plain: how resource URIs are shown
+  #   sharing: session                        # session | client | shared: who shares a connection
+  #   era: auto                               # auto | legacy | modern: how the server is spoken to
+  #   lazy: false                             # true: reached at its first use
+  #   required: false                         # true: /readyz fails while it is down
+  #   timeout: 60s                            # without an answer or progress
+  #   max_time: 1h                            # whatever the progress
+  #   concurrency: 8                          # open calls at once
+  #   unlisted: refuse                        # forward (with prefix "" only): relay names it did not list
+
+"""
+
+REST: Final = """\
+# What follows are the defaults.
+
+# clients:
+#   local: {roles: ["role:owner"]}            # the client of `sluice stdio`
+#   anonymous: {roles: []}                    # HTTP clients without a key; closed unless this line is there
+#   keys:                                     # HTTP clients with a key: sluice keys new NAME
+#     laptop: {hash: "sha256:...", roles: [], owner: me, expires: 2030-01-31}
+
+# listen:
+#   mcp: 127.0.0.1:7410                       # clients: http://127.0.0.1:7410/mcp
+#   admin: 127.0.0.1:7411                     # /livez /readyz /metrics /api/v1/
+#   allowed_hosts: []                         # other names that we are reached by
+#   allowed_origins: []                       # web pages that may call us
+
+# limits:
+#   max_request: 4MiB
+#   max_result: 8MiB
+#   max_depth: 64                             # nesting of JSON
+#   max_batch: 50                             # messages in a JSON array
+#   headers: 16KiB
+#   streams: 100                              # open streams of a client
+#   page: 1000                                # items in a page of a list
+
+# names: {max: 50}                            # longest public name
+# state: {dir: ~/.local/state/sluice}         # keys, the operator token, last known lists
+# telemetry: {metrics: true}
+# log: {level: info, format: auto}            # debug | info | warning | error; auto | json | text
+# drain: 30s                                  # how long open calls may take at the end
+"""
+
+# What JSON may hold and YAML does not, or reads as a line break (YAML 1.2.2, 5.1 and 5.4)
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_WORDS_OF_YAML: Final = frozenset({"null", "true", "false"})
+
+
+def new_file(servers: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """A config file with these servers, or with one that is commented out."""
+    if not servers:
+        return HEAD + EXAMPLE + REST
+    lines = [line for key, server in servers.items() for line in (f"  {key}:", *_section(server), "")]
+    return HEAD + "\n".join(["servers:", *lines, ""]) + REST
+
+
+def _section(server: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in server.items():
+        if isinstance(value, dict):
+            yield f"    {name}:"
+            yield from (f"      {_scalar(key)}: {_flow(item)}" for key, item in value.items())
+        else:
+            yield f"    {name}: {_flow(value)}"
+
+
+def _flow(value: Any) -> str:
+    return f"[{', '.join(map(_scalar, value))}]" if isinstance(value, list) else _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    """Plain where nothing can be read into it, else quoted as in JSON, which YAML reads alike."""
+    if isinstance(value, str) and _SIMPLE.fullmatch(value) and value.lower() not in _WORDS_OF_YAML:
+        return value
+    text = json.dumps(value, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -1,0 +1,329 @@
+"""`init --from`: what every desktop client writes, and what becomes of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy import config
+from proxy.cli import desktop, template, variables
+
+# client -> (its file, our servers, what is said)
+CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "Claude Desktop": (
+        """{"mcpServers": {
+          "GitHub": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-github"],
+                     "env": {"GITHUB_PERSONAL_ACCESS_TOKEN": "ghp_0123456789abcdef0123"}},
+          "files": {"command": "/usr/bin/mcp-files", "args": ["/srv", 8080]}}}""",
+        {
+            "github": {
+                "command": "npx",
+                "args": ["-y", "@modelcontextprotocol/server-github"],
+                "env": {"GITHUB_PERSONAL_ACCESS_TOKEN": "ghp_0123456789abcdef0123"},
+            },
+            "files": {"command": "/usr/bin/mcp-files", "args": ["/srv", "8080"]},
+        },
+        [
+            "GitHub: env.GITHUB_PERSONAL_ACCESS_TOKEN holds a secret in plain text; "
+            "put it into a variable and write ${env:NAME}",
+            "GitHub: is called github here",
+        ],
+    ),
+    "Claude Code": (
+        """{"numStartups": 3, "projects": {"/p": {"mcpServers": {"x": {"command": "x"}}}}, "mcpServers": {
+          "linear": {"type": "http", "url": "https://mcp.linear.app/mcp", "oauth": {"clientId": "x"},
+                     "headers": {"Authorization": "Bearer ${LINEAR_TOKEN}", "X-Team": "${TEAM:-core}"}},
+          "asana": {"type": "sse", "url": "https://mcp.asana.com/events"},
+          "slow": {"type": "stdio", "command": "slow", "args": [], "env": {}, "timeout": 120000}}}""",
+        {
+            "linear": {
+                "url": "https://mcp.linear.app/mcp",
+                "headers": {"Authorization": "Bearer ${env:LINEAR_TOKEN}", "X-Team": "${env:TEAM:-core}"},
+            },
+            "slow": {"command": "slow", "timeout": "120000ms"},
+        },
+        [
+            "the servers of single projects are left out; import those from their own .mcp.json",
+            "linear: oauth is not carried over: there is no interactive login in this version; set a header",
+            "asana: left out, the legacy HTTP+SSE transport is not supported in this version",
+        ],
+    ),
+    "Cursor": (
+        """{"mcpServers": {
+          "notes": {"command": "${userHome}/bin/notes", "args": ["--root", "${workspaceFolder}"], "envFile": ".env",
+                    "env": {"KEY": "${env:NOTES_KEY}"}},
+          "web": {"url": "http://localhost:3000/mcp", "auth": {"CLIENT_ID": "x"}}}}""",
+        {
+            "notes": {
+                "command": "${env:HOME}/bin/notes",
+                "args": ["--root", "${env:WORKSPACEFOLDER}"],
+                "env": {"KEY": "${env:NOTES_KEY}"},
+            },
+            "web": {"url": "http://localhost:3000/mcp"},
+        },
+        [
+            "notes: ${workspaceFolder} is asked or known by the client alone; set the variable WORKSPACEFOLDER instead",
+            "notes: envFile is not carried over: put its variables into env",
+            "web: auth is not carried over: there is no interactive login in this version; set a header",
+        ],
+    ),
+    "VS Code": (
+        """{
+          // asked once
+          "inputs": [{"type": "promptString", "id": "perplexity-key", "description": "Key", "password": true}],
+          "servers": {
+            "perplexity": {"type": "stdio", "command": "npx", "args": ["-y", "server-perplexity-ask", ],
+                           "env": {"PERPLEXITY_API_KEY": "${input:perplexity-key}"}, /* mine */ "dev": {"watch": "x"}},
+            "socket": {"type": "http", "url": "unix:///tmp/x.sock"},
+            "docs": {"type": "http", "url": "https://docs.acme.com/mcp // not a comment", "gallery": true},
+          },
+        }""",
+        {
+            "perplexity": {
+                "command": "npx",
+                "args": ["-y", "server-perplexity-ask"],
+                "env": {"PERPLEXITY_API_KEY": "${env:PERPLEXITY_KEY}"},
+            },
+            "docs": {"url": "https://docs.acme.com/mcp // not a comment"},
+        },
+        [
+            "perplexity: ${input:perplexity-key} is asked or known by the client alone; "
+            "set the variable PERPLEXITY_KEY instead",
+            "perplexity: not carried over: dev",
+            "socket: left out, its URL is neither http nor https",
+        ],
+    ),
+    "Windsurf": (
+        """{"mcpServers": {
+          "sentry": {"serverUrl": "https://mcp.sentry.dev/mcp", "headers": {"Authorization": "Bearer ${file:/run/t}"}},
+          "old": {"serverUrl": "https://old.acme.com/sse"},
+          "off": {"command": "x", "disabled": true, "disabledTools": ["drop"]}}}""",
+        {
+            "sentry": {"url": "https://mcp.sentry.dev/mcp", "headers": {"Authorization": "Bearer ${file:/run/t}"}},
+            "off": {"command": "x", "enabled": False, "tools": {"deny": ["drop"]}},
+        },
+        ["old: left out, the legacy HTTP+SSE transport is not supported in this version"],
+    ),
+    "Zed": (
+        """{"theme": "One", "context_servers": {
+          "new": {"source": "custom", "enabled": false, "command": "a", "args": ["b"], "env": {}},
+          "nested": {"command": {"path": "c", "args": ["d"], "env": {"E": "f"}}, "settings": {}},
+          "extension": {"source": "extension", "settings": {"x": 1}}}}""",
+        {
+            "new": {"command": "a", "args": ["b"], "enabled": False},
+            "nested": {"command": "c", "args": ["d"], "env": {"E": "f"}},
+        },
+        ["extension: left out, it has neither a command nor a url"],
+    ),
+    "Gemini": (
+        """{"mcpServers": {
+          "py": {"command": "python", "args": ["-m", "s"], "cwd": "./d", "env": {"K": "$MY_KEY"}, "timeout": 15,
+                 "trust": true, "includeTools": ["a"], "excludeTools": ["b", "c"]},
+          "web": {"httpUrl": "https://x.acme.com/mcp", "timeout": 5000}}}""",
+        {
+            "py": {
+                "command": "python",
+                "args": ["-m", "s"],
+                "env": {"K": "${env:MY_KEY}"},
+                "cwd": "./d",
+                "timeout": "15s",
+                "tools": {"allow": ["a"], "deny": ["b", "c"]},
+            },
+            "web": {"url": "https://x.acme.com/mcp", "timeout": "5000ms"},
+        },
+        ["py: trust is not carried over: which calls need no question is a matter of policy"],
+    ),
+    "Cline": (
+        """{"mcpServers": {
+          "a": {"type": "streamableHttp", "url": "https://a.acme.com/x", "autoApprove": ["read"], "disabled": false},
+          "b": {"transportType": "streamable-http", "url": "https://b.acme.com/x", "autoApprove": []},
+          "c": {"type": "ws", "url": "wss://c.acme.com"}}}""",
+        {"a": {"url": "https://a.acme.com/x"}, "b": {"url": "https://b.acme.com/x"}},
+        [
+            "a: autoApprove is not carried over: which calls need no question is a matter of policy",
+            "c: left out, its transport is not supported",
+        ],
+    ),
+    "VS Code's settings.json": ("""{"mcp": {"servers": {"a": {"command": "x"}}}}""", {"a": {"command": "x"}}, []),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_clients_file_becomes_servers_and_sentences(client: str) -> None:
+    text, servers, notes = CLIENTS[client]
+    imported = desktop.read(text.encode())
+    assert imported.servers == servers
+    assert imported.notes == notes
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_was_imported_loads_as_it_was_read(client: str) -> None:
+    servers = CLIENTS[client][1]
+    environ = {
+        name: "v" for name in ("LINEAR_TOKEN", "HOME", "WORKSPACEFOLDER", "NOTES_KEY", "PERPLEXITY_KEY", "MY_KEY")
+    }
+    servers = json.loads(json.dumps(servers).replace("${file:/run/t}", "t").replace(" // not a comment", ""))
+    checked = config.check_text(template.new_file(servers), "f", Path("/base"), environ)
+    assert not checked.errors
+    assert checked.config is not None
+    assert list(checked.config.servers) == list(servers)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_any_unicode_encoding_is_read(encoding: str) -> None:
+    assert desktop.read('{"mcpServers": {"a": {"command": "ü"}}}'.encode(encoding)).servers == {"a": {"command": "ü"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "line 1, column 1"),
+        ('{"mcpServers": {"a": }}', "line 1, column 22"),
+        ('{\n// one\n"mcpServers": x}', "line 3, column 15"),
+        ("[]", "not a JSON object"),
+        ('{"mcp": 1, "servers": []}', "none of mcpServers, servers, context_servers"),
+    ],
+)
+def test_a_file_that_is_no_clients_config_is_refused(text: str, said: str) -> None:
+    with pytest.raises(desktop.NotAClientConfig, match=said):
+        desktop.read(text.encode())
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "sluice", "args": ["stdio"]},
+        {"command": "/home/x/.local/bin/sluice", "args": ["stdio", "-c", "x"]},
+        {"command": "C:\\Tools\\sluice.exe", "args": ["stdio"]},
+        {"command": "uvx", "args": ["mcp-sluice", "stdio"]},
+        {"command": "uvx", "args": ["--from", "mcp-sluice", "sluice", "stdio"]},
+    ],
+)
+def test_our_own_entry_is_never_imported(entry: dict[str, Any]) -> None:
+    imported = desktop.read(json.dumps({"mcpServers": {"sluice": entry}}).encode())
+    assert (imported.servers, imported.notes) == ({}, ["sluice: left out, this is Sluice itself"])
+
+
+def test_names_are_made_to_fit_and_never_meet() -> None:
+    names = ["My Server", "my_server", "my-server", "sluice", "42", "ÄÖ", "9lives", "a" * 30, "a" * 31, "a-" * 15]
+    entries = {name: {"command": "x"} for name in names}
+    imported = desktop.read(json.dumps({"mcpServers": entries}).encode())
+    assert list(imported.servers) == [
+        "my-server", "my-server-2", "my-server-3", "sluice-2", "server", "server-2", "lives", "a" * 20,
+        "a" * 18 + "-2", "a-a-a-a-a-a-a-a-a-a",
+    ]  # fmt: skip
+    assert all(config.is_server_key(key) for key in imported.servers)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("plain $5 text", "plain $5 text"),
+        ("$HOME", "${env:HOME}"),
+        ("$HOME/x", "$HOME/x"),
+        ("${userHome}/x", "${env:HOME}/x"),
+        ("${X}", "${env:X}"),
+        ("${env:X}-${Y:-z}", "${env:X}-${env:Y:-z}"),
+        ("${file:/p}", "${file:/p}"),
+        ("${input:9 lives}", "${env:INPUT_9_LIVES}"),
+        ("${a b}", "$${a b}"),
+        ("${}", "$${}"),
+    ],
+)
+def test_every_form_of_variable_becomes_ours(theirs: str, ours: str) -> None:
+    assert variables.ours(theirs, lambda text: None) == ours
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "secret"),
+    [
+        ("API_KEY", "abcdefgh", True),
+        ("Authorization", "Bearer abcdef", True),
+        ("Authorization", "Bearer ${T}", False),
+        ("API_KEY", "$KEY", False),
+        ("REGION", "eu-central-1", False),
+        ("REGION", "ghp_0123456789abcdef", True),
+        ("", "--api-key=0123456789", True),
+        ("", "--verbose", False),
+        ("TOKEN_TTL", "60", False),
+    ],
+)
+def test_what_looks_like_a_secret_is_noticed(name: str, text: str, secret: bool) -> None:
+    assert variables.is_secret(text, name) is secret
+
+
+def test_no_sentence_holds_a_value() -> None:
+    secret = "hunter2hunter2hunter2"
+    entry = {
+        "command": "x", "args": [f"--token={secret}"], "env": {"API_KEY": secret, "N": [secret]},
+        "oauth": {"s": secret}, "extra": secret, "autoApprove": [secret], "envFile": secret,
+    }  # fmt: skip
+    remote = {"url": f"ftp://{secret}", "headers": {"Authorization": secret}}
+    imported = desktop.read(json.dumps({"mcpServers": {"a": entry, "b": remote, "c": secret}}).encode())
+    assert len(imported.notes) >= 6
+    assert secret not in " ".join(imported.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: b",
+        "#x",
+        "yes",
+        "null",
+        "True",
+        "1.0",
+        "",
+        " x ",
+        "é\u2028\x7f\x85\ufeff",
+        '"',
+        "\\n",
+        "\t\n",
+        "*a",
+        "&b",
+        "!c",
+        "%d",
+        "@e",
+        "`f",
+        "- g",
+        "? h",
+        "😀",
+    ],
+)
+def test_any_text_survives_the_way_into_yaml_and_back(text: str) -> None:
+    servers = {"a": {"command": "x", "args": [text, text], "env": {"A": text}}}
+    checked = config.check_text(template.new_file(servers), "f", Path("/base"), {})
+    assert checked.config is not None, checked.findings
+    server = checked.config.servers["a"]
+    assert isinstance(server, config.StdioServer)
+    assert server.args == (text, text)
+    assert server.env["A"].get_secret_value() == text
+
+
+def test_a_new_file_loads_and_names_every_key() -> None:
+    text = template.new_file()
+    checked = config.check_text(text, "f", Path("/base"), {})
+    assert [finding.code for finding in checked.findings] == ["no-clients", "no-servers"]
+    schema = config.schema()
+    for section in [schema, *schema["$defs"].values()]:
+        for key in section["properties"]:
+            assert f"{key}:" in text, key
+
+
+def test_the_defaults_that_a_new_file_shows_are_the_defaults() -> None:
+    """Everything that is commented out below the line is put in force: it changes nothing."""
+    text = template.new_file({"a": {"command": "x"}})
+    head, rest = text.split("# What follows are the defaults.\n")
+    lines = [line for line in rest.splitlines() if "laptop" not in line and "anonymous" not in line]
+    shown = "\n".join(line.removeprefix("# ") for line in lines).replace("  keys:", "  keys: {}")
+    with_defaults = config.check_text(head + shown, "f", Path("/base"), {})
+    assert not with_defaults.errors, with_defaults.findings
+    assert with_defaults.config == config.check_text(head, "f", Path("/base"), {}).config
+    # a server's defaults likewise
+    example = [line.removeprefix("  # ") for line in template.EXAMPLE.splitlines() if line.startswith("  #   ")]
+    keys = [line for line in example if not line.lstrip().startswith(("#", "command", "args", "env", "tools"))]
+    full = head.replace("  a:\n", "  files:\n") + "\n".join(f"  {line}" for line in keys)
+    assert not config.check_text(full, "f", Path("/base"), {}).errors
+    plain = config.check_text(head.replace("  a:\n", "  files:\n"), "f", Path("/base"), {})
+    assert config.check_text(full, "f", Path("/base"), {}).config == plain.config

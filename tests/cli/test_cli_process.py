@@ -1,0 +1,268 @@
+"""The command line as real processes: what stands on stdout, what on stderr, and every exit code."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy import __version__, app, cli, config
+
+ROOT = Path(__file__).parents[2]
+GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: x}}\n"
+
+
+@pytest.fixture
+def sluice(tmp_path: Path) -> Any:
+    """Runs the command in an empty directory with an empty home."""
+
+    def run(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "NO_COLOR": "1", **environ}
+        command = [sys.executable, "-m", "proxy", *args]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def test_version_and_help_are_data(sluice: Any) -> None:
+    assert sluice("--version").stdout == f"sluice {__version__}\n"
+    helped = sluice("--help")
+    assert helped.returncode == 0
+    for command in ("init", "serve", "stdio", "demo", "check", "servers", "tools", "keys", "config"):
+        assert re.search(rf"^  {command}\b", helped.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("args", [["nope"], ["serve", "--nope"], ["keys", "new"], ["keys", "new", "Bad Name"]])
+def test_wrong_usage_exits_2(sluice: Any, args: list[str]) -> None:
+    done = sluice(*args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr
+
+
+def test_without_a_config_every_command_that_needs_one_exits_3_and_says_where_it_looked(sluice: Any) -> None:
+    for command in ("check", "serve", "stdio", "servers", "tools"):
+        done = sluice(command)
+        assert done.returncode == 3
+        assert "looked at sluice.yaml and" in done.stdout + done.stderr
+        assert command == "check" or done.stdout == ""
+
+
+def test_check_prints_every_finding_and_exits_3_on_errors(sluice: Any, tmp_path: Path) -> None:
+    (tmp_path / "sluice.yaml").write_text("lissten: {}\ndrain: soon\n")
+    done = sluice("check")
+    assert done.returncode == 3
+    assert [line.split(" ")[:2] for line in done.stdout.splitlines()] == [
+        ["sluice.yaml:1:1", "missing-key"],
+        ["sluice.yaml:1:1", "unknown-key"],
+        ["sluice.yaml:2:8", "bad-duration"],
+    ]
+    assert done.stderr == "sluice.yaml: 3 errors\n"
+    as_json = json.loads(sluice("check", "--json").stdout)
+    assert as_json["ok"] is False
+    assert as_json["findings"][2] == {
+        "file": "sluice.yaml", "line": 2, "column": 8, "code": "bad-duration", "severity": "error", "hint": "",
+        "message": "not a duration; write a number and a unit, such as 500ms, 5s, 10m, 1h or 30d",
+    }  # fmt: skip
+
+
+def test_check_exits_0_on_warnings(sluice: Any, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("policy: {use: open}\n")
+    for done in (sluice("check", "-c", "other.yaml"), sluice("check", SLUICE_CONFIG="other.yaml")):
+        assert done.returncode == 0
+        assert done.stdout.count("warning:") == 2
+        assert done.stderr == "other.yaml: fine, 2 warnings\n"
+    (tmp_path / "sluice.yaml").write_text(GOOD)
+    assert (sluice("check").stdout, sluice("check").stderr) == ("", "sluice.yaml: fine\n")
+
+
+@pytest.mark.parametrize("command", ["serve", "stdio"])
+def test_a_bad_config_does_not_start(sluice: Any, tmp_path: Path, command: str) -> None:
+    (tmp_path / "sluice.yaml").write_text("servers: {a: {command: x}}\n")
+    done = sluice(command)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "sluice.yaml:1:1 missing-key there is no policy" in done.stderr
+    assert "policy: {use: open}" in done.stderr
+
+
+def test_stdio_refuses_a_url_that_is_none(sluice: Any) -> None:
+    done = sluice("stdio", "--url", "ftp://x/")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "bad-url" in done.stderr
+
+
+def test_the_schema_is_json(sluice: Any) -> None:
+    done = sluice("config", "schema")
+    assert json.loads(done.stdout) == config.schema()
+
+
+def test_init_writes_a_private_file_that_loads_and_never_overwrites(sluice: Any, tmp_path: Path) -> None:
+    done = sluice("init")
+    file = tmp_path / "sluice.yaml"
+    assert (done.returncode, done.stdout) == (0, "")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert sluice("check").returncode == 0
+    snippet = json.loads(done.stderr[done.stderr.index("{\n") :])
+    entry = snippet["mcpServers"]["sluice"]
+    assert Path(entry["command"]).is_absolute()
+    assert entry["args"][-3:] == ["stdio", "-c", str(file)]
+
+    file.write_text("mine")
+    again = sluice("init")
+    assert (again.returncode, file.read_text()) == (1, "mine")
+    assert "--force" in again.stderr
+    assert sluice("init", "--force").returncode == 0
+    assert file.read_text() != "mine"
+    assert [path.name for path in tmp_path.iterdir() if "sluice" in path.name] == ["sluice.yaml"]
+
+
+def test_init_from_a_client_says_what_it_left_out_and_never_a_secret(sluice: Any, tmp_path: Path) -> None:
+    secret = "ghp_0123456789abcdefghij"
+    entries = {
+        "GitHub": {"command": "npx", "env": {"GITHUB_TOKEN": secret}},
+        "Old": {"type": "sse", "url": "https://x/sse"},
+        "sluice": {"command": "sluice", "args": ["stdio"]},
+        "web": {"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer ${WEB_TOKEN}"}},
+    }
+    (tmp_path / "client.json").write_text(json.dumps({"mcpServers": entries}))
+    done = sluice("init", "--from", "client.json")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert secret not in done.stderr
+    for said in (
+        "note  GitHub: env.GITHUB_TOKEN holds a secret in plain text",
+        "note  Old: left out",
+        "note  sluice: left out, this is Sluice itself",
+        "wrote sluice.yaml with 2 servers",
+        "unset-variable the environment variable WEB_TOKEN is not set",
+    ):
+        assert said in done.stderr
+    assert sluice("check", WEB_TOKEN="t").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(None, 2), ("{", 3), ('{"mcpServers": {}}', 1), ('{"mcpServers": {"a": 1}}', 1)]
+)
+def test_init_from_nothing_useful_writes_nothing(sluice: Any, tmp_path: Path, content: str | None, code: int) -> None:
+    if content is not None:
+        (tmp_path / "client.json").write_text(content)
+    assert sluice("init", "--from", "client.json").returncode == code
+    assert not (tmp_path / "sluice.yaml").exists()
+
+
+def test_a_new_key_is_printed_once_and_its_line_fits_the_config(sluice: Any, tmp_path: Path) -> None:
+    done = sluice("keys", "new", "ci-bot")
+    key, line = done.stdout.splitlines()
+    assert key.startswith("slc_") and len(key) >= 47
+    (tmp_path / "sluice.yaml").write_text(
+        f"policy: {{use: open}}\nservers: {{a: {{command: x}}}}\nclients:\n  keys:\n    {line}\n"
+    )
+    assert (sluice("check").returncode, sluice("check").stdout) == (0, "")
+    held = config.load(tmp_path / "sluice.yaml").clients.keys["ci-bot"].hash.get_secret_value()
+    assert held == f"sha256:{sha256(key.encode()).hexdigest()}"
+    as_json = json.loads(sluice("keys", "new", "ci-bot", "--json").stdout)
+    assert as_json["hash"] == f"sha256:{sha256(as_json['key'].encode()).hexdigest()}"
+    assert as_json["key"] != key
+
+
+class Admin(BaseHTTPRequestHandler):
+    """A scripted admin port: what it was asked, and what it answers."""
+
+    asked: list[tuple[str, str | None]]
+    answer: tuple[int, Any]
+
+    def do_GET(self) -> None:
+        type(self).asked.append((self.path, self.headers["Authorization"]))
+        status, body = type(self).answer
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> Iterator[type[Admin]]:
+    Admin.asked, Admin.answer = [], (200, {})
+    with HTTPServer(("127.0.0.1", 0), Admin) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        (tmp_path / "sluice.yaml").write_text(
+            f"{GOOD}listen: {{admin: '127.0.0.1:{server.server_port}'}}\nstate: {{dir: state}}\n"
+        )
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "operator.token").write_text("t0ken\n")
+        yield Admin
+        server.shutdown()
+        thread.join()
+
+
+def test_servers_are_asked_for_at_the_admin_port_with_the_operator_token(sluice: Any, admin: type[Admin]) -> None:
+    servers = [{"key": "a", "status": "up", "tools": 3, "detail": None}, {"key": "b", "status": "down", "tools": 0}]
+    admin.answer = (200, {"servers": servers})
+    done = sluice("servers", http_proxy="http://127.0.0.1:9", ALL_PROXY="http://127.0.0.1:9")
+    assert done.stdout == "KEY  STATUS  TOOLS\na    up      3\nb    down    0\n"
+    assert admin.asked == [("/api/v1/servers", "Bearer t0ken")]
+    assert json.loads(sluice("servers", "--json").stdout) == {"servers": servers}
+
+
+def test_tools_are_asked_for_as_a_client_and_cannot_steer_the_terminal(sluice: Any, admin: type[Admin]) -> None:
+    admin.answer = (200, {"tools": [{"name": "a__\x1b[31mred\n", "server": "a"}]})
+    done = sluice("tools", "--as", "ci-bot", "--key", "slc_x")
+    assert done.stdout == "NAME                    SERVER\na__\\u001b[31mred\\u000a  a\n"
+    sluice("tools", "--as", "local", SLUICE_KEY="slc_y")
+    assert admin.asked == [
+        ("/api/v1/tools?as=key%3Aci-bot", "Bearer slc_x"),
+        ("/api/v1/tools?as=local", "Bearer slc_y"),
+    ]
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, 5), (403, 5), (404, 1), (500, 4), (503, 4)])
+def test_what_the_admin_port_refuses_has_its_exit_code(sluice: Any, admin: type[Admin], status: int, code: int) -> None:
+    admin.answer = (status, {})
+    done = sluice("servers")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr and "t0ken" not in done.stderr
+
+
+def test_without_a_running_sluice_servers_exits_4(sluice: Any, tmp_path: Path) -> None:
+    (tmp_path / "sluice.yaml").write_text(f"{GOOD}listen: {{admin: '127.0.0.1:1'}}\nstate: {{dir: state}}\n")
+    done = sluice("servers")
+    assert done.returncode == 4
+    assert "operator.token" in done.stderr
+    done = sluice("servers", "--key", "x")
+    assert done.returncode == 4
+    assert "no Sluice answers at 127.0.0.1:1" in done.stderr
+
+
+def test_what_nobody_foresaw_exits_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "app", broken)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "serve_stdio", interrupted)
+    monkeypatch.setattr(sys, "argv", ["sluice", "stdio", "--url", "http://127.0.0.1:1/mcp"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 130
+
+
+async def interrupted(loaded: config.Config) -> None:
+    raise KeyboardInterrupt
