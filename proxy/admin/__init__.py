@@ -13,8 +13,7 @@ from urllib.parse import parse_qs
 
 import anyio
 
-from proxy.admin import access
-from proxy.admin.access import Scope
+from proxy.admin.access import Host, Scope, bearer, host_of, is_known_host, is_known_origin, is_loopback_peer
 from proxy.message import Json
 from proxy.store.keys import is_same
 
@@ -32,7 +31,7 @@ MAX_QUERY: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Hosts are `name` or `name:port`, origins as browsers write them, both in lower case."""
+    """Hosts are `name` or `name:port`, origins as browsers write them."""
 
     operator_token: str
     allowed_hosts: frozenset[str] = frozenset()
@@ -91,18 +90,20 @@ async def _send(send: Send, answer: Answer, with_body: bool) -> None:
 
 class _Admin:
     def __init__(self, settings: Settings, sources: Sources) -> None:
-        self._settings, self._sources = settings, sources
+        self._token, self._sources = settings.operator_token, sources
+        self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
+        self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
 
     async def answer(self, scope: Scope) -> Answer:
         """Host, then Origin, then path and method, then the credential: the order of the contract."""
         path = scope["path"]
-        host = access.host(scope)
+        host = host_of(scope)
         if host is None:
             return _error(400, "one well-formed Host header is needed")
         # Probes come from orchestrators, under whatever name or address they use.
-        if path not in _PROBES and not access.is_known_host(scope, host, self._settings.allowed_hosts):
+        if path not in _PROBES and not is_known_host(scope, host, self._hosts):
             return _error(421, "this Host is not served here: add it to listen.allowed_hosts")
-        if not access.is_known_origin(scope, self._settings.allowed_origins):
+        if not is_known_origin(scope, self._origins):
             return _error(403, "this Origin may not ask")
         if path not in _PROBES and not path.startswith(_API):
             return _error(404, "no such path")
@@ -114,7 +115,7 @@ class _Admin:
 
     # ------------------------------------------------------------ probes
 
-    async def _probe(self, scope: Scope, path: str, host: access.Host) -> Answer:
+    async def _probe(self, scope: Scope, path: str, host: Host) -> Answer:
         if path == "/livez":
             return _json(200, {"status": "ok"})
         if path == "/metrics":
@@ -128,20 +129,20 @@ class _Admin:
             return _json(status, {"status": word, "reasons": reasons})
         return Answer(status, b"", "text/plain")
 
-    def _may_see_reasons(self, scope: Scope, host: access.Host) -> bool:
+    def _may_see_reasons(self, scope: Scope, host: Host) -> bool:
         """With a credential; without one from this machine, if it is no page that a foreign name led here."""
         if self._is_operator(scope) or self._is_client(scope):
             return True
-        return access.is_loopback_peer(scope) and access.is_known_host(scope, host, self._settings.allowed_hosts)
+        return is_loopback_peer(scope) and is_known_host(scope, host, self._hosts)
 
     # ------------------------------------------------------------ credentials
 
     def _is_operator(self, scope: Scope) -> bool:
-        token = access.bearer(scope)
-        return token is not None and access.is_loopback_peer(scope) and is_same(token, self._settings.operator_token)
+        token = bearer(scope)
+        return token is not None and is_loopback_peer(scope) and is_same(token, self._token)
 
     def _is_client(self, scope: Scope) -> bool:
-        token = access.bearer(scope)
+        token = bearer(scope)
         return token is not None and self._sources.is_key(token)
 
     def _refusal(self, scope: Scope) -> Answer | None:

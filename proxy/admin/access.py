@@ -24,7 +24,7 @@ def header(scope: Scope, name: str) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == raw]
 
 
-def host(scope: Scope) -> Host | None:
+def host_of(scope: Scope) -> Host | None:
     """The request's Host, lower-case, and its port; None unless there is exactly one, well formed."""
     values = header(scope, "host")
     match = _HOST.fullmatch(values[0].lower()) if len(values) == 1 else None
@@ -61,7 +61,7 @@ def is_known_origin(scope: Scope, allowed: Collection[str]) -> bool:
     if len(values) > 1:
         return False
     same = {f"{scheme}://{host}".lower() for scheme in ("http", "https") for host in header(scope, "host")}
-    return values[0] in allowed or values[0].lower() in same
+    return values[0].lower() in {*allowed, *same}
 
 
 def bearer(scope: Scope) -> str | None:

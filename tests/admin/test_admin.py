@@ -22,7 +22,7 @@ async def list_tools(client: str) -> list[Json] | None:
 def asker(
     peer: tuple[str, int] = LOOPBACK, reasons: list[str] | None = None, at: str = "http://127.0.0.1:7411", **given: Any
 ) -> httpx.AsyncClient:
-    settings = Settings(TOKEN, frozenset({"admin.acme.com", "admin.acme.com:9"}), frozenset({"https://app.acme.com"}))
+    settings = Settings(TOKEN, frozenset({"Admin.acme.com", "admin.acme.com:9"}), frozenset({"https://App.acme.com"}))
     sources = Sources(
         ready=lambda: list(reasons or []),
         metrics=given.get("metrics", lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
