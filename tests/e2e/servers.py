@@ -3,6 +3,7 @@
 Eight real servers of three SDKs, five over stdio and two over HTTP among them, of both eras.
 """
 
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,7 +36,7 @@ def eight_servers(folder: Path) -> Iterator[Json]:
             "memory": stdio(
                 [str(NODE), str(SERVER_MEMORY)],
                 sharing="shared",
-                env={"MEMORY_FILE_PATH": str(folder / "memory.json")},
+                env={"MEMORY_FILE_PATH": str(make_memory(folder / "memory.jsonl"))},
             ),
         }
 
@@ -48,14 +49,10 @@ def calls(folder: Path) -> list[tuple[str, Json, str]]:
         ("everything__echo", {"message": "stdio"}, "Echo: stdio"),
         ("everyweb__get-sum", {"a": 2, "b": 40}, "42"),
         ("files__read_text_file", {"path": str(folder / "files" / "note.txt")}, "left on the table"),
-        ("memory__create_entities", {"entities": [entity("Sluice")]}, "Sluice"),
+        ("memory__search_nodes", {"query": "Sluice"}, "lets through what may pass"),
         ("web__test_simple_text", {}, "This is a simple text response"),
         ("pipe__echo", {"over": "stdio"}, "stdio"),
     ]
-
-
-def entity(name: str) -> Json:
-    return {"name": name, "entityType": "proxy", "observations": ["lets through what may pass"]}
 
 
 def make_repository(path: Path) -> Path:
@@ -69,4 +66,12 @@ def make_repository(path: Path) -> Path:
 def make_files(path: Path) -> Path:
     path.mkdir()
     (path / "note.txt").write_text("left on the table")
+    return path
+
+
+def make_memory(path: Path) -> Path:
+    observations = ["lets through what may pass"]
+    path.write_text(
+        json.dumps({"type": "entity", "name": "Sluice", "entityType": "proxy", "observations": observations})
+    )
     return path

@@ -6,6 +6,7 @@ that is reached over HTTP and once the one over stdio, and calls a tool of every
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,15 +88,15 @@ def test_sluice_wrote_no_error_about_any_of_it(bed: Bed) -> None:
 def over_stdio(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
     """The front over stdio: each client starts its own Sluice, as a desktop client does."""
     folder = tmp_path_factory.mktemp("stdio")
-    reports = {}
-    with fixture_over_http(folder) as url:
-        for driver in DRIVERS:
+    with fixture_over_http(folder) as url, ThreadPoolExecutor(len(DRIVERS)) as pool:
+
+        def one(driver: str) -> Json:
             home = folder / driver
             home.mkdir()
             command = stdio_command({"servers": {"web": {"url": url}}}, home)
-            job = job_for({"command": command}, "web__", "web+")
-            reports |= drive_all(job, [driver])
-    return reports
+            return drive_all(job_for({"command": command}, "web__", "web+"), [driver])[driver]
+
+        return dict(zip(DRIVERS, pool.map(one, DRIVERS), strict=True))
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
