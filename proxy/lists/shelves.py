@@ -119,10 +119,13 @@ class Lists:
         return shelf.snapshot.find.get((kind, public))
 
     async def snapshot(self, server_key: str, client: Client) -> Snapshot | None:
-        """The server's lists as this client's scope sees them, after the walk that is due, if one is."""
+        """The server's lists as this client's scope sees them, after the walk that is due, if one is; and after
+        one more if that began before a change was announced."""
         shelf = self.shelf(server_key, client)
-        due = self._due(shelf, client)
-        if due is not None and not (shelf.late and shelf.snapshot):
+        for _ in range(2):
+            due = self._due(shelf, client)
+            if due is None or (shelf.late and shelf.snapshot):
+                break
             await asyncio.wait({due}, timeout=self.settings.list_timeout)
         return shelf.snapshot
 
@@ -155,18 +158,21 @@ class Lists:
         shelves = self._shelves[server_key]
         scope = server.scope(client)
         shelf = shelves.get(scope)
-        if shelf is None:
-            if len(shelves) >= MAX_SCOPES:
-                _evict(shelves)
-            shelf = shelves[scope] = Shelf(server, scope)
-        shelf.used = True
+        if shelf is not None:
+            shelf.used = True
+            return shelf
+        if len(shelves) >= MAX_SCOPES:
+            _evict(shelves)
+        shelf = shelves[scope] = Shelf(server, scope)
         return shelf
 
     # ------------------------------------------------------------ walking
 
     def _due(self, shelf: Shelf, client: Client) -> asyncio.Task[None] | None:
-        """The walk that is under way, or a new one if something is stale and the last failure long enough ago."""
-        if shelf.walk is None and shelf.stale and asyncio.get_running_loop().time() >= shelf.retry_at:
+        """What to wait for if something is stale: the walk under way, or a new one if the last failure is long ago."""
+        if not shelf.stale:
+            return None
+        if shelf.walk is None and asyncio.get_running_loop().time() >= shelf.retry_at:
             self._start(shelf, client, shelf.stale)
         return shelf.walk
 

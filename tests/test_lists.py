@@ -1,0 +1,488 @@
+"""When lists are walked, who waits for it, and which server a name or URI leads to."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
+
+from proxy.call import Call, Failure, Outcome, Result, Target
+from proxy.hub import Event
+from proxy.lists import shelves
+from proxy.message import Json, Notification
+from proxy.store.memory import MemoryStore
+
+TOOLS_CHANGED = Notification("notifications/tools/list_changed", {})
+
+
+def always(outcome: Outcome) -> Callable[[Call], Awaitable[Outcome]]:
+    async def answer(call: Call) -> Outcome:
+        return outcome
+
+    return answer
+
+
+async def hang(call: Call) -> Outcome:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+def pages_of(*pages: Json) -> Callable[[Call], Awaitable[Outcome]]:
+    """The first page, then page after page whatever the cursor says, the last one for ever."""
+    rest = list(pages)
+
+    async def answer(call: Call) -> Outcome:
+        return Result(rest.pop(0) if len(rest) > 1 else rest[0])
+
+    return answer
+
+
+def page(*names: str, **more: Any) -> Json:
+    return {"tools": [{"name": name} for name in names], **more}
+
+
+async def target(front: Front, method: str, client: Any = CLIENT, **params: Any) -> Target | None:
+    return await front.resolver.resolve(Call(client, method, params))
+
+
+# ---------------------------------------------------------------- walking
+
+
+async def test_many_who_ask_at_once_cause_one_walk() -> None:
+    server = Scripted("a", tools=["x"])
+    async with Front(server) as front:
+        with anyio.fail_after(2):
+            async with anyio.create_task_group() as group:
+                for _ in range(20):
+                    group.start_soon(front.lists.snapshot, "a", CLIENT)
+        assert server.count("tools/list") == server.count("server/discover") == 1
+
+
+async def test_the_walk_survives_the_client_that_started_it() -> None:
+    server = Scripted("a", tools=["x"])
+    server.is_ready = anyio.Event()
+    async with Front(server) as front:
+        with anyio.fail_after(2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(front.lists.snapshot, "a", CLIENT)
+                await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+            server.is_ready.set()
+            assert (await front.lists.snapshot("a", OTHER)) is not None
+            assert await target(front, "tools/call", name="a__x")
+        assert server.count("tools/list") == 2  # one for each scope
+
+
+async def test_scopes_are_walked_apart_and_equal_content_is_one_object() -> None:
+    server = Scripted("a", tools=["x"])
+    async with Front(server) as front:
+        assert await front.lists.snapshot("a", CLIENT) is await front.lists.snapshot("a", OTHER)
+        assert server.count("tools/list") == 2
+
+
+async def test_only_declared_lists_are_asked_for_and_a_missing_method_is_an_empty_list() -> None:
+    server = Scripted("a", tools=["x"], capabilities={"tools": {}, "prompts": {}})
+    server.answers["prompts/list"] = always(Failure(-32601, "Method not found"))
+    async with Front(server) as front:
+        snapshot = await front.lists.snapshot("a", CLIENT)
+        assert snapshot is not None and len(snapshot.find) == 1
+        assert server.count("resources/templates/list") == 0
+        assert not front.lists.shelf("a", CLIENT).stale
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "asked"),
+    [
+        (pages_of(page("a", nextCursor=""), page("b")), ["a", "b"], 2),
+        (pages_of(page("a", nextCursor="c"), page("b", nextCursor="c")), ["a", "b"], 2),
+        (pages_of(page("a", nextCursor=""), page("b", nextCursor="")), ["a", "b"], 2),
+        (pages_of(page("a", nextCursor=None)), ["a"], 1),
+        (pages_of(page(nextCursor="1"), page(nextCursor="2"), page("b")), ["b"], 3),
+    ],
+)
+async def test_cursors_are_followed_until_they_end_or_repeat(answer: Any, expected: list[str], asked: int) -> None:
+    server = Scripted("a", capabilities={"tools": {}})
+    server.answers["tools/list"] = answer
+    async with Front(server) as front:
+        snapshot = await front.lists.snapshot("a", CLIENT)
+        assert snapshot and [entry.target.own for entry in snapshot.entries("tools/list")] == expected
+        assert server.count("tools/list") == asked
+
+
+async def test_the_empty_cursor_is_sent_back() -> None:
+    server = Scripted("a", capabilities={"tools": {}})
+    server.answers["tools/list"] = pages_of(page("a", nextCursor=""), page("b"))
+    async with Front(server) as front:
+        await front.lists.snapshot("a", CLIENT)
+        assert [call.params for call in server.asked if call.method == "tools/list"] == [{}, {"cursor": ""}]
+
+
+@pytest.mark.parametrize("names", [["x"], []])
+async def test_endless_pages_end(names: list[str]) -> None:
+    server = Scripted("a", capabilities={"tools": {}})
+
+    async def endless(call: Call) -> Outcome:
+        return Result(page(*names, nextCursor=str(server.count("tools/list"))))
+
+    server.answers["tools/list"] = endless
+    async with Front(server) as front:
+        snapshot = await front.lists.snapshot("a", CLIENT)
+        assert snapshot is not None and server.count("tools/list") == 64
+        assert "64 pages" in snapshot.listings["tools/list"].left_out[0]
+
+
+async def test_a_list_of_too_many_items_is_cut() -> None:
+    server = Scripted("a", capabilities={"tools": {}}, tools=[f"t{n}" for n in range(10_050)], per_page=5000)
+    async with Front(server, list_timeout=5) as front:
+        snapshot = await front.lists.snapshot("a", CLIENT)
+        assert snapshot is not None and len(snapshot.entries("tools/list")) == 10_000
+
+
+async def test_a_page_that_fails_midway_keeps_the_earlier_list() -> None:
+    server = Scripted("a", tools=["x", "y"], per_page=1)
+    async with Front(server) as front:
+        first = await front.lists.snapshot("a", CLIENT)
+        server.answers["tools/list"] = pages_of(page("z", nextCursor="1"), {"no": "page"})
+        front.lists.changed("a", None, "tool")
+        assert await front.lists.snapshot("a", CLIENT) is first
+
+
+async def test_a_list_that_hangs_does_not_hold_back_the_others() -> None:
+    server = Scripted("a", tools=["x"])
+    server.answers["prompts/list"] = hang
+    async with Front(server, list_timeout=30) as front:
+        with anyio.move_on_after(0.05):
+            await front.lists.snapshot("a", CLIENT)
+        with anyio.fail_after(1):
+            assert await target(front, "tools/call", name="a__x")
+
+
+@pytest.mark.parametrize("answer", [always(Failure(-32603, "no")), always(Result({})), hang])
+async def test_a_server_that_cannot_say_what_it_is_has_no_lists(answer: Any) -> None:
+    server = Scripted("a", tools=["x"])
+    server.answers["server/discover"] = answer
+    async with Front(server) as front:
+        assert await front.lists.snapshot("a", CLIENT) is None
+        assert await target(front, "tools/call", name="a__x") is None
+
+
+async def test_a_dead_server_is_no_exception() -> None:
+    async def dead(call: Call) -> Outcome:
+        raise ConnectionError("gone")
+
+    server = Scripted("a", tools=["x"])
+    server.answers["tools/list"] = dead
+    async with Front(server) as front:
+        snapshot = await front.lists.snapshot("a", CLIENT)
+        assert snapshot is not None and not snapshot.entries("tools/list")
+
+
+async def test_scopes_are_bounded_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelves, "MAX_SCOPES", 3)
+    server = Scripted("a", tools=["x"])
+    async with Front(server) as front:
+        clients = [type(CLIENT)(f"key:{n}") for n in range(6)]
+        for client in clients:
+            await front.lists.snapshot("a", client)
+            front.lists.find("a", clients[0], "tool", "a__x")
+        known = [front.lists.known("a", client) is not None for client in clients]
+        assert sum(known) == 3 and known[0] and known[-1]
+
+
+async def test_a_scope_that_changes_once_the_server_is_up_takes_its_lists_along() -> None:
+    server = Scripted("a", tools=["x"])
+    server.is_ready = anyio.Event()
+    server.scopes = lambda client: f"{server.is_ready.is_set()} {client.principal}"
+    async with Front(server) as front:
+        with anyio.fail_after(2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(front.lists.snapshot, "a", CLIENT)
+                await anyio.wait_all_tasks_blocked()
+                server.is_ready.set()
+        assert await target(front, "tools/call", name="a__x")
+        assert server.count("tools/list") == 1
+
+
+# ---------------------------------------------------------------- down, late, kept
+
+
+async def test_last_good_snapshots_survive_a_restart_and_name_what_is_down() -> None:
+    store = MemoryStore()
+    async with Front(Scripted("a", tools=["x"]), store=store) as front:
+        await front.lists.snapshot("a", CLIENT)
+        with anyio.fail_after(2):
+            while await store.get(shelves._alias(front.servers["a"], CLIENT)) is None:
+                await anyio.lowlevel.checkpoint()
+    server = Scripted("a")
+    server.status = "down"
+    server.scopes = lambda client: f"unknown era, {client.principal}"
+    server.answers["server/discover"] = always(Failure(-32603, "down"))
+    async with Front(server, store=store) as front:
+        found = await target(front, "tools/call", name="a__x")
+        assert found is not None and found.own == "x" and found.item is not None
+        assert await front.names("tools/list") == []
+        assert await target(front, "tools/call", OTHER, name="a__x") is None  # never walked for that principal
+
+
+async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:
+    store = MemoryStore()
+    server = Scripted("a")
+    server.answers["server/discover"] = always(Failure(-32603, "down"))
+    await store.put(shelves._place(server, server.scope(CLIENT)), b"{")
+    async with Front(server, store=store) as front:
+        assert await front.lists.snapshot("a", CLIENT) is None
+
+
+async def test_a_server_that_hangs_is_waited_for_once_and_the_others_are_listed(monkeypatch: Any) -> None:
+    monkeypatch.setattr(shelves, "PATIENCE", 0.02)
+    slow = Scripted("slow", tools=["s"])
+    slow.status = "starting"
+    slow.is_ready = anyio.Event()
+    async with Front(Scripted("fast", tools=["f"]), slow, list_timeout=30) as front:
+        with anyio.fail_after(5):
+            assert await front.names("tools/list") == ["fast__f"]
+            assert front.lists.shelf("slow", CLIENT).late
+            assert (await front.page("tools/list"))["ttlMs"] == 0
+            with front.hub.subscribe(lambda event: event.server == "slow") as events:
+                slow.status = "up"
+                slow.is_ready.set()
+                assert (await anext(events)).notification == TOOLS_CHANGED
+            assert await front.names("tools/list") == ["fast__f", "slow__s"]
+
+
+async def test_a_call_waits_for_the_list_of_its_own_server_only() -> None:
+    late, hung = Scripted("late", tools=["x"]), Scripted("hung")
+    late.is_ready, hung.is_ready = anyio.Event(), anyio.Event()
+    async with Front(late, hung, list_timeout=5) as front:
+        found: list[Target | None] = []
+
+        async def call() -> None:
+            found.append(await target(front, "tools/call", name="late__x"))
+
+        with anyio.fail_after(2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(call)
+                await anyio.wait_all_tasks_blocked()
+                late.is_ready.set()
+        assert found[0] is not None
+
+
+async def test_after_a_failure_the_next_who_asks_tries_again(monkeypatch: Any) -> None:
+    monkeypatch.setattr(shelves, "RETRY", 0.0)
+    server = Scripted("a", tools=["x"])
+    server.answers["server/discover"] = always(Failure(-32603, "not yet"))
+    async with Front(server) as front:
+        assert await front.names("tools/list") == []
+        del server.answers["server/discover"]
+        assert await front.names("tools/list") == ["a__x"]
+
+
+async def test_an_old_snapshot_is_served_and_looked_at_again_behind_it(monkeypatch: Any) -> None:
+    server = Scripted("a", tools=["x"])
+    async with Front(server) as front:
+        assert await front.names("tools/list") == ["a__x"]
+        monkeypatch.setattr(shelves, "REVALIDATE", -1.0)
+        server.items["tools/list"] = [{"name": "y"}]
+        with anyio.fail_after(2), front.hub.subscribe(lambda event: True) as events:
+            assert await front.names("tools/list") == ["a__x"]
+            await anext(events)
+            assert await front.names("tools/list") == ["a__y"]
+
+
+# ---------------------------------------------------------------- changes
+
+
+async def test_a_change_is_walked_once_for_a_burst_and_then_told() -> None:
+    server = Scripted("a", tools=["x"])
+    async with Front(server) as front:
+        await front.lists.snapshot("a", CLIENT)
+        server.items["tools/list"] = [{"name": "y"}]
+        with anyio.fail_after(2), front.lists.watch(CLIENT), front.hub.subscribe(lambda event: True) as events:
+            for _ in range(50):
+                front.lists.publish("a", None, TOOLS_CHANGED)
+            assert await anext(events) == Event("a", CLIENT.principal, TOOLS_CHANGED)
+            assert front.lists.find("a", CLIENT, "tool", "a__y")
+        assert (server.count("tools/list"), server.count("prompts/list")) == (2, 1)
+
+
+async def test_a_change_during_the_walk_calls_for_another() -> None:
+    server = Scripted("a", tools=["x"])
+    async with Front(server, list_timeout=5) as front:
+        await front.lists.snapshot("a", CLIENT)
+        entered, go = anyio.Event(), anyio.Event()
+
+        async def slow(call: Call) -> Outcome:
+            answer = Result(page("old"))
+            if not entered.is_set():
+                entered.set()
+                await go.wait()
+                return answer
+            return Result(page("new"))
+
+        server.answers["tools/list"] = slow
+        with anyio.fail_after(2), front.lists.watch(CLIENT), front.hub.subscribe(lambda event: True) as events:
+            front.lists.changed("a", CLIENT.principal, "tool")
+            await entered.wait()
+            front.lists.changed("a", CLIENT.principal, "tool")
+            go.set()
+            await anext(events)
+            await anext(events)
+            assert front.lists.find("a", CLIENT, "tool", "a__new")
+
+
+async def test_a_changed_definition_is_never_resolved_from_before_the_change() -> None:
+    server = Scripted("a", tools=[{"name": "x", "description": "kind"}])
+    async with Front(server) as front:
+        assert (await target(front, "tools/call", name="a__x")).item["description"] == "kind"  # type: ignore
+        server.items["tools/list"] = [{"name": "x", "description": "evil"}]
+        front.lists.publish("a", None, TOOLS_CHANGED)
+        assert (await target(front, "tools/call", name="a__x")).item["description"] == "evil"  # type: ignore
+
+
+async def test_a_change_of_one_scope_is_no_news_for_another() -> None:
+    server = Scripted("a", tools=["x"])
+    async with Front(server) as front:
+        await front.lists.snapshot("a", CLIENT)
+        await front.lists.snapshot("a", OTHER)
+        front.lists.publish("a", CLIENT.principal, TOOLS_CHANGED)
+        assert front.lists.find("a", CLIENT, "tool", "a__x") is None
+        assert front.lists.find("a", OTHER, "tool", "a__x")
+
+
+async def test_other_notifications_go_straight_to_the_hub() -> None:
+    updated = Notification("notifications/resources/updated", {"uri": "file:///a"})
+    async with Front(Scripted("a")) as front:
+        with anyio.fail_after(1), front.hub.subscribe(lambda event: True) as events:
+            front.lists.publish("a", "s", updated)
+            assert await anext(events) == Event("a", "s", updated)
+
+
+# ---------------------------------------------------------------- names
+
+
+async def test_names_lead_to_their_server_and_unknown_ones_nowhere() -> None:
+    async with Front(Scripted("a", tools=["x"], prompts=["p"]), Scripted("b", tools=["x"])) as front:
+        assert (await target(front, "tools/call", name="b__x")) == Target("b", "tool", "x", "b__x", {
+            "name": "x", "inputSchema": {"type": "object"}})  # fmt: skip
+        assert (await target(front, "prompts/get", name="a__p")).kind == "prompt"  # type: ignore
+        for name in ("x", "a__y", "c__x", "A__x", "a__", "__x", "", "a__p", " a__x", "a__x "):
+            assert await target(front, "tools/call", name=name) is None
+        assert await target(front, "tools/call", name=7) is None
+        assert await target(front, "tools/call") is None
+
+
+async def test_a_known_name_is_resolved_without_waiting_for_anything() -> None:
+    async with Front(Scripted("a", tools=["x"])) as front:
+        await front.lists.snapshot("a", CLIENT)
+        coroutine = front.resolver.resolve(Call(CLIENT, "tools/call", {"name": "a__x"}))
+        with pytest.raises(StopIteration) as done:
+            coroutine.send(None)
+        assert done.value.value.own == "x"
+
+
+async def test_an_app_may_call_its_own_servers_tool_by_own_name_unless_that_is_ambiguous() -> None:
+    ui = {"name": "panel", "_meta": {"ui": {"resourceUri": "ui://panel"}}}
+    app, plain = Scripted("app", tools=[ui, "refresh", "both"]), Scripted("plain", tools=["both", "other"])
+    hidden: set[tuple[str, str]] = set()
+    async with Front(app, plain, hide=lambda *one: one in hidden) as front:
+        assert (await target(front, "tools/call", name="refresh")).server == "app"  # type: ignore
+        assert await target(front, "tools/call", name="both") is None
+        assert await target(front, "tools/call", name="other") is None
+        hidden.add(("plain", "both"))
+        assert (await target(front, "tools/call", name="both")).server == "app"  # type: ignore
+        hidden.add(("app", "refresh"))
+        assert await target(front, "tools/call", name="refresh") is None
+
+
+async def test_transparent_mode_renames_nothing_and_forwards_unlisted_names_only_if_told() -> None:
+    settings = {"prefixes": {"a": ""}, "transparent": True}
+    async with Front(Scripted("a", tools=["x__y"]), **settings) as front:
+        assert (await target(front, "tools/call", name="x__y")).own == "x__y"  # type: ignore
+        assert await target(front, "tools/call", name="z") is None
+        assert (await target(front, "resources/read", uri="file:///a")) == Target("a", "res", "file:///a", "file:///a")
+    async with Front(Scripted("a", tools=["x"]), forward_unlisted=True, **settings) as front:
+        assert await target(front, "tools/call", name="z") == Target("a", "tool", "z", "z")
+        assert (await target(front, "tools/call", name="x")).item is not None  # type: ignore
+
+
+# ---------------------------------------------------------------- URIs
+
+
+@pytest.mark.parametrize(
+    ("uri", "own"),
+    [
+        ("a+file:///x", "file:///x"), ("a+urn:x:y", "urn:x:y"), ("a+https://x.test/y", "https://x.test/y"),
+        ("ui://a+panel", "ui://panel"), ("b+file:///x", None), ("a+file:///x/../y", None), ("a+FILE:///x", None),
+        ("a+file:///%2e%2e/y", None), ("file:///x", None), ("", None), (7, None),
+    ],
+)  # fmt: skip
+async def test_a_resource_under_a_prefix_is_forwarded_listed_or_not(uri: Any, own: str | None) -> None:
+    async with Front(Scripted("a")) as front:
+        found = await target(front, "resources/read", uri=uri)
+        assert found == (None if own is None else Target("a", "res", own, uri))
+
+
+async def test_a_plain_web_uri_leads_to_whoever_lists_it_first_in_config_order() -> None:
+    a, b = Scripted("a", resources=["https://x.test/1"]), Scripted("b", resources=["https://x.test/1"])
+    hidden: set[str] = set()
+    async with Front(a, b, hide=lambda server, own: server in hidden) as front:
+        await front.names("resources/list")
+        assert (await target(front, "resources/read", uri="https://x.test/1")).server == "a"  # type: ignore
+        hidden.add("a")
+        await front.names("resources/list")
+        assert (await target(front, "resources/read", uri="https://x.test/1")).server == "b"  # type: ignore
+        assert await target(front, "resources/read", uri="https://x.test/2") is None
+
+
+async def test_a_web_uri_from_before_a_restart_is_looked_for_once() -> None:
+    server = Scripted("a", resources=["https://x.test/1"])
+    async with Front(Scripted("none"), server) as front:
+        assert (await target(front, "resources/read", uri="https://x.test/1")).server == "a"  # type: ignore
+        for number in range(5):
+            assert await target(front, "resources/read", uri=f"https://x.test/no{number}") is None
+        assert server.count("resources/list") == 1
+
+
+async def test_a_plain_uri_may_match_a_template_or_belong_to_a_server_that_stays_plain() -> None:
+    a, b = Scripted("a", templates=["memo://{id}"]), Scripted("b", resources=["file:///b"])
+    async with Front(a, b, plain=frozenset({"b"})) as front:
+        assert (await target(front, "resources/read", uri="memo://7")).server == "a"  # type: ignore
+        assert (await target(front, "resources/read", uri="anything:else")).server == "b"  # type: ignore
+        assert await front.names("resources/list") == ["file:///b"]
+        assert await target(front, "resources/read", uri="memo://../7") is None
+
+
+async def test_a_plain_uri_leads_to_a_server_that_is_down_too() -> None:
+    server = Scripted("a", templates=["memo://{id}"])
+    async with Front(server) as front:
+        await front.lists.snapshot("a", CLIENT)
+        server.status = "down"
+        assert await target(front, "resources/read", uri="memo://7")
+
+
+async def test_completions_are_for_prompts_and_templates() -> None:
+    server = Scripted("a", prompts=["p"], templates=["file:///{Path}", "https://x.test/{id}"])
+    async with Front(server) as front:
+
+        async def ref(**value: Any) -> Target | None:
+            return await target(front, "completion/complete", ref=value)
+
+        assert (await ref(type="ref/prompt", name="a__p")).own == "p"  # type: ignore
+        found = await ref(type="ref/resource", uri="a+file:///{Path}")
+        assert found is not None and (found.own, found.item is not None) == ("file:///{Path}", True)
+        assert (await ref(type="ref/resource", uri="https://x.test/{id}")).server == "a"  # type: ignore
+        assert (await ref(type="ref/resource", uri="a+file:///unlisted")).own == "file:///unlisted"  # type: ignore
+        assert await ref(type="ref/prompt", name="p") is None
+        assert await ref(type="ref/tool", name="a__p") is None
+        assert await ref() is None
+        assert await target(front, "completion/complete", ref="x") is None
+
+
+async def test_what_is_learned_is_bounded(monkeypatch: Any) -> None:
+    monkeypatch.setattr(shelves, "MAX_LEARNED", 3)
+    server = Scripted("a", capabilities=ALL)
+    server.items["resources/list"] = resources(*(f"https://x.test/{n}" for n in range(10)))
+    async with Front(server) as front:
+        await front.names("resources/list")
+        assert list(front.lists.shelf("a", CLIENT).learned) == [f"https://x.test/{n}" for n in (7, 8, 9)]

@@ -1,0 +1,256 @@
+"""Pages of many servers' lists: each item once, in order, in bounded time, whatever a server's cursors do."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_server import CLIENT, OTHER, Front, Scripted, resources
+
+from proxy.call import Call, Failure, Outcome, Result
+from proxy.message import INVALID_PARAMS, Json
+from proxy.router import pages
+from proxy.router.pages import MAX_EMPTY, MAX_PAGES, Trace
+
+METHODS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+
+
+def paged(answer: Callable[[str | None], Json]) -> Callable[[Call], Awaitable[Outcome]]:
+    async def page(call: Call) -> Outcome:
+        return Result(answer(call.params.get("cursor")))
+
+    return page
+
+
+def page(uris: list[str], **more: Any) -> Json:
+    return {"resources": resources(*uris), **more}
+
+
+def liar(answer: Callable[[str | None], Json]) -> Scripted:
+    server = Scripted("liar")
+    server.answers["resources/list"] = paged(answer)
+    return server
+
+
+def endless(cursor: str | None) -> Json:
+    return page([f"x:{cursor}"], nextCursor=str(int(cursor or "0") + 1))
+
+
+def endless_empty(cursor: str | None) -> Json:
+    return page([], nextCursor=str(int(cursor or "0") + 1))
+
+
+def same(cursor: str | None) -> Json:
+    return page([f"x:{cursor}"], nextCursor="again")
+
+
+def same_empty_text(cursor: str | None) -> Json:
+    return page([f"x:{cursor}"], nextCursor="")
+
+
+def circle(cursor: str | None) -> Json:
+    return page([f"x:{cursor}"], nextCursor={None: "a", "a": "b", "b": "c"}.get(cursor, "a"))
+
+
+def odd(cursor: str | None) -> Json:
+    return {"resources": [None, 7, {"uri": 7}, {}, {"uri": "x:1"}, {"uri": "x:1"}], "nextCursor": 7}
+
+
+# ---------------------------------------------------------------- beside a liar
+
+
+@pytest.mark.parametrize("answer", [endless, endless_empty, same, same_empty_text, circle, odd])
+async def test_an_honest_list_beside_a_liar_is_walked_to_the_end_each_item_once(
+    answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MAX_WALK", 2000)
+    uris = [f"file:///{n}" for n in range(50_000)]
+    honest, bad = Scripted("honest", resources=uris), liar(answer)
+    for servers in ((honest, bad), (bad, honest)):
+        bad.asked.clear()
+        async with Front(*servers, list_timeout=10) as front:
+            with anyio.fail_after(60):
+                names = await front.names("resources/list")
+        assert [name for name in names if name.startswith("honest+")] == [f"honest+{uri}" for uri in uris]
+        assert len(bad.asked) < 2200
+        assert answer is not odd or names.count("liar+x:1") == 1
+
+
+@pytest.mark.parametrize("answer", [endless, endless_empty, same, circle])
+async def test_one_request_walks_so_many_pages_of_a_liar_and_no_more(answer: Any) -> None:
+    bad = liar(answer)
+    async with Front(bad) as front:
+        await front.page("resources/list")
+        assert bad.count("resources/list") <= max(MAX_PAGES, MAX_EMPTY)
+
+
+async def test_empty_pages_and_empty_cursors_on_the_way_are_no_end() -> None:
+    script: dict[str | None, Json] = {
+        None: page([], nextCursor=""), "": page(["x:1"], nextCursor="b"), "b": page([], nextCursor="c"), "c": page(["x:2"]),
+    }  # fmt: skip
+    server = liar(lambda cursor: script[cursor])
+    async with Front(server) as front:
+        assert await front.names("resources/list") == ["liar+x:1", "liar+x:2"]
+        assert [call.params for call in server.asked if call.method == "resources/list"][:4] == [
+            {}, {"cursor": ""}, {"cursor": "b"}, {"cursor": "c"},
+        ]  # fmt: skip
+
+
+async def test_what_may_not_be_seen_leaves_no_empty_page_while_more_follows_however_much_it_is() -> None:
+    server = Scripted("a", resources=[f"x:{n}" for n in range(20_000)])
+    async with Front(server, hide=lambda key, own: own.startswith("x:") and own != "x:15000", list_timeout=10) as front:
+        assert await front.names("resources/list") == ["a+x:15000"]
+
+
+# ---------------------------------------------------------------- positions
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 1000])
+async def test_every_page_size_gives_every_item_once_in_order(size: int) -> None:
+    lists = {"tools": list("abcde"), "prompts": list("xyz"), "resources": [f"f:{n}" for n in range(7)]}
+    servers = [Scripted(key, per_page=per_page, **lists) for key, per_page in (("b", 2), ("a", 3), ("c", 100))]
+    async with Front(*servers, page=size) as front:
+        assert await front.names("tools/list") == [f"{key}__{name}" for key in "bac" for name in "abcde"]
+        assert await front.names("prompts/list") == [f"{key}__{name}" for key in "bac" for name in "xyz"]
+        assert await front.names("resources/list") == [f"{key}+f:{n}" for key in "bac" for n in range(7)]
+        for method in METHODS[:3]:
+            assert all(len(page) == size for page in (await front.pages(method))[:-1])
+
+
+async def test_pages_are_cut_from_what_the_client_sees() -> None:
+    server = Scripted("a", tools=[f"t{n}" for n in range(10)])
+    async with Front(server, page=2, hide=lambda key, own: own in {"t0", "t2", "t3", "t8", "t9"}) as front:
+        seen = [[item["name"] for item in page] for page in await front.pages("tools/list")]
+        assert seen == [["a__t1", "a__t4"], ["a__t5", "a__t6"], ["a__t7"]]
+
+
+async def test_a_page_of_the_server_larger_than_ours_is_asked_for_again_not_kept() -> None:
+    server = Scripted("a", resources=[f"x:{n}" for n in range(10)], per_page=10)
+    async with Front(server, page=4) as front:
+        assert [len(page) for page in await front.pages("resources/list")] == [4, 4, 2]
+        assert server.count("resources/list") == 3
+
+
+@pytest.fixture
+async def front() -> Any:
+    lists = {"tools": list("abc"), "prompts": list("abc"), "resources": ["x:1", "x:2", "x:3"]}
+    async with Front(Scripted("a", **lists, templates=["x:{a}", "y:{a}", "z:{a}"]), page=1) as front:
+        yield front
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_cursor_is_good_for_its_client_its_list_and_its_config_only(front: Front, method: str) -> None:
+    cursor = (await front.page(method))["nextCursor"]
+    flipped = cursor[:-1] + ("0" if cursor[-1] != "0" else "1")
+    assert await front.page(method, cursor=cursor)
+    for bad in (flipped, "", "x", 7, ["x"], {}, cursor + "00"):
+        outcome = await front.ask(method, cursor=bad)
+        assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
+    others = [front.ask(other, cursor=cursor) for other in METHODS if other != method]
+    for asking in (*others, front.ask(method, OTHER, cursor=cursor)):
+        outcome = await asking
+        assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
+    async with Front(*front.servers.values(), generation="2") as changed:
+        outcome = await changed.ask(method, cursor=cursor)
+        assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
+    async with Front(*front.servers.values(), page=1) as restarted:
+        assert await restarted.page(method, cursor=cursor) == await front.page(method, cursor=cursor)
+
+
+async def test_a_server_that_refuses_its_own_cursor_makes_ours_invalid() -> None:
+    server, other = Scripted("a", resources=["x:1", "x:2"], per_page=1), Scripted("b", resources=["x:3"])
+    async with Front(server, other, page=1) as front:
+        cursor = (await front.page("resources/list"))["nextCursor"]
+
+        async def refuse(call: Call) -> Outcome:
+            return Failure(INVALID_PARAMS, "what cursor?")
+
+        server.answers["resources/list"] = refuse
+        outcome = await front.ask("resources/list", cursor=cursor)
+        assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
+        assert await front.names("resources/list") == ["b+x:3"]  # a refusal without a cursor is any other failure
+
+
+@pytest.mark.parametrize("failure", [Failure(-32603, "broken"), Result({"resources": None}), Result({})])
+async def test_any_other_failure_ends_that_servers_part_and_the_walk_goes_on(failure: Outcome) -> None:
+    server, other = Scripted("a", resources=["x:1", "x:2"], per_page=1), Scripted("b", resources=["x:3"])
+
+    async def fail(call: Call) -> Outcome:
+        return failure if call.params else Result(page(["x:1"], nextCursor="1"))
+
+    server.answers["resources/list"] = fail
+    async with Front(server, other) as front:
+        assert await front.names("resources/list") == ["a+x:1", "b+x:3"]
+
+
+async def test_a_server_that_hangs_costs_its_list_timeout_once() -> None:
+    server, other = Scripted("a"), Scripted("b", resources=["x:1"])
+
+    async def hang(call: Call) -> Outcome:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    server.answers["resources/list"] = hang
+    async with Front(server, other, list_timeout=0.05) as front:
+        for _ in range(3):
+            assert await front.names("resources/list") == ["b+x:1"]
+        assert server.count("resources/list") == 1
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+async def test_resources_are_public_and_web_uris_stay() -> None:
+    server = Scripted("a", resources=["file:///x", "https://x.test/y", "ui://panel"])
+    async with Front(server) as front:
+        assert await front.names("resources/list") == ["a+file:///x", "https://x.test/y", "ui://a+panel"]
+        assert server.items["resources/list"][0]["uri"] == "file:///x"
+
+
+async def test_the_ttl_is_the_least_on_the_page_and_nothing_is_public() -> None:
+    a, b = (Scripted(key, tools=["x"], resources=["x:1"]) for key in "ab")
+    c = Scripted("c", capabilities={})
+    a.ttl_ms, b.ttl_ms = 500, 300
+    async with Front(a, b, c) as front:
+        for method in METHODS:
+            value = await front.page(method)
+            assert (value["ttlMs"], value["cacheScope"]) == (300, "private")
+        b.status = "down"
+        for method in METHODS:
+            assert (await front.page(method))["ttlMs"] == 0
+
+
+# ---------------------------------------------------------------- traces
+
+
+@given(st.integers(0, 30), st.integers(1, 60))
+def test_a_circle_of_any_length_is_noticed_within_a_few_rounds(tail: int, length: int) -> None:
+    trace: Trace | None = Trace()
+    step = 0
+    while trace is not None:
+        step += 1
+        assert step <= 4 * (tail + length) + 4
+        at = step if step <= tail else tail + (step - tail) % length
+        trace = trace.after(f"c{at}")
+
+
+@given(st.integers(1, 500))
+def test_cursors_that_all_differ_are_never_taken_for_a_circle(length: int) -> None:
+    trace: Trace | None = Trace()
+    for step in range(length):
+        assert trace is not None
+        trace = trace.after(f"c{step}")
+        assert trace is not None and Trace.unpack(trace.pack()) == trace
+
+
+def test_a_walk_ends_after_so_many_pages() -> None:
+    trace: Trace | None = Trace("c", pages=pages.MAX_WALK - 2)
+    trace = trace.after("d")
+    assert trace is not None and trace.after("e") is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '["c"]', '["c", "1", ""]', "null"])
+def test_what_is_no_trace_is_none(text: str) -> None:
+    assert Trace.unpack(text) is None
