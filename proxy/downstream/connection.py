@@ -169,9 +169,7 @@ class Connection:
 
     async def ask(self, method: str, params: Json, timeout: float, headers: Headers | None = None) -> Response:
         """A request of Sluice's own. Raises `TimeoutError`, `Lost`."""
-        return await self.perform(
-            Exchange(next(self._ids)), method, params, Patience(timeout, timeout), headers or []
-        )
+        return await self.perform(Exchange(next(self._ids)), method, params, Patience(timeout, timeout), headers or [])
 
     def patience(self, method: str) -> Patience:
         settings = self.settings

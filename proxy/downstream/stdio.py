@@ -1,34 +1,29 @@
 """A server that is a child process: one JSON-RPC message a line on its stdin and stdout.
 
-Knows pipes, lines and signals; knows no MCP. The child is the leader of its own process group, so that what it
-starts dies with it, and gets an environment of named variables only: ours holds other servers' secrets.
+Knows lines and their limits; knows no MCP. The child gets an environment of named variables only: ours holds other
+servers' secrets.
 """
 
 import asyncio
-import logging
 import os
-import signal
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import Final
 
-import anyio
 from anyio.abc import TaskGroup
 
 from proxy.downstream.connection import Receive
 from proxy.downstream.exchange import Exchange
+from proxy.downstream.process import Process, describe_exit
 from proxy.downstream.settings import MAX_MESSAGE, Lost, ServerSettings
 from proxy.era.modern_server import Headers
 from proxy.era.revisions import Revision
 
-log = logging.getLogger(__name__)
-
 _INHERITED: Final = frozenset({"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "TMPDIR", "LANG", "LANGUAGE"})
 MAX_UNREAD: Final = MAX_MESSAGE
 """Bytes that a child may leave unread on its stdin before further calls are refused."""
-GRACE: Final = 2.0
-"""Seconds for each step of the stop ladder."""
-# A child that answers and exits: its last words may still be in the pipe when its exit is known.
-_LAST_WORDS: Final = 0.5
+# Seconds. A child that answers and exits: its last words may still be in the pipe when its exit is known, and its
+# status may be known only after its pipes have closed.
+_LAST_WORDS: Final = 0.4
 MAX_STDERR: Final = 64 * 1024
 _MAX_STDERR_LINE: Final = 2000
 
@@ -78,7 +73,7 @@ class Lines:
         return lines
 
 
-class ChildWire(asyncio.SubprocessProtocol):
+class ChildWire:
     """The `Wire` of one child process."""
 
     is_private = False
@@ -87,9 +82,9 @@ class ChildWire(asyncio.SubprocessProtocol):
         self._settings = settings
         self._stderr = stderr
         self._lines = Lines()
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._process: Process | None = None
         self._stdin: asyncio.WriteTransport | None = None
-        self._exited = asyncio.Event()
+        self._stdout: asyncio.ReadTransport | None = None
         self.pid: int | None = None
 
     def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
@@ -97,17 +92,16 @@ class ChildWire(asyncio.SubprocessProtocol):
         self._retire = retire
 
     async def open(self, group: TaskGroup) -> None:
-        settings, command = self._settings, self._settings.command or ()
-        env = environment(settings.env)
+        command = self._settings.command or ()
+        env = environment(self._settings.env)
         try:
-            transport, _ = await asyncio.get_running_loop().subprocess_exec(
-                lambda: self, *command, env=env, cwd=settings.cwd, close_fds=True, start_new_session=True
-            )
+            process = self._process = await Process.start(command, env, self._settings.cwd, self._exited)
         except (OSError, ValueError) as error:
             raise Lost(f"cannot start {command[0] if command else '?'}: {error}", sent=False) from None
-        self._transport = transport
-        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
-        self.pid = self._transport.get_pid()
+        self.pid = process.pid
+        self._stdin = await process.write_to(self._closed_input)
+        self._stdout = await process.read_from(1, self._heard, self._closed_output)
+        await process.read_from(2, self._stderr.add, _nothing)
 
     # ------------------------------------------------------------ to the child
 
@@ -139,76 +133,42 @@ class ChildWire(asyncio.SubprocessProtocol):
 
     # ------------------------------------------------------------ from the child, called by the event loop
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 2:
-            return self._stderr.add(data)
+    def _heard(self, data: bytes) -> None:
         try:
             lines = self._lines.feed(data)
         except ValueError as error:
             self._retire(f"the server wrote {error}", True)
-            return self._mute()
+            if self._stdout is not None:
+                self._stdout.close()  # what would follow is the rest of something that is no message
+            return
         for line in lines:
             if line and line != b"\r":
                 self._receive(line, None)
 
-    def _mute(self) -> None:
-        """Nothing more is read: what would follow is the rest of something that is no message."""
-        if self._transport is not None and (pipe := self._transport.get_pipe_transport(1)) is not None:
-            pipe.close()
+    def _closed_output(self) -> None:
+        self._retire_soon("the server closed its output")
 
-    def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
-        if fd == 1:
-            self._retire("the server closed its output", True)
-        elif fd == 0:
-            # It may still answer what it has read; but nothing new can be asked.
-            asyncio.get_running_loop().call_later(_LAST_WORDS, self._retire, "the server closed its input", True)
+    def _closed_input(self) -> None:
+        self._retire_soon("the server closed its input")
 
-    def process_exited(self) -> None:
-        self._exited.set()
-        code = None if self._transport is None else self._transport.get_returncode()
-        why = f"the server's process ended with {_exit(code)}"
-        asyncio.get_running_loop().call_later(_LAST_WORDS, self._retire, why, True)
+    def _exited(self, status: int) -> None:
+        """Its last words may still be in the pipe; but no answer is worth more than the reason of its end."""
+        self._retire_soon(f"the server's process ended with {describe_exit(status)}", _LAST_WORDS / 2)
 
-    # ------------------------------------------------------------ the stop ladder
+    def _retire_soon(self, why: str, delay: float = _LAST_WORDS) -> None:
+        asyncio.get_running_loop().call_later(delay, self._retire, why, True)
 
     async def close(self) -> None:
-        """2026-07-28 basic/transports/stdio#shutdown: close stdin, wait, then signals; to the whole group, and to
-        what is left of it after its leader has gone. Returns when the child has been reaped."""
-        if self._transport is None:
+        if self._process is None:
             return
-        with anyio.CancelScope(shield=True):
-            if self._stdin is not None:
-                self._stdin.close() if self._stdin.get_write_buffer_size() == 0 else self._stdin.abort()
-            if await self._is_gone():
-                self._signal(signal.SIGTERM)  # a grandchild that outlived its parent
+        if self._stdin is not None:
+            # What is still unread would keep the pipe open: a child that does not read does not see its end.
+            if self._stdin.get_write_buffer_size():
+                self._stdin.abort()
             else:
-                self._signal(signal.SIGTERM)
-                await self._is_gone()
-            await self._kill_rest()
-            self._transport.close()
-
-    async def _is_gone(self) -> bool:
-        with anyio.move_on_after(GRACE):
-            await self._exited.wait()
-        return self._exited.is_set()
-
-    async def _kill_rest(self) -> None:
-        with anyio.move_on_after(GRACE if self._exited.is_set() else 0):
-            while self._signal(0):  # noqa: ASYNC110 - a process group has no event
-                await anyio.sleep(0.02)
-        self._signal(signal.SIGKILL)
-        await self._is_gone()
-
-    def _signal(self, number: int) -> bool:
-        """Whether there was somebody in the child's process group. Its number is not reused while there is."""
-        try:
-            os.killpg(cast(int, self.pid), number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+                self._stdin.close()
+        await self._process.stop()
 
 
-def _exit(code: int | None) -> str:
-    if code is None:
-        return "an unknown status"
-    return f"status {code}" if code >= 0 else f"signal {-code}"
+def _nothing() -> None:
+    """Nobody minds that a child closes its stderr."""

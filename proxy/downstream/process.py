@@ -1,0 +1,144 @@
+"""A child process and all that it starts: started with nothing of ours, ended as a group, reaped.
+
+Knows pipes and signals; knows no lines and no MCP. `subprocess.Popen` and not the event loop's own way to start
+children: uvloop's hands down every inheritable descriptor, the pipes of children that start at the same time among
+them, so that one server could read what is meant for another.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Final
+
+import anyio
+import anyio.to_thread
+
+GRACE: Final = 2.0
+"""Seconds for each step of the stop ladder."""
+
+
+class Pipe(asyncio.Protocol):
+    """Hands on what comes, and that nothing will come any more."""
+
+    def __init__(self, data: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+        self._data = data
+        self._lost = lost
+
+    def data_received(self, data: bytes) -> None:
+        self._data(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost()
+
+
+class Process:
+    """One running child. `exited` is called once, with its status."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], exited: Callable[[int], None]) -> None:
+        self._popen = popen
+        self._exited = exited
+        self._loop = asyncio.get_running_loop()
+        self._gone = asyncio.Event()
+        self._transports: list[asyncio.BaseTransport] = []
+        self.pid = popen.pid
+        self._watch()
+
+    @staticmethod
+    async def start(
+        command: Sequence[str], env: Mapping[str, str], cwd: str | None, exited: Callable[[int], None]
+    ) -> "Process":
+        """Raises `OSError` or `ValueError` where it cannot be started."""
+        return Process(await anyio.to_thread.run_sync(_spawn, command, env, cwd), exited)
+
+    # ------------------------------------------------------------ pipes
+
+    async def write_to(self, lost: Callable[[], None]) -> asyncio.WriteTransport:
+        transport, _ = await self._loop.connect_write_pipe(lambda: Pipe(_ignore, lost), self._popen.stdin)
+        self._transports.append(transport)
+        return transport
+
+    async def read_from(
+        self, number: int, data: Callable[[bytes], None], lost: Callable[[], None]
+    ) -> asyncio.ReadTransport:
+        pipe: IO[bytes] | None = self._popen.stdout if number == 1 else self._popen.stderr
+        transport, _ = await self._loop.connect_read_pipe(lambda: Pipe(data, lost), pipe)
+        self._transports.append(transport)
+        return transport
+
+    # ------------------------------------------------------------ its end
+
+    def _watch(self) -> None:
+        try:
+            handle = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # no Linux, or an old one
+            threading.Thread(target=self._wait, name=f"wait-{self.pid}", daemon=True).start()
+        else:
+            self._loop.add_reader(handle, self._reap, handle)
+
+    def _reap(self, handle: int) -> None:
+        self._loop.remove_reader(handle)
+        os.close(handle)
+        self._end(self._popen.wait())
+
+    def _wait(self) -> None:
+        status = self._popen.wait()
+        self._loop.call_soon_threadsafe(self._end, status)
+
+    def _end(self, status: int) -> None:
+        self._gone.set()
+        self._exited(status)
+
+    async def stop(self) -> None:
+        """After stdin was closed: wait, then signals to the whole group, and to what its leader left behind
+        (2026-07-28 basic/transports/stdio#shutdown). Returns when the child has been reaped."""
+        with anyio.CancelScope(shield=True):
+            await self._is_gone()
+            if self._signal(signal.SIGTERM):
+                await self._is_gone()
+                await self._is_empty()
+            self._signal(signal.SIGKILL)
+            await self._gone.wait()
+            for transport in self._transports:
+                transport.close()
+            if not self._transports:  # cancelled before its pipes were connected
+                for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
+                    if pipe is not None:
+                        pipe.close()
+
+    async def _is_gone(self) -> None:
+        with anyio.move_on_after(GRACE):
+            await self._gone.wait()
+
+    async def _is_empty(self) -> None:
+        with anyio.move_on_after(GRACE if self._gone.is_set() else 0):
+            while self._signal(0):  # noqa: ASYNC110 - a process group has no event
+                await anyio.sleep(0.02)
+
+    def _signal(self, number: int) -> bool:
+        """Whether there was somebody in the child's process group. Its number is not reused while there is."""
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Process {self.pid} {'gone' if self._gone.is_set() else 'running'}>"
+
+
+def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=cwd, start_new_session=True
+    )
+
+
+def _ignore(data: bytes) -> None:
+    """Nothing comes out of the pipe that one writes to."""
+
+
+def describe_exit(status: int) -> str:
+    return f"status {status}" if status >= 0 else f"signal {-status}"

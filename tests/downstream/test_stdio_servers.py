@@ -1,0 +1,304 @@
+"""Servers that are child processes: real ones, doing everything that they should not."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+from scripted_servers import LEGACY, MODERN, child, running
+
+from proxy.call import LOG_LEVEL, Client, Failure, Result
+from proxy.downstream.stdio import Lines, Tail, environment
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def until_dead(pid: int) -> None:
+    while is_alive(pid):
+        await anyio.sleep(0.01)
+
+
+# ---------------------------------------------------------------- the ordinary
+
+
+async def test_a_legacy_child_is_found_out_and_answers_in_the_newest_form() -> None:
+    async with running(command=child("exit-at-probe")) as rig:
+        assert rig.server.status == "up"
+        assert rig.server.era_for(MODERN) == rig.server.era_for(LEGACY) == "legacy"
+        assert await rig.tool("echo", {"x": [1, "ü"]}) == {"x": [1, "ü"]}
+        listed = await rig.request("tools/list")
+        assert listed == Result(
+            {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}], "ttlMs": 0, "cacheScope": "private"}
+        )
+        assert await rig.request("prompts/list") == Failure(-32601, "Method not found")
+        described = rig.server.describe()
+        assert described["revisions"] == ["2025-06-18"] and len(described["pids"]) == 1
+
+
+async def test_a_modern_child_is_asked_without_a_handshake_and_told_the_clients_capabilities() -> None:
+    async with running(command=child("modern")) as rig:
+        assert rig.server.era_for(LEGACY) == "modern"
+        asking = Client("key:a", capabilities={"elicitation": {"form": {}}}, capability_key="e")
+        seen = await rig.tool("seen", client=asking)
+        assert [message["method"] for message in seen] == ["server/discover", "subscriptions/listen", "tools/call"]
+        meta = seen[-1]["params"]["_meta"]
+        assert meta["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {"form": {}}}
+        legacy_meta = (await rig.tool("seen", client=LEGACY))[-1]["params"]["_meta"]
+        assert legacy_meta["io.modelcontextprotocol/clientCapabilities"] == {}
+
+
+async def test_a_server_of_both_eras_is_spoken_to_in_the_clients() -> None:
+    async with running(command=child("modern", "dual")) as rig:
+        assert (rig.server.era_for(LEGACY), rig.server.era_for(MODERN)) == ("legacy", "modern")
+        assert (await rig.tool("seen", client=LEGACY))[0]["method"] == "initialize"
+        assert (await rig.tool("seen", client=MODERN))[0]["method"] == "server/discover"
+
+
+async def test_one_client_has_one_child_and_two_sessions_have_two() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        await rig.tool("echo")
+        assert len(rig.server.describe()["pids"]) == 1
+        other = Client("key:a", revision="2025-11-25", session="s2")
+        assert len(await rig.tool("seen", client=other)) == 3
+        assert len(rig.server.describe()["pids"]) == 2
+        first, second = rig.server.describe()["pids"]
+        rig.server.end_session("s1")
+        await until_dead(first)
+        assert rig.server.describe()["pids"] == [second]
+
+
+async def test_a_shared_server_has_one_child_for_all() -> None:
+    async with running(command=child(), era="legacy", sharing="shared") as rig:
+        await rig.tool("echo", client=Client("key:b"))
+        await rig.tool("echo")
+        assert len(rig.server.describe()["pids"]) == 1
+        assert rig.server.scope(LEGACY) == rig.server.scope(MODERN) == ""
+
+
+# ---------------------------------------------------------------- what belongs to a call
+
+
+async def test_progress_carries_the_clients_token_increases_and_ends_with_the_answer() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        await rig.tool("progress", progressToken="1")
+        assert [note.params for note in rig.emitted] == [
+            {"progressToken": "1", "progress": 1},
+            {"progressToken": "1", "progress": 2},
+        ]
+        assert (await rig.tool("seen"))[2]["params"]["_meta"] == {"progressToken": 2}
+
+
+async def test_a_call_gets_the_log_messages_of_its_level_and_others_none() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        await rig.tool("logs")
+        assert rig.emitted == []
+        await rig.request("tools/call", {"name": "logs"}, **{LOG_LEVEL: "warning"})
+        assert [note.params["data"] for note in rig.emitted] == ["high"]
+        levels = [message["params"] for message in await rig.tool("seen") if message["method"] == "logging/setLevel"]
+        assert levels == [{"level": "warning"}]
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server_by_our_id() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        await rig.tool("echo")
+        call = asyncio.ensure_future(rig.tool("silent"))
+        await asyncio.sleep(0)
+        assert len(await rig.tool("seen")) == 5
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        last = (await rig.tool("seen"))[-2]
+        assert last["method"] == "notifications/cancelled"
+        assert last["params"]["requestId"] == 3
+
+
+@pytest.mark.parametrize("modes", [(), ("modern",)])
+async def test_a_call_times_out_and_progress_gives_it_more_time(modes: tuple[str, ...]) -> None:
+    era = "modern" if modes else "legacy"
+    async with running(command=child(*modes), era=era, timeout=0.5) as rig:
+        assert await rig.reason("silent") == "timeout"
+        assert (await rig.tool("seen"))[-2]["method"] == "notifications/cancelled"
+        assert await rig.tool("slow", progressToken=1) == "done"
+
+
+async def test_no_progress_gives_more_than_the_time_in_all() -> None:
+    async with running(command=child(), era="legacy", timeout=0.5, max_time=0.7) as rig:
+        outcome = await rig.request("tools/call", {"name": "slow"}, progressToken=1)
+        assert isinstance(outcome, Result) and outcome.value["_meta"] == {"dev.sluice/reason": "timeout"}
+
+
+async def test_what_a_server_asks_is_refused_at_once_and_a_ping_is_answered() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.tool("ask") == [-32601, -32601, -32601, {}]
+
+
+# ---------------------------------------------------------------- what belongs to none
+
+
+async def test_list_changes_are_published_for_the_scope_of_their_connection() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        rig.published.clear()
+        release = await rig.server.hold(LEGACY)
+        await rig.tool("changed")
+        assert [(scope, note.method) for _, scope, note in rig.published] == [
+            (rig.server.scope(LEGACY), "notifications/tools/list_changed")
+        ]
+        release()
+
+
+async def test_a_modern_server_is_listened_to_and_another_subscriptions_news_are_not_ours() -> None:
+    async with running(command=child("modern")) as rig:
+        (await rig.server.hold(MODERN))()
+        await rig.tool("echo")
+        rising, announced = rig.published
+        assert announced == rising == ("scripted", None, announced[2])
+        assert announced[2].params == {}
+
+
+# ---------------------------------------------------------------- lies and noise
+
+
+async def test_a_server_that_lies_about_ids_harms_no_call() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.tool("liar") == "truth"
+        assert await rig.tool("echo", {"n": 1}) == {"n": 1}
+
+
+async def test_an_answer_that_is_no_response_ends_its_call() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.reason("broken") == "outcome_unknown"
+        assert await rig.tool("echo") == {}
+
+
+async def test_a_line_of_nine_mebibytes_ends_the_connection_and_the_next_call_works() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.reason("big") == "outcome_unknown"
+        assert await rig.tool("echo") == {}
+        assert rig.server.describe()["restarts"] == 1
+
+
+async def test_a_flood_on_stderr_is_drained_and_only_its_end_is_kept() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.tool("flood") == "done"
+        lines = rig.server.describe()["stderr"]
+        assert lines[-1] == "the end" and max(map(len, lines)) <= 2000
+
+
+async def test_a_child_that_stops_reading_costs_its_own_calls_only() -> None:
+    async with running(command=child(), era="legacy", timeout=0.3) as rig:
+        other = Client("key:b")
+        await rig.tool("echo", client=other)
+        assert await rig.reason("deaf") == "timeout"
+        outcome = await rig.request("tools/call", {"name": "echo", "arguments": {"x": "y" * 9_000_000}})
+        assert isinstance(outcome, Result) and outcome.value["isError"]
+        assert await rig.reason("echo") == "server_unavailable"
+        assert await rig.tool("echo", client=other) == {}
+
+
+# ---------------------------------------------------------------- life and death
+
+
+async def test_a_tool_is_not_called_twice_when_its_server_dies() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.reason("die") == "outcome_unknown"
+        assert [message["method"] for message in await rig.tool("seen")] == [
+            "initialize", "notifications/initialized", "tools/call",
+        ]  # fmt: skip
+
+
+async def test_last_words_are_heard() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.tool("last words") == "bye"
+
+
+async def test_a_server_that_exits_in_a_loop_is_restarted_ever_later() -> None:
+    async with running(command=child("exit-at-start")) as rig:
+        assert rig.server.status == "down"
+        assert await rig.reason("echo") == "server_unavailable"
+        assert "status 1" in rig.server.describe()["last_error"]
+        with pytest.raises(ConnectionError):
+            await rig.server.hold(LEGACY)
+    async with running(command=child("exit-after-start"), era="legacy") as rig:
+        while rig.server.describe()["restarts"] < 2:
+            await anyio.sleep(0.01)
+        assert await rig.reason("echo") == "server_unavailable"
+
+
+async def test_a_command_that_does_not_exist_is_said_to_be_so() -> None:
+    async with running(command=("/nowhere/server",)) as rig:
+        assert rig.server.status == "down"
+        assert "/nowhere/server" in rig.server.describe()["last_error"]
+
+
+async def test_a_child_that_ignores_its_end_is_killed_with_its_grandchildren() -> None:
+    async with running(command=child("stubborn"), era="legacy") as rig:
+        pids = await rig.tool("fork")
+        assert all(map(is_alive, pids))
+        with anyio.fail_after(8):
+            await rig.server.aclose()
+        assert not is_alive(pids[0])
+        await until_dead(pids[1])
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pids[0], 0)
+
+
+async def test_a_grandchild_does_not_outlive_a_child_that_ends_well() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        pids = await rig.tool("fork")
+        await rig.server.aclose()
+        for pid in pids:
+            await until_dead(pid)
+
+
+async def test_a_server_that_hangs_at_start_holds_nobody_up() -> None:
+    server = running(command=child("hang"), lazy=True, list_timeout=0.3)
+    async with server as rig:
+        outcome = await rig.request("tools/list")
+        assert isinstance(outcome, Failure) and outcome.data == {"reason": "server_unavailable"}
+        assert rig.server.status == "starting"
+
+
+async def test_a_child_sees_what_was_configured_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SECRET_OF_SLUICE", "x")
+    async with running(command=child(), era="legacy", env={"TOKEN": "t"}, cwd=str(tmp_path)) as rig:
+        inside = await rig.tool("inside")
+        assert inside["env"]["TOKEN"] == "t" and "SECRET_OF_SLUICE" not in inside["env"]
+        assert inside["cwd"] == str(tmp_path) and inside["fds"] == ["0", "1", "2"]
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def test_only_named_variables_are_inherited() -> None:
+    ours = {"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET": "x", "HOME": "/root"}
+    assert environment({"HOME": "/else"}, ours) == {"PATH": "/bin", "LC_ALL": "C", "HOME": "/else"}
+
+
+def test_lines_come_whole_however_they_were_cut() -> None:
+    lines = Lines(limit=10)
+    assert [line for part in (b"ab", b"c\nd\n\ne", b"f\n") for line in lines.feed(part)] == [b"abc", b"d", b"", b"ef"]
+    with pytest.raises(ValueError, match="10 bytes"):
+        [lines.feed(b"1234") for _ in range(3)]
+    with pytest.raises(ValueError, match="10 bytes"):
+        Lines(limit=10).feed(b"12345678901\n")
+
+
+def test_the_tail_is_bounded() -> None:
+    tail = Tail()
+    for number in range(100_000):
+        tail.add(b"line %d\n" % number)
+    tail.add(b"\xff" * 200_000)
+    assert len(tail.lines(1)[0]) == 2000
