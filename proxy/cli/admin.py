@@ -60,13 +60,13 @@ def _is_short(cell: Any) -> bool:
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = str(value) if _is_short(value) else "-"
+    text = " ".join(str(value).split()) if _is_short(value) else "-"
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
 
 
 def _get(config_file: Path | None, key: str | None, what: str, params: Mapping[str, str]) -> Any:
     """One GET at the admin port, or the exit code that says why not."""
-    loaded = load(config_file, quietly=True)
+    _, loaded = load(config_file, quietly=True)
     address = _reachable(loaded.listen.admin)
     headers = {"Authorization": f"Bearer {key or _operator_token(loaded, address)}"}
     try:

@@ -20,15 +20,11 @@ _NO_LISTENER: Final = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 
 def serve(config_file: ConfigFile = None) -> None:
     """Serve clients over HTTP, and the admin port beside it."""
-    loaded = load(config_file)
+    path, loaded = load(config_file)
     try:
         _run(partial(app.serve, loaded, announce=say))
     except OSError as error:
-        if error.errno not in _NO_LISTENER:
-            raise
-        listen = loaded.listen
-        hint = f"listen.mcp is {listen.mcp}, listen.admin is {listen.admin}: stop what listens there, or change them"
-        stop(Code.CONFIG, f"cannot listen: {error.strerror}", hint)
+        stop(Code.CONFIG, str(_why(error, path)))
 
 
 def stdio(
@@ -37,8 +33,11 @@ def stdio(
     key: Annotated[str | None, typer.Option(help="Our key there.", envvar="SLUICE_KEY")] = None,
 ) -> None:
     """Serve one client on stdin and stdout; stdout carries MCP only."""
-    loaded = _bridge(url, key) if url else load(config_file, quietly=True)
-    _run(partial(app.serve_stdio, loaded))
+    path, loaded = (Path(url), _bridge(url, key)) if url else load(config_file, quietly=True)
+    try:
+        _run(partial(app.serve_stdio, loaded))
+    except OSError as error:
+        stop(Code.CONFIG, str(_why(error, path)))
 
 
 def demo_(once: Annotated[bool, typer.Option("--once", help="Code when everything was shown.")] = False) -> None:
@@ -53,6 +52,24 @@ def _bridge(url: str, key: str | None) -> config.Config:
     return config.make({"policy": {"use": "open"}, "servers": {"remote": server}}, Path())
 
 
+def _why(error: OSError, path: Path) -> config.Finding:
+    """The line of the config that asks for what the system refuses."""
+    if error.errno in _NO_LISTENER and error.filename is None:
+        hint = "stop what listens there, or choose another address"
+        return config.finding_at(path, ("listen",), "cannot-listen", f"cannot listen: {error.strerror}", hint)
+    return config.finding_at(path, ("state", "dir"), "cannot-start", f"cannot start: {error}")
+
+
 def _run(main: Callable[[], Awaitable[T]]) -> T:
     """The one event loop of a command. uvloop is not made for Windows."""
-    return anyio.run(main, backend_options={"use_uvloop": sys.platform != "win32"})
+    try:
+        return anyio.run(main, backend_options={"use_uvloop": sys.platform != "win32"})
+    except BaseExceptionGroup as group:
+        raise _only(group) from None
+
+
+def _only(error: BaseException) -> BaseException:
+    """What task groups wrapped, if it is one error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

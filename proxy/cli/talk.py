@@ -54,15 +54,15 @@ def stop(code: Code, *reasons: str) -> NoReturn:
     raise typer.Exit(code)
 
 
-def load(named: Path | None, *, quietly: bool = False) -> config.Config:
-    """The config of a command that needs one; its warnings are said, its errors raised."""
+def load(named: Path | None, *, quietly: bool = False) -> tuple[Path, config.Config]:
+    """The config of a command that needs one, and its file; its warnings are said, its errors raised."""
     path = config.find_config(named)
     checked = config.check(path)
     if checked.config is None:
         raise config.ConfigError(checked.findings)
     for finding in () if quietly else checked.findings:
         say(str(finding))
-    return checked.config
+    return path, checked.config
 
 
 def printable(text: str) -> str:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from proxy.config.explain import explain
 from proxy.config.finding import ConfigError, Finding, Problem
+from proxy.config.finding import Path as TreePath
 from proxy.config.models import (
     AnonymousClient,
     AnyServer,
@@ -43,8 +44,8 @@ from proxy.config.units import Address
 __all__ = [
     "RESERVED", "Address", "AnonymousClient", "AnyServer", "Checked", "Clients", "Config", "ConfigError", "Finding",
     "HttpServer", "Key", "Limits", "Listen", "LocalClient", "Log", "Names", "Policy", "Server", "State",
-    "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "is_key_name", "is_server_key", "load",
-    "make", "places", "schema",
+    "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "finding_at", "is_key_name", "is_server_key",
+    "load", "make", "places", "schema",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
@@ -91,6 +92,15 @@ def check_text(text: str, file: str, base: Path, environ: Mapping[str, str]) -> 
         return _checked(parse(text, Source(file, base, environ)))
     except ConfigError as error:
         return Checked(None, error.findings)
+
+
+def finding_at(path: Path, place: TreePath, code: str, message: str, hint: str = "") -> Finding:
+    """A finding about something that shows only when the config is used, at the line that asks for it."""
+    try:
+        source = read(path)
+    except ConfigError:
+        source = Source(str(path), Path())
+    return source.locate(Problem(place, code, message, hint, at_key=True))
 
 
 def schema() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
@@ -91,6 +92,30 @@ def test_a_bad_config_does_not_start(sluice: Any, tmp_path: Path, command: str) 
     assert (done.returncode, done.stdout) == (3, "")
     assert "sluice.yaml:1:1 missing-key there is no policy" in done.stderr
     assert "policy: {use: open}" in done.stderr
+
+
+def test_a_port_that_is_taken_is_said_with_its_line(sluice: Any, tmp_path: Path) -> None:
+    with socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        mcp = f"127.0.0.1:{taken.getsockname()[1]}"
+        text = f"{GOOD}listen: {{mcp: '{mcp}', admin: '127.0.0.1:0'}}\nstate: {{dir: state}}\n"
+        (tmp_path / "sluice.yaml").write_text(text.replace("command: x", "command: x, lazy: true"))
+        done = sluice("serve")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "sluice.yaml:4:1 cannot-listen" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "stdio"])
+def test_a_state_directory_that_others_can_read_is_said_with_its_line(
+    sluice: Any, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "sluice.yaml").write_text(f"{GOOD}state: {{dir: state}}\n")
+    (tmp_path / "state" / "keys").mkdir(mode=0o755, parents=True)
+    done = sluice(command)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "sluice.yaml:4:9 cannot-start" in done.stderr
+    assert "chmod 0700" in done.stderr
 
 
 def test_stdio_refuses_a_url_that_is_none(sluice: Any) -> None:
@@ -217,9 +242,9 @@ def test_servers_are_asked_for_at_the_admin_port_with_the_operator_token(sluice:
 
 
 def test_tools_are_asked_for_as_a_client_and_cannot_steer_the_terminal(sluice: Any, admin: type[Admin]) -> None:
-    admin.answer = (200, {"tools": [{"name": "a__\x1b[31mred\n", "server": "a"}]})
+    admin.answer = (200, {"tools": [{"name": "a__\x1b[31mred\nx", "server": "a"}]})
     done = sluice("tools", "--as", "ci-bot", "--key", "slc_x")
-    assert done.stdout == "NAME                    SERVER\na__\\u001b[31mred\\u000a  a\n"
+    assert done.stdout == "NAME                SERVER\na__\\u001b[31mred x  a\n"
     sluice("tools", "--as", "local", SLUICE_KEY="slc_y")
     assert admin.asked == [
         ("/api/v1/tools?as=key%3Aci-bot", "Bearer slc_x"),
