@@ -7,7 +7,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import CLIENT, OTHER, Front, Scripted, resources
+from scripted_server import OTHER, Front, Scripted, resources
 
 from proxy.call import Call, Failure, Outcome, Result
 from proxy.message import INVALID_PARAMS, Json
@@ -88,8 +88,11 @@ async def test_one_request_walks_so_many_pages_of_a_liar_and_no_more(answer: Any
 
 async def test_empty_pages_and_empty_cursors_on_the_way_are_no_end() -> None:
     script: dict[str | None, Json] = {
-        None: page([], nextCursor=""), "": page(["x:1"], nextCursor="b"), "b": page([], nextCursor="c"), "c": page(["x:2"]),
-    }  # fmt: skip
+        None: page([], nextCursor=""),
+        "": page(["x:1"], nextCursor="b"),
+        "b": page([], nextCursor="c"),
+        "c": page(["x:2"]),
+    }
     server = liar(lambda cursor: script[cursor])
     async with Front(server) as front:
         assert await front.names("resources/list") == ["liar+x:1", "liar+x:2"]

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from proxy.catalog.snapshot import (
-    MAX_DEFINITION, Face, Listing, Snapshot, assemble, digest, from_json, listing, to_json,
+    MAX_DEFINITION,
+    Face,
+    Listing,
+    Snapshot,
+    assemble,
+    digest,
+    from_json,
+    listing,
+    to_json,
 )  # fmt: skip
 from proxy.message import Json
 

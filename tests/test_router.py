@@ -1,0 +1,317 @@
+"""One call goes to one server, discover and listen are made of all of them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio.streams.memory import MemoryObjectReceiveStream
+from scripted_server import CLIENT, OTHER, Front, Scripted, tools
+
+from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, Target, not_found
+from proxy.catalog.merge import MERGED
+from proxy.hub import Event
+from proxy.lists import shelves
+from proxy.message import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
+from proxy.router import listen as listening
+
+TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
+EVERYTHING = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+
+
+# ---------------------------------------------------------------- one server
+
+
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get", "resources/read", "completion/complete"])
+async def test_a_call_goes_to_the_server_of_its_target_as_it_is(method: str) -> None:
+    a, b = Scripted("a"), Scripted("b")
+    outcome = InputRequired({"k": {}}, "state")
+
+    async def answer(call: Call) -> Outcome:
+        return outcome
+
+    b.answers[method] = answer
+    async with Front(a, b) as front:
+        call = Call(CLIENT, method, {"name": "own"}, target=Target("b", "tool", "own", "b__own"))
+        assert await front.router(call) is outcome
+        assert b.asked == [call] and a.asked == []
+
+
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get", "resources/read", "completion/complete"])
+async def test_a_call_without_a_target_is_not_found(method: str) -> None:
+    async with Front(Scripted("a")) as front:
+        assert await front.ask(method, name="x", uri="x:y") == not_found(method, {"name": "x", "uri": "x:y"})
+
+
+async def test_an_unknown_method_is_not_found() -> None:
+    async with Front(Scripted("a")) as front:
+        outcome = await front.ask("tasks/list")
+        assert isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND
+
+
+# ---------------------------------------------------------------- lists and discover
+
+
+async def test_lists_are_in_config_order_whoever_comes_first() -> None:
+    servers = [Scripted(key, tools=["y", "x"]) for key in ("z", "m", "a")]
+    for server in servers[:2]:
+        server.is_ready = anyio.Event()
+    async with Front(*servers, list_timeout=5) as front:
+        names: list[str] = []
+
+        async def walk() -> None:
+            names.extend(await front.names("tools/list"))
+
+        with anyio.fail_after(3):
+            async with anyio.create_task_group() as group:
+                group.start_soon(walk)
+                for server in (servers[1], servers[0]):
+                    await anyio.wait_all_tasks_blocked()
+                    server.is_ready.set()
+        assert names == ["z__y", "z__x", "m__y", "m__x", "a__y", "a__x"]
+
+
+async def test_a_server_that_is_down_leaves_the_lists_and_keeps_its_names() -> None:
+    a, b = Scripted("a", tools=["x"], resources=["x:1"]), Scripted("b", tools=["x"])
+    async with Front(a, b) as front:
+        assert await front.names("tools/list") == ["a__x", "b__x"]
+        a.status = "down"
+        assert await front.names("tools/list") == ["b__x"]
+        assert await front.names("resources/list") == []
+        assert (await front.resolver.resolve(Call(CLIENT, "tools/call", {"name": "a__x"}))).server == "a"  # type: ignore
+        a.status = "up"
+        assert await front.names("tools/list") == ["a__x", "b__x"]
+
+
+async def test_repeated_lists_share_their_items() -> None:
+    async with Front(Scripted("a", tools=["x"])) as front:
+        first, again = [(await front.page("tools/list"))["tools"][0] for _ in range(2)]
+        assert first is again
+
+
+async def test_discover_holds_only_servers_on_which_the_client_has_a_right() -> None:
+    a, b, c = Scripted("a"), Scripted("b"), Scripted("c")
+    a.instructions, b.instructions, c.instructions = "of a", "of b", "of c"
+    c.status = "down"
+    async with Front(a, b, c, hide=lambda key, own: key == "b") as front:
+        value = await front.page("server/discover")
+        assert value["capabilities"] == MERGED and value["cacheScope"] == "private" and value["ttlMs"] == 0
+        assert "of a" in value["instructions"]
+        assert not any(text in value["instructions"] for text in ("of b", "## b", "of c"))
+
+
+async def test_transparent_discover_and_lists_mirror_the_server() -> None:
+    server = Scripted("a", tools=["x"], capabilities={"tools": {"listChanged": True}, "experimental": {}})
+    server.instructions, server.ttl_ms = "mine", 70
+    async with Front(server, prefixes={"a": ""}, transparent=True) as front:
+        value = await front.page("server/discover")
+        assert value["capabilities"] == {"tools": {"listChanged": True}} and value["instructions"] == "mine"
+        assert (await front.page("tools/list"))["tools"] == tools("x")
+        for method in ("prompts/list", "resources/list", "resources/templates/list"):
+            outcome = await front.ask(method)
+            assert isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND
+
+
+async def test_without_any_server_everything_is_empty() -> None:
+    async with Front() as front:
+        for method in ("tools/list", "prompts/list", "resources/list", "resources/templates/list"):
+            assert await front.names(method) == []
+        assert (await front.page("server/discover"))["capabilities"] == MERGED
+
+
+# ---------------------------------------------------------------- listen
+
+
+class Stream:
+    """What a client hears."""
+
+    def __init__(self, heard: MemoryObjectReceiveStream[Notification]) -> None:
+        self._heard = heard
+        self.outcome: Outcome | None = None
+
+    async def next(self) -> Notification:
+        with anyio.fail_after(3):
+            return await self._heard.receive()
+
+    async def is_quiet(self) -> bool:
+        """Nothing comes, once whatever was announced has been walked and told."""
+        with anyio.move_on_after(4 * shelves.DEBOUNCE):
+            await self._heard.receive()
+            return False
+        return True
+
+
+@asynccontextmanager
+async def listen(front: Front, filter: Json = EVERYTHING, client: Client = CLIENT) -> AsyncIterator[Stream]:
+    send, receive = anyio.create_memory_object_stream[Notification](100)
+    stream = Stream(receive)
+
+    async def run() -> None:
+        stream.outcome = await front.router(
+            Call(client, "subscriptions/listen", {"notifications": filter}, emit=send.send)
+        )
+
+    with send, receive:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            yield stream
+            group.cancel_scope.cancel()
+
+
+async def acknowledged(stream: Stream) -> Json:
+    notification = await stream.next()
+    assert notification.method == listening.ACKNOWLEDGED
+    return notification.params["notifications"]
+
+
+async def test_the_acknowledgement_is_first_and_names_what_is_honoured() -> None:
+    async with Front(Scripted("a")) as front:
+        async with listen(front, {**EVERYTHING, "resourceSubscriptions": ["x:1"], "taskIds": ["t"]}) as stream:
+            assert await acknowledged(stream) == EVERYTHING
+        async with listen(front, {"toolsListChanged": True, "promptsListChanged": False}) as stream:
+            assert await acknowledged(stream) == {"toolsListChanged": True}
+        async with listen(front, {}) as stream:
+            assert await acknowledged(stream) == {}
+
+
+@pytest.mark.parametrize(
+    "filter", [None, [], "x", {"toolsListChanged": 1}, {"promptsListChanged": None}, {"resourceSubscriptions": "x"},
+               {"resourceSubscriptions": [1]}],
+)  # fmt: skip
+async def test_a_filter_of_another_shape_is_refused(filter: Any) -> None:
+    async with Front(Scripted("a")) as front:
+        outcome = await front.ask("subscriptions/listen", notifications=filter)
+        assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
+        assert isinstance(await front.ask("subscriptions/listen"), Failure)
+
+
+async def test_servers_are_held_before_the_acknowledgement_and_released_at_the_end() -> None:
+    a, b = Scripted("a"), Scripted("b")
+    async with Front(a, b, hide=lambda key, own: key == "b") as front:
+        async with listen(front) as stream:
+            await acknowledged(stream)
+            assert (a.held, b.held) == (1, 0)
+        assert a.held == 0
+        assert front.lists._watchers == {} and repr(front.hub) == "Hub(0 subscriptions)"
+
+
+async def test_a_change_of_this_clients_list_is_told_and_another_kind_is_not() -> None:
+    server = Scripted("a", tools=["x"], prompts=["p"])
+    async with Front(server) as front, listen(front, {"toolsListChanged": True}) as stream:
+        await acknowledged(stream)
+        server.items["prompts/list"] = []
+        front.lists.publish("a", None, Notification(PROMPTS, {}))
+        assert await stream.is_quiet()
+        server.items["tools/list"] = tools("x", "y")
+        for _ in range(10):
+            front.lists.publish("a", None, Notification(TOOLS, {}))
+        assert await stream.next() == Notification(TOOLS, {})
+        assert await stream.is_quiet()
+
+
+async def test_a_change_that_this_client_cannot_see_is_none() -> None:
+    server = Scripted("a", tools=["x"])
+    async with Front(server, hide=lambda key, own: own == "secret") as front, listen(front) as stream:
+        await acknowledged(stream)
+        server.items["tools/list"] = tools("x", "secret")
+        front.lists.publish("a", None, Notification(TOOLS, {}))
+        assert await stream.is_quiet()
+        server.items["tools/list"] = [{"name": "x", "description": "new"}, {"name": "secret"}]
+        front.lists.publish("a", None, Notification(TOOLS, {}))
+        assert (await stream.next()).method == TOOLS
+
+
+async def test_a_change_of_another_scope_is_not_told() -> None:
+    server = Scripted("a", tools=["x"])
+    async with Front(server) as front, listen(front) as stream, listen(front, client=OTHER) as other:
+        await acknowledged(stream)
+        await acknowledged(other)
+        server.items["tools/list"] = tools("y")
+        front.lists.publish("a", OTHER.principal, Notification(TOOLS, {}))
+        assert (await other.next()).method == TOOLS
+        assert await stream.is_quiet()
+
+
+async def test_a_change_of_policy_is_told_to_those_whose_list_it_changes() -> None:
+    hidden: set[str] = set()
+    server = Scripted("a", tools=["x", "y"], capabilities={"tools": {}})
+    async with Front(server, hide=lambda key, own: own in hidden) as front, listen(front) as stream:
+        await acknowledged(stream)
+        front.lists.reconsider()
+        assert await stream.is_quiet()
+        hidden.add("y")
+        front.lists.reconsider()
+        assert (await stream.next()).method == TOOLS
+
+
+async def test_changes_of_resources_are_told_though_nobody_holds_them() -> None:
+    a, b = Scripted("a"), Scripted("b", capabilities={"tools": {}})
+    async with Front(a, b) as front, listen(front) as stream:
+        await acknowledged(stream)
+        front.lists.publish("b", None, Notification(RESOURCES, {}))
+        assert await stream.is_quiet()
+        front.lists.publish("a", None, Notification(RESOURCES, {}))
+        assert (await stream.next()).method == RESOURCES
+
+
+async def test_in_transparent_mode_a_change_is_relayed_as_it_is_and_promised_as_it_was() -> None:
+    server = Scripted("a", tools=["x"], capabilities={"tools": {"listChanged": True}, "prompts": {}})
+    async with Front(server, prefixes={"a": ""}, transparent=True) as front, listen(front) as stream:
+        assert await acknowledged(stream) == {"toolsListChanged": True}
+        front.lists.publish("a", None, Notification(TOOLS, {}))
+        assert (await stream.next()).method == TOOLS
+
+
+async def test_a_server_that_comes_and_goes_changes_the_lists() -> None:
+    server = Scripted("a", tools=["x"], capabilities={"tools": {}})
+    async with Front(server) as front, listen(front) as stream:
+        await acknowledged(stream)
+        server.status = "down"
+        front.lists.moved("a")
+        assert (await stream.next()).method == TOOLS
+        server.status = "up"
+        front.lists.moved("a")
+        assert (await stream.next()).method == TOOLS
+        assert await stream.is_quiet()
+
+
+async def test_who_is_not_up_in_time_is_not_waited_for_and_its_arrival_is_told(monkeypatch: Any) -> None:
+    monkeypatch.setattr(listening, "ACKNOWLEDGE_WITHIN", 0.05)
+    slow = Scripted("slow", tools=["x"])
+    slow.is_ready = anyio.Event()
+    async with Front(slow, list_timeout=5) as front, listen(front, {"toolsListChanged": True}) as stream:
+        await acknowledged(stream)
+        slow.is_ready.set()
+        assert (await stream.next()).method == TOOLS
+        assert slow.held == 1
+
+
+async def test_a_hold_that_fails_is_tried_again_and_then_the_lists_are_walked_anew(monkeypatch: Any) -> None:
+    monkeypatch.setattr(listening, "RETRY_FIRST", 0.01)
+    server = Scripted("a", tools=["x"])
+    server.status = "down"
+    server.holds = [ConnectionError("no"), ConnectionError("no")]
+    async with Front(server) as front, listen(front, {"toolsListChanged": True}) as stream:
+        await acknowledged(stream)
+        server.status = "up"
+        assert (await stream.next()).method == TOOLS
+        assert server.held == 1
+
+
+async def test_closing_the_hub_ends_the_stream_gracefully() -> None:
+    async with Front(Scripted("a")) as front:
+        with anyio.fail_after(3):
+            async with listen(front) as stream:
+                await acknowledged(stream)
+                front.hub.close()
+                while stream.outcome is None:
+                    await anyio.lowlevel.checkpoint()
+        assert stream.outcome == Result({})
+
+
+async def test_an_event_of_an_unasked_kind_never_arrives() -> None:
+    async with Front(Scripted("a")) as front, listen(front) as stream:
+        await acknowledged(stream)
+        front.hub.publish(Event("a", None, Notification("notifications/message", {"data": "x"})))
+        assert await stream.is_quiet()
