@@ -99,6 +99,7 @@ class _Session:
     client: Client
     listening: Listening
     level: str | None = None
+    initialized: bool = False  # the client has said so
 
     @property
     def revision(self) -> str:
@@ -209,7 +210,15 @@ class _Conversation:
         if note.method == "notifications/cancelled":
             self._cancel(note.params.get("requestId"))
         elif note.method == "notifications/initialized" and self.session is not None:
-            self.session.listening.start()
+            self.session.initialized = True
+            self._listen_if_open()
+
+    def _listen_if_open(self) -> None:
+        """Nothing is told before both halves of the handshake (2025-11-25 basic/lifecycle#initialization), not even
+        to a client that sends the second without waiting for the answer to the first."""
+        session = self.session
+        if session is not None and session.initialized and all(job.method != "initialize" for job in self._jobs):
+            session.listening.start()
 
     def _cancel(self, id: object) -> None:
         """Every request with that id that is in flight: who uses an id twice cannot mean one of them."""
@@ -279,6 +288,7 @@ class _Conversation:
                 await self._output.send(response)
         finally:
             self._jobs.discard(job)  # only now: a client that does not read has its requests in flight
+            self._listen_if_open()
 
     async def _serve_batch(self, begun: list[_Job | Response]) -> None:
         """The answers of one batch, together (2025-03-26 basic/index#batching); none if nothing was asked."""
@@ -354,6 +364,7 @@ class _Conversation:
     def wind_up(self) -> None:
         """No more lines come. What would never end by itself ends now."""
         if self.session is not None:
+            self.session.initialized = False
             self.session.listening.stop()
         for job in self._jobs:
             if job.method == "subscriptions/listen":

@@ -17,9 +17,11 @@ class Exposed(PermissionError):
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory (0700) unless it is there. What is there is left as it is; see `check`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=DIRECTORY, exist_ok=True)
+    """Make the directory, and every missing one above it, 0700 (as the XDG base directory specification has it).
+    What is there is left as it is; see `check`."""
+    for missing in (*reversed(path.parents), path):
+        if not missing.is_dir():
+            missing.mkdir(mode=DIRECTORY, exist_ok=True)
 
 
 def check(path: Path, mode: int) -> None:

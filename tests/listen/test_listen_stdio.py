@@ -256,6 +256,15 @@ async def test_a_session_hears_of_list_changes_after_initialized() -> None:
     assert wire.peer.cancelled == ["subscriptions/listen"]
 
 
+async def test_nothing_is_told_before_the_answer_to_initialize() -> None:
+    async with connected() as wire:
+        hello = request("initialize", 1, {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}})
+        await wire.send(hello, {"jsonrpc": "2.0", "method": "notifications/initialized"}, request("ping", 2))
+        assert {(await wire.receive())["id"] for _ in range(2)} == {1, 2}
+        await wire.until(lambda: wire.peer.listens)
+        assert [call.method for call in wire.peer.calls] == ["server/discover", "subscriptions/listen"]
+
+
 async def test_resources_are_subscribed_one_by_one() -> None:
     async with connected() as wire:
         await wire.initialize()

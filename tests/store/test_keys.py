@@ -26,7 +26,7 @@ def test_a_ring_is_made_at_the_first_start_and_found_at_the_next(tmp_path: Path)
     again = KeyRing.load(tmp_path / "state" / "keys", "seal")
     other = KeyRing.load(tmp_path / "state" / "keys", "sign")
     assert ring.newest == again.newest != other.newest
-    assert mode(tmp_path / "state" / "keys") == 0o700
+    assert mode(tmp_path / "state") == mode(tmp_path / "state" / "keys") == 0o700
     assert [mode(path) for path in (tmp_path / "state" / "keys").iterdir()] == [0o600, 0o600]
 
 
