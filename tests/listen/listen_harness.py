@@ -43,7 +43,7 @@ class Scripted:
         self.go = asyncio.Event()
         self.ended = anyio.Event()
         self.listening: list[Call] = []
-        self.heard = anyio.Event()
+        self.honours = True
 
     async def __call__(self, call: Call) -> Outcome:
         self.calls.append(call)
@@ -58,8 +58,10 @@ class Scripted:
 
     async def _listen(self, call: Call) -> Outcome:
         self.listening.append(call)
-        await call.emit(Notification("notifications/subscriptions/acknowledged", call.params))
-        self.heard.set()
+        wanted = call.params["notifications"]
+        if not self.honours:
+            wanted = {key: value for key, value in wanted.items() if key != "resourceSubscriptions"}
+        await call.emit(Notification("notifications/subscriptions/acknowledged", {"notifications": wanted}))
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
