@@ -7,8 +7,8 @@ calls and edges; no server, no policy. Pages: 2026-07-28 basic/transports/stdio,
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from proxy.call import Call, Client, Failure, Handler, Outcome, Result, Trail, refuse
 from proxy.era import legacy_client, modern_client
 from proxy.era.revisions import LOG_LEVELS, NEWEST_LEGACY, REVISIONS
+from proxy.listen.jobs import Job, Jobs
 from proxy.listen.listening import Listening
 from proxy.listen.pipes import Output, Reader, Writer, lines
 from proxy.message import (
@@ -32,7 +33,6 @@ from proxy.message import (
     RequestId,
     Response,
     decode,
-    is_id,
     read,
 )
 
@@ -106,21 +106,6 @@ class _Session:
         return self.client.revision
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """One request in flight. After `over` nothing more is said about it."""
-
-    id: RequestId
-    method: str
-    work: Callable[["_Job"], Awaitable[Response]]
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    over: bool = False
-
-    @property
-    def may_be_cancelled(self) -> bool:
-        return self.method != "initialize"  # basic/utilities/cancellation, every legacy revision: MUST NOT
-
-
 def _error(code: int, text: str, id: RequestId | None = None) -> Response:
     return Response(id, error={"code": code, "message": text})
 
@@ -128,11 +113,11 @@ def _error(code: int, text: str, id: RequestId | None = None) -> Response:
 class _Conversation:
     def __init__(self, settings: _Settings, output: Output, group: TaskGroup) -> None:
         self._settings, self._output, self._group = settings, output, group
-        self._jobs: set[_Job] = set()
+        self._jobs = Jobs()
         self.session: _Session | None = None
 
     def __repr__(self) -> str:
-        return f"_Conversation({len(self._jobs)} open, {self.session and self.session.revision}, {self._output})"
+        return f"_Conversation({self._jobs}, {self.session and self.session.revision}, {self._output})"
 
     # ------------------------------------------------------------ lines in
 
@@ -155,7 +140,7 @@ class _Conversation:
             await self._take_batch(value)
         else:
             job = self._begin(message)
-            if isinstance(job, _Job):
+            if isinstance(job, Job):
                 self._group.start_soon(self._serve, job)
             elif job is not None:
                 await self._output.send(job)
@@ -170,7 +155,7 @@ class _Conversation:
             begun = [self._begin_in_batch(value) for value in values]
             self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None])
 
-    def _begin_in_batch(self, value: Any) -> _Job | Response | None:
+    def _begin_in_batch(self, value: Any) -> Job | Response | None:
         try:
             message = read(value)
         except Malformed as error:
@@ -182,11 +167,11 @@ class _Conversation:
 
     # ------------------------------------------------------------ what a message starts (decided at once, in order)
 
-    def _begin(self, message: Message) -> _Job | Response | None:
+    def _begin(self, message: Message) -> Job | Response | None:
         """A job to run, an answer that needs none, or nothing. From here on a cancellation finds the job."""
         if isinstance(message, Request):
             begun = self._begin_request(message)
-            if isinstance(begun, _Job):
+            if isinstance(begun, Job):
                 self._jobs.add(begun)
             return begun
         if isinstance(message, Notification):
@@ -195,7 +180,7 @@ class _Conversation:
             log.debug("a response that nobody waits for")
         return None
 
-    def _begin_request(self, request: Request) -> _Job | Response:
+    def _begin_request(self, request: Request) -> Job | Response:
         if modern_client.is_modern(request):
             return self._begin_modern(request)
         if request.method == "initialize":
@@ -208,7 +193,7 @@ class _Conversation:
 
     def _notice(self, note: Notification) -> None:
         if note.method == "notifications/cancelled":
-            self._cancel(note.params.get("requestId"))
+            self._jobs.cancel(note.params.get("requestId"))
         elif note.method == "notifications/initialized" and self.session is not None:
             self.session.initialized = True
             self._listen_if_open()
@@ -220,16 +205,9 @@ class _Conversation:
         if session is not None and session.initialized and all(job.method != "initialize" for job in self._jobs):
             session.listening.start()
 
-    def _cancel(self, id: object) -> None:
-        """Every request with that id that is in flight: who uses an id twice cannot mean one of them."""
-        if is_id(id):
-            for job in self._jobs:
-                if job.id == id and job.may_be_cancelled:
-                    job.scope.cancel()
-
     # ------------------------------------------------------------ modern
 
-    def _begin_modern(self, request: Request) -> _Job | Response:
+    def _begin_modern(self, request: Request) -> Job | Response:
         parsed = modern_client.parse(request, None)
         if isinstance(parsed, modern_client.Rejection):
             return parsed.response
@@ -238,14 +216,14 @@ class _Conversation:
             return render(_too_many(parsed.method))
         client = _described(self._settings.client, parsed)
         show = partial(modern_client.notification, method=parsed.method, id=request.id)
-        return _Job(request.id, parsed.method, partial(self._call, client, parsed, show, render))
+        return Job(request.id, parsed.method, partial(self._call, client, parsed, show, render))
 
     def _render_modern(self, id: RequestId, method: str, outcome: Outcome) -> Response:
         return modern_client.respond(id, method, outcome, self._settings.server_info)[1]
 
     # ------------------------------------------------------------ legacy
 
-    def _begin_session(self, request: Request) -> _Job | Response:
+    def _begin_session(self, request: Request) -> Job | Response:
         if self.session is not None:
             return _error(INVALID_REQUEST, "this session is initialized already", request.id)
         handshake = legacy_client.initialize(request.params)
@@ -256,46 +234,46 @@ class _Conversation:
         tell = partial(self._tell, None, partial(legacy_client.notification, revision=client.revision))
         listening = Listening(self._handle, client, self._settings.trail, tell, self._group)
         self.session = _Session(client, listening)
-        return _Job(request.id, request.method, partial(self._initialize, handshake, client))
+        return Job(request.id, request.method, partial(self._initialize, handshake, client))
 
-    async def _initialize(self, handshake: legacy_client.Handshake, client: Client, job: _Job) -> Response:
+    async def _initialize(self, handshake: legacy_client.Handshake, client: Client, job: Job) -> Response:
         discovered = await self._handle(Call(client, "server/discover", {}, trail=self._settings.trail()))
         outcome = legacy_client.initialize_result(handshake, discovered, self._settings.server_info)
         if not isinstance(outcome, Result):
             self.end_session()  # so that the client can try again
         return legacy_client.respond(job.id, job.method, outcome, client.revision)
 
-    def _begin_legacy(self, request: Request, session: _Session) -> _Job | Response:
+    def _begin_legacy(self, request: Request, session: _Session) -> Job | Response:
         if len(self._jobs) >= MAX_OPEN:
             return legacy_client.respond(request.id, request.method, _too_many(request.method), session.revision)
         if request.method == "logging/setLevel":
             return legacy_client.respond(request.id, request.method, _set_level(session, request), session.revision)
         if request.method in _SUBSCRIBE:
-            return _Job(request.id, request.method, partial(_subscribe, session, request))
+            return Job(request.id, request.method, partial(_subscribe, session, request))
         parsed = legacy_client.parse(request, session.revision, session.level)
         if not isinstance(parsed, modern_client.Parsed):
             return legacy_client.respond(request.id, request.method, parsed, session.revision)
         show = partial(legacy_client.notification, revision=session.revision)
         render = partial(legacy_client.respond, request.id, parsed.method, revision=session.revision)
-        return _Job(request.id, parsed.method, partial(self._call, session.client, parsed, show, render))
+        return Job(request.id, parsed.method, partial(self._call, session.client, parsed, show, render))
 
     # ------------------------------------------------------------ acting
 
-    async def _serve(self, job: _Job) -> None:
+    async def _serve(self, job: Job) -> None:
         try:
             response = await self._run(job)
             if response is not None:
                 await self._output.send(response)
         finally:
-            self._jobs.discard(job)  # only now: a client that does not read has its requests in flight
+            self._jobs.discard(job)
             self._listen_if_open()
 
-    async def _serve_batch(self, begun: list[_Job | Response]) -> None:
+    async def _serve_batch(self, begun: list[Job | Response]) -> None:
         """The answers of one batch, together (2025-03-26 basic/index#batching); none if nothing was asked."""
         responses = [entry for entry in begun if isinstance(entry, Response)]
-        jobs = [entry for entry in begun if isinstance(entry, _Job)]
+        jobs = [entry for entry in begun if isinstance(entry, Job)]
 
-        async def run(job: _Job) -> None:
+        async def run(job: Job) -> None:
             response = await self._run(job)
             if response is not None:
                 responses.append(response)
@@ -307,19 +285,15 @@ class _Conversation:
             if responses:
                 await self._output.send_batch(responses)
         finally:
-            self._jobs.difference_update(jobs)
+            for job in jobs:
+                self._jobs.discard(job)
 
-    async def _run(self, job: _Job) -> Response | None:
-        """The response, None for a cancelled request: nothing more is said about it (basic/patterns/cancellation)."""
-        response: Response | None = None
-        with job.scope:
-            try:
-                response = await job.work(job)
-            except Exception:  # a listener's request: it fails alone
-                log.exception("request failed: %s", job.method)
-                response = _error(INTERNAL_ERROR, "Internal error", job.id)
-        job.over = True
-        return None if job.scope.cancel_called else response
+    async def _run(self, job: Job) -> Response | None:
+        try:
+            return await job.run()
+        except Exception:  # a listener's request: it fails alone
+            log.exception("request failed: %s", job.method)
+            return _error(INTERNAL_ERROR, "Internal error", job.id)
 
     async def _handle(self, call: Call) -> Outcome:
         try:
@@ -334,7 +308,7 @@ class _Conversation:
         parsed: modern_client.Parsed,
         show: Callable[[Notification], Notification | None],
         render: Callable[[Outcome], Response],
-        job: _Job,
+        job: Job,
     ) -> Response:
         emit, trail = partial(self._tell, job, show), self._settings.trail()
         return render(
@@ -342,12 +316,10 @@ class _Conversation:
         )
 
     async def _tell(
-        self, job: _Job | None, show: Callable[[Notification], Notification | None], note: Notification
+        self, job: Job | None, show: Callable[[Notification], Notification | None], note: Notification
     ) -> None:
         """A notification of a request in flight, or of the session."""
-        if (job is not None and (job.over or job.scope.cancel_called)) or (
-            self._output.congested and note.method in _LOSSY
-        ):
+        if (job is not None and job.is_silent) or (self._output.congested and note.method in _LOSSY):
             return
         shown = show(note)
         if shown is not None:
@@ -366,9 +338,7 @@ class _Conversation:
         if self.session is not None:
             self.session.initialized = False
             self.session.listening.stop()
-        for job in self._jobs:
-            if job.method == "subscriptions/listen":
-                job.scope.cancel()
+        self._jobs.cancel_endless()
 
 
 def _described(client: Client, said: modern_client.Parsed | legacy_client.Handshake) -> Client:
@@ -391,7 +361,7 @@ def _set_level(session: _Session, request: Request) -> Outcome:
     return Result({})
 
 
-async def _subscribe(session: _Session, request: Request, job: _Job) -> Response:
+async def _subscribe(session: _Session, request: Request, job: Job) -> Response:
     outcome = await session.listening.subscribe(request.params.get("uri"), request.method == _SUBSCRIBE[0])
     # Not found is said as for a read: <= 2025-11-25 server/resources#error-handling
     return legacy_client.respond(job.id, "resources/read", outcome, session.revision)
