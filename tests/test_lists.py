@@ -137,6 +137,7 @@ async def test_a_list_of_too_many_items_is_cut() -> None:
     async with Front(server, list_timeout=5) as front:
         snapshot = await front.lists.snapshot("a", CLIENT)
         assert snapshot is not None and len(snapshot.entries("tools/list")) == 10_000
+        assert "10000 items" in snapshot.listings["tools/list"].left_out[0]
 
 
 async def test_a_page_that_fails_midway_keeps_the_earlier_list() -> None:

@@ -202,6 +202,44 @@ async def test_a_server_that_hangs_costs_its_list_timeout_once() -> None:
         assert server.count("resources/list") == 1
 
 
+async def test_first_pages_of_the_next_servers_are_asked_for_together() -> None:
+    servers = [Scripted(f"s{n}", resources=["x:1"]) for n in range(6)]
+    arrived: list[str] = []
+    go = anyio.Event()
+
+    def gated(server: Scripted) -> Callable[[Call], Awaitable[Outcome]]:
+        async def answer(call: Call) -> Outcome:
+            arrived.append(server.key)
+            await go.wait()
+            return Result(page(["x:1"]))
+
+        return answer
+
+    for server in servers:
+        server.answers["resources/list"] = gated(server)
+    async with Front(*servers, list_timeout=5) as front:
+        names: list[str] = []
+
+        async def walk() -> None:
+            names.extend(await front.names("resources/list"))
+
+        with anyio.fail_after(3):
+            async with anyio.create_task_group() as group:
+                group.start_soon(walk)
+                while len(arrived) < pages.AHEAD:
+                    await anyio.lowlevel.checkpoint()
+                assert arrived == [f"s{n}" for n in range(pages.AHEAD)]
+                go.set()
+        assert names == [f"s{n}+x:1" for n in range(6)] and sorted(arrived) == sorted({*arrived})
+
+
+async def test_a_long_list_does_not_ask_its_neighbours_on_every_page() -> None:
+    long, next_one = Scripted("long", resources=[f"x:{n}" for n in range(100)]), Scripted("next", resources=["x:1"])
+    async with Front(long, next_one, page=10) as front:
+        assert len(await front.names("resources/list")) == 101
+        assert next_one.count("resources/list") <= 3
+
+
 # ---------------------------------------------------------------- what is shown
 
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -32,6 +33,7 @@ PATIENCE: Final = 2.0
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
 KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
+LARGE: Final = 500  # items; making a listing of more takes longer than others should wait
 # A server may change a list without saying so: behind a list served from an older snapshot, it is looked at again.
 REVALIDATE: Final = 5.0
 
@@ -243,7 +245,8 @@ class Lists:
             if walked is None:
                 return False
             cut = (f"{method}: {walked.cut}",) if walked.cut else ()
-            landed = listing(self.faces[shelf.server.key], method, walked.items, walked.ttl_ms, cut)
+            make = partial(listing, self.faces[shelf.server.key], method, walked.items, walked.ttl_ms, cut)
+            landed = make() if len(walked.items) <= LARGE else await asyncio.to_thread(make)
         for line in landed.left_out:
             log.warning("server %s: not served: %s", shelf.server.key, line)
         earlier = shelf.snapshot.listings if shelf.snapshot else {}

@@ -1,13 +1,13 @@
 """Many servers' lists as one, in pages of ours: in the order of the config, then as each server lists.
 
 Tools, prompts and templates come from snapshots. Resources are followed page by page, because there may be a
-million of them: of those, one page of one server is in memory at a time, and all that is remembered between two
-pages of ours travels in the cursor. What a client may not see is left out before pages are cut, so that neither
-their number nor their length tells of it.
+million of them: of those, one page of one server (and the first pages of the next few, asked for together) is in
+memory, and all that is remembered between two pages of ours travels in the cursor. What a client may not see is
+left out before pages are cut, so that neither their number nor their length tells of it.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final
@@ -25,6 +25,7 @@ MAX_PAGES: Final = 64  # of one server for one page of ours, once there is somet
 MAX_EMPTY: Final = 64  # in a row, then the server's part is over
 MAX_HIDDEN: Final = 1024  # of which the client may see nothing, for one page of ours
 MAX_WALK: Final = 10_000  # of one server for a whole walk, which may be of many requests
+AHEAD: Final = 4  # servers asked for their first page at the same time
 SILENCE: Final = 30.0  # a server that did not answer in time is not asked again for so long
 SLICE: Final = 0.005  # seconds of work after which others have their turn
 
@@ -107,6 +108,27 @@ class _Page:
             self._turn = asyncio.get_running_loop().time()
 
 
+class _Ahead:
+    """First pages of the next servers, in flight together. Only asked for when the walk comes to a new server, so
+    that a long list is not accompanied by the same questions to its neighbours on every page of ours."""
+
+    def __init__(self, ask: Callable[[str], Coroutine[Any, Any, Outcome | None]], keys: list[str]) -> None:
+        self._ask = ask
+        self._keys = keys
+        self._tasks: dict[str, asyncio.Task[Outcome | None]] = {}
+
+    async def first(self, key: str) -> Outcome | None:
+        at = self._keys.index(key)
+        for near in self._keys[at : at + AHEAD]:
+            if near not in self._tasks:
+                self._tasks[near] = asyncio.create_task(self._ask(near))
+        return await self._tasks.pop(key)
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+
 class Pages:
     def __init__(
         self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, cursors: Cursors, may_list: MayList
@@ -162,16 +184,22 @@ class Pages:
         if isinstance(start, Failure) or isinstance(trace, Failure):
             return _STALE
         page = _Page(self._lists.settings.page)
+        keys = []
         for key, snapshot in _from(await self._lists.all(call.client), start.server):
             self._note_ttl(page, key, snapshot, call.method)
-            if self._is_skipped(call, key, snapshot):
-                continue
-            here = (trace, start.offset) if key == start.server else (Trace(), 0)
-            rest = await self._walked_part(call, key, *here, page)
-            if isinstance(rest, Failure):
-                return rest
-            if rest is not None:
-                return self._answer(call, page, rest)
+            if not self._is_skipped(call, key, snapshot):
+                keys.append(key)
+        ahead = _Ahead(lambda key: self._ask(call, key, Trace()), keys)
+        try:
+            for key in keys:
+                here = (trace, start.offset) if key == start.server else (Trace(), 0)
+                rest = await self._walked_part(call, key, *here, page, ahead)
+                if isinstance(rest, Failure):
+                    return rest
+                if rest is not None:
+                    return self._answer(call, page, rest)
+        finally:
+            ahead.close()
         return self._answer(call, page, None)
 
     def _is_skipped(self, call: Call, key: str, snapshot: Snapshot | None) -> bool:
@@ -181,7 +209,7 @@ class Pages:
         return self._silent_until.get((key, server.scope(call.client)), 0.0) > asyncio.get_running_loop().time()
 
     async def _walked_part(
-        self, call: Call, key: str, trace: Trace, offset: int, page: _Page
+        self, call: Call, key: str, trace: Trace, offset: int, page: _Page, ahead: _Ahead
     ) -> Position | Failure | None:
         """Fills the page from one server, as few of its pages as that takes. Returns where the next page of ours
         starts, None if that server has no more, a Failure if it does not know its own cursor any more."""
@@ -189,7 +217,8 @@ class Pages:
         given = trace
         empty = 0
         for asked in range(1, MAX_HIDDEN + 1):
-            outcome = await self._ask(call, key, trace)
+            is_new = trace.cursor is None and not offset
+            outcome = await (ahead.first(key) if is_new else self._ask(call, key, trace))
             items = page_of(outcome, call.method)
             if items is None or not isinstance(outcome, Result):
                 return _STALE if trace is given and _is_refused(outcome, trace) else None
