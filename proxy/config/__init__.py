@@ -44,8 +44,8 @@ from proxy.config.units import Address
 __all__ = [
     "RESERVED", "Address", "AnonymousClient", "AnyServer", "Checked", "Clients", "Config", "ConfigError", "Finding",
     "HttpServer", "Key", "Limits", "Listen", "LocalClient", "Log", "Names", "Policy", "Server", "State",
-    "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "finding_at", "is_key_name", "is_server_key",
-    "load", "make", "places", "schema",
+    "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "finding_at", "is_key_name",
+    "is_server_key", "load", "make", "places", "schema",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
