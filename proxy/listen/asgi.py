@@ -11,15 +11,17 @@ from typing import Final
 
 import anyio
 
-from proxy.call import MODERN, Handler
+from proxy.call import MODERN, Client, Emit, Handler
 from proxy.era.modern_client import is_modern
 from proxy.listen.exchange import Exchange, Receive, Scope, Send
 from proxy.listen.gate import Gate
 from proxy.listen.http import Edge, Streams, check_form, guarded, read_json, serve_modern, version
 from proxy.listen.identity import Identity, Principal
 from proxy.listen.legacy import Legacy
+from proxy.listen.listening import Listening
 from proxy.listen.sessions import Sessions
 from proxy.listen.settings import Settings
+from proxy.listen.tasks import Tasks
 from proxy.message import Json, Malformed, Request, Response, read
 
 _MODERN: Final = MODERN.encode()
@@ -34,7 +36,7 @@ def _new_id() -> str:
 
 
 class Listener:
-    """An ASGI application. `run` belongs in a task beside it; `close` ends sessions when the drain is over."""
+    """An ASGI application. `run` belongs in a task beside it; `close` comes before the server stops accepting."""
 
     def __init__(
         self,
@@ -49,7 +51,8 @@ class Listener:
         self._settings, self._identity = settings, identity
         self._gate = Gate(settings.names)
         self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams))
-        self.sessions = Sessions(settings.sessions, on_session_end, clock)
+        self._tasks = Tasks()
+        self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
         self._legacy = Legacy(self._edge, self.sessions)
 
     def __repr__(self) -> str:
@@ -71,7 +74,12 @@ class Listener:
         self._edge.streams.sweep(current)
 
     def close(self) -> None:
+        """Ends in good order what would never end by itself: streams, and listening. Calls may finish."""
+        self._edge.streams.stop()
         self.sessions.close()
+
+    def _listen(self, client: Client, tell: Emit) -> Listening:
+        return Listening(self._edge.handler, client, self._edge.trail, tell, self._tasks)
 
     # ------------------------------------------------------------ the order of checks
 

@@ -83,8 +83,8 @@ class Peer:
 
 
 class Exchange:
-    __slots__ = ("_over", "_pace", "_receive", "_send", "_task", "_timer", "_watcher", "cors", "duplicate", "finished",
-                 "forwarded", "head", "headers", "method", "opened", "path", "peer", "preamble", "server",
+    __slots__ = ("_over", "_pace", "_receive", "_send", "_task", "_timer", "_watcher", "cors", "duplicate", "ending",
+                 "finished", "forwarded", "head", "headers", "method", "opened", "path", "peer", "preamble", "server",
                  "started")  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, pace: Pace) -> None:
@@ -101,7 +101,7 @@ class Exchange:
         self._over: asyncio.Future[None] | None = None
         self.cors: Headers = []
         self.preamble: Callable[[], bytes] | None = None  # what a stream begins with, if it comes to a stream
-        self.started = self.opened = self.finished = False
+        self.started = self.opened = self.finished = self.ending = False
         self._read_head()
 
     def _read_head(self) -> None:
@@ -237,14 +237,15 @@ class Exchange:
 
     async def until_over(self) -> None:
         """Returns when the stream was closed or the client went away, or after `end`."""
-        if self.finished or self.peer.lost:
+        if self.finished or self.peer.lost or self.ending:
             return
         self._over = asyncio.get_running_loop().create_future()
         self.on_lost(self.end)
         await self._over
 
     def end(self) -> None:
-        """Wakes whoever waits for the end, to close the stream."""
+        """Asks whoever holds the stream open to close it."""
+        self.ending = True
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 

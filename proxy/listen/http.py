@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from proxy.call import MODERN, Call, Client, Handler, Outcome, Trail
+from proxy.call import MODERN, Call, Client, Handler, Outcome, Result, Trail
 from proxy.era import modern_client
 from proxy.listen.exchange import Exchange, Gone, TooLarge, error_body, event
 from proxy.listen.identity import Principal
@@ -30,18 +30,19 @@ class Streams:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._open: dict[str, set[Exchange]] = {}
+        self._open: dict[str, dict[Exchange, Callable[[], object]]] = {}
 
-    def enter(self, principal: str, exchange: Exchange) -> bool:
-        mine = self._open.setdefault(principal, set())
+    def enter(self, principal: str, exchange: Exchange, stop: Callable[[], object]) -> bool:
+        """Whether there is room; `stop` will end the stream in good order."""
+        mine = self._open.setdefault(principal, {})
         if len(mine) >= self._limit:
             return False
-        mine.add(exchange)
+        mine[exchange] = stop
         return True
 
     def leave(self, principal: str, exchange: Exchange) -> None:
         mine = self._open[principal]
-        mine.discard(exchange)
+        del mine[exchange]
         if not mine:
             del self._open[principal]
 
@@ -50,6 +51,11 @@ class Streams:
         for principal in self._open.keys() - current:
             for exchange in list(self._open[principal]):
                 exchange.peer.abort()
+
+    def stop(self) -> None:
+        for mine in list(self._open.values()):
+            for stop in list(mine.values()):
+                stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +151,15 @@ async def serve_modern(edge: Edge, exchange: Exchange, request: Request, princip
     if isinstance(parsed, modern_client.Rejection):
         await exchange.json(parsed.status, to_bytes(parsed.response))
         return
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        exchange.end()
+        task.cancel()
+
     is_stream = parsed.method == "subscriptions/listen"
-    if is_stream and not edge.streams.enter(principal.name, exchange):
+    if is_stream and not edge.streams.enter(principal.name, exchange, stop):
         await exchange.error(429, "too many open streams", id=request.id)
         return
 
@@ -162,7 +175,7 @@ async def serve_modern(edge: Edge, exchange: Exchange, request: Request, princip
     )  # fmt: skip
     call = Call(client, parsed.method, parsed.params, parsed.meta, None, parsed.mirrored, emit, edge.trail())
     try:
-        outcome = await _run(edge.handler, call, exchange)
+        outcome = await _run(edge.handler, call, exchange, task)
     finally:
         if is_stream:
             edge.streams.leave(principal.name, exchange)
@@ -175,10 +188,9 @@ async def serve_modern(edge: Edge, exchange: Exchange, request: Request, princip
             await exchange.json(status, data)
 
 
-async def _run(handler: Handler, call: Call, exchange: Exchange) -> Outcome | None:
-    """The outcome; None when the client went away, which cancels (#sending-messages)."""
-    task = asyncio.current_task()
-    assert task is not None
+async def _run(handler: Handler, call: Call, exchange: Exchange, task: "asyncio.Task[Any]") -> Outcome | None:
+    """The outcome; None when the client went away, which cancels (#sending-messages). A listen stream that we end
+    ends with its result (basic/patterns/subscriptions)."""
     if exchange.is_lost():
         return None
     exchange.on_lost(task.cancel)
@@ -186,10 +198,10 @@ async def _run(handler: Handler, call: Call, exchange: Exchange) -> Outcome | No
     try:
         return await handler(call)
     except asyncio.CancelledError:
-        if not exchange.is_lost():
+        if not exchange.is_lost() and not exchange.ending:
             raise
         task.uncancel()
-        return None
+        return None if exchange.is_lost() else Result({})
     finally:
         exchange.on_lost(None)
         exchange.disarm()

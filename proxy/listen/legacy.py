@@ -19,7 +19,6 @@ from proxy.listen.replay import PUSH, parse_id
 from proxy.listen.session import Session
 from proxy.listen.sessions import Sessions
 from proxy.message import (
-    INTERNAL_ERROR,
     INVALID_PARAMS,
     Malformed,
     Message,
@@ -114,7 +113,7 @@ class Legacy:
         if isinstance(message, Response):
             return
         if message.method == "notifications/initialized":
-            session.listen(self._edge.handler, self._edge.trail)
+            session.listening.start()
         elif message.method == "notifications/cancelled":
             id = message.params.get("requestId")
             if id is not None and is_id(id):
@@ -152,7 +151,8 @@ class Legacy:
         if request.method == "logging/setLevel":
             return _set_level(session, request.params.get("level"))
         if request.method in _SUBSCRIPTIONS:
-            return await self._subscribe(session, request)
+            wanted = request.method == "resources/subscribe"
+            return await session.listening.subscribe(request.params.get("uri"), wanted)
         parsed = legacy_client.parse(request, session.client.revision, session.level)
         if not isinstance(parsed, Parsed):
             return parsed
@@ -166,12 +166,6 @@ class Legacy:
         return await self._edge.handler(
             Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=self._edge.trail())
         )
-
-    async def _subscribe(self, session: Session, request: Request) -> Outcome:
-        wanted = request.method == "resources/subscribe"
-        if wanted and session.subscribed >= self._edge.settings.sessions.subscriptions:
-            return Failure(INTERNAL_ERROR, "too many subscriptions")
-        return await session.subscribe(request.params.get("uri"), wanted, self._edge.handler, self._edge.trail)
 
     # ------------------------------------------------------------ batches
 
@@ -218,7 +212,7 @@ class Legacy:
         session = await self._session(exchange, principal)
         if session is None:
             return
-        if not self._edge.streams.enter(principal.name, exchange):
+        if not self._edge.streams.enter(principal.name, exchange, exchange.end):
             await exchange.error(429, "too many open streams")
             return
         try:

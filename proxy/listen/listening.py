@@ -4,11 +4,10 @@ Modern clients say in one request what they want to hear; legacy ones get list c
 one by one (<= 2025-11-25 server/resources#subscriptions). Knows calls, no transport.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 import anyio
-from anyio.abc import TaskGroup
 
 from proxy.call import Call, Client, Emit, Failure, Handler, Outcome, Result, Trail, not_found
 from proxy.era.revisions import LISTS
@@ -16,6 +15,12 @@ from proxy.message import INVALID_PARAMS, Json, Notification
 
 MAX_SUBSCRIPTIONS: Final = 1_000
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+
+
+class Spawner(Protocol):
+    """Where the call runs: a task group, or what stands in for one."""
+
+    def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], /, *args: Any) -> object: ...
 
 
 class _Listen:
@@ -31,7 +36,7 @@ class _Listen:
 
 class Listening:
     def __init__(
-        self, handler: Handler, client: Client, trail: Callable[[], Trail], tell: Emit, group: TaskGroup
+        self, handler: Handler, client: Client, trail: Callable[[], Trail], tell: Emit, group: Spawner
     ) -> None:
         """`tell` gets every notification but the acknowledgement; the call runs in `group`."""
         self._handler, self._client, self._trail, self._tell, self._group = handler, client, trail, tell, group
@@ -96,6 +101,8 @@ class Listening:
         if uris:
             wanted["resourceSubscriptions"] = sorted(uris)
         params: Json = {"notifications": wanted}
-        with listen.scope:
-            await self._handler(Call(self._client, "subscriptions/listen", params, emit=emit, trail=self._trail()))
-        listen.settled.set()
+        try:
+            with listen.scope:
+                await self._handler(Call(self._client, "subscriptions/listen", params, emit=emit, trail=self._trail()))
+        finally:
+            listen.settled.set()

@@ -4,23 +4,20 @@ Knows calls and exchanges, no server and no wire beyond an exchange. 2025-11-25 
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
-from proxy.call import Call, Client, Failure, Handler, Outcome, Result, Trail, not_found
+from proxy.call import Client, Emit
 from proxy.era import legacy_client
 from proxy.era.revisions import REVISIONS
 from proxy.listen.answer import Answer
 from proxy.listen.exchange import Exchange, event
 from proxy.listen.identity import Principal
+from proxy.listen.listening import Listening
 from proxy.listen.replay import PUSH, Outbox, priming
-from proxy.message import INVALID_PARAMS, Json, Notification, RequestId
+from proxy.message import Notification, RequestId
 
-_LOG: Final = logging.getLogger(__name__)
-_ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
-_LISTS: Final = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+NewListening = Callable[[Client, Emit], Listening]
 
 
 @dataclass(slots=True)
@@ -37,10 +34,12 @@ class Running:
 
 
 class Session:
-    __slots__ = ("_changing", "_listening", "_next_stream", "_running", "_subscribed", "answers", "client", "ended",
-                 "id", "level", "outbox", "principal", "push", "revision", "touched")  # fmt: skip
+    __slots__ = ("_next_stream", "_running", "answers", "client", "ended", "id", "level", "listening", "outbox",
+                 "principal", "push", "revision", "touched")  # fmt: skip
 
-    def __init__(self, id: str, principal: Principal, handshake: legacy_client.Handshake, now: float) -> None:
+    def __init__(
+        self, id: str, principal: Principal, handshake: legacy_client.Handshake, now: float, listen: NewListening
+    ) -> None:
         self.id = id
         self.principal = principal
         self.revision = REVISIONS[handshake.revision]
@@ -56,9 +55,7 @@ class Session:
         self.answers: dict[int, Answer] = {}
         self._next_stream = PUSH
         self._running: dict[RequestId, list[Running]] = {}
-        self._listening: asyncio.Task[None] | None = None
-        self._subscribed: frozenset[str] = frozenset()
-        self._changing = asyncio.Lock()  # one change of subscriptions after the other
+        self.listening = listen(self.client, self._hear)
 
     def __repr__(self) -> str:
         return f"Session({self.principal.name} {self.revision.name} {len(self._running)} running, {self.outbox})"
@@ -109,8 +106,7 @@ class Session:
         for same in list(self._running.values()):
             for running in same:
                 running.stop()
-        if self._listening is not None:
-            self._listening.cancel()
+        self.listening.stop()
         for exchange in (self.push, *(answer.sink for answer in self.answers.values())):
             if exchange is not None:
                 exchange.end()
@@ -135,10 +131,6 @@ class Session:
                 self.push = None
             await exchange.close()
 
-    async def tell(self, note: Notification) -> None:
-        self.outbox.put(note)
-        await self.flush()
-
     async def flush(self) -> None:
         while self.push is not None and (entry := self.outbox.take()) is not None:
             before = self.outbox.last - 1
@@ -147,77 +139,8 @@ class Session:
                 self.outbox.rewind(before)
                 return
 
-    # ------------------------------------------------------------ what the session listens to
-
-    def listen(self, handler: Handler, trail: Callable[[], Trail]) -> None:
-        """Starts to listen for changes, once (basic/lifecycle: after `notifications/initialized`)."""
-        if self._listening is None and not self.ended:
-            self._listening = self._start(handler, trail, frozenset(), None)
-
-    async def subscribe(self, uri: object, wanted: bool, handler: Handler, trail: Callable[[], Trail]) -> Outcome:
-        """`resources/subscribe` and its opposite: one listen call with the union takes the place of the old one,
-        which ends only when the new one is acknowledged."""
-        if not isinstance(uri, str):
-            return Failure(INVALID_PARAMS, "uri must be a string")
-        async with self._changing:
-            return await self._resubscribe(uri, wanted, handler, trail)
-
-    async def _resubscribe(self, uri: str, wanted: bool, handler: Handler, trail: Callable[[], Trail]) -> Outcome:
-        union = self._subscribed | {uri} if wanted else self._subscribed - {uri}
-        if union == self._subscribed:
-            return Result({})
-        acknowledged: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
-        task = self._start(handler, trail, union, acknowledged)
-        try:
-            await asyncio.wait((task, acknowledged), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        honoured = acknowledged.result().get("resourceSubscriptions", []) if acknowledged.done() else []
-        if self.ended or (wanted and uri not in honoured):
-            task.cancel()
-            return not_found("resources/read", {"uri": uri})
-        if not wanted:
-            self.outbox.forget(uri)
-        older, self._listening, self._subscribed = self._listening, task, union
-        if older is not None:
-            older.cancel()
-        return Result({})
-
-    @property
-    def subscribed(self) -> int:
-        return len(self._subscribed)
-
-    def _start(
-        self,
-        handler: Handler,
-        trail: Callable[[], Trail],
-        uris: frozenset[str],
-        acknowledged: "asyncio.Future[Json] | None",
-    ) -> "asyncio.Task[None]":
-        wanted: Json = {**_LISTS, "resourceSubscriptions": sorted(uris)} if uris else dict(_LISTS)
-
-        async def emit(note: Notification) -> None:
-            if note.method == _ACKNOWLEDGED:
-                if acknowledged is not None and not acknowledged.done():
-                    acknowledged.set_result(note.params.get("notifications", {}))
-                return
-            shown = legacy_client.notification(note, self.revision.name)
-            if shown is not None:
-                await self.tell(shown)
-
-        call = Call(self.client, "subscriptions/listen", {"notifications": wanted}, emit=emit, trail=trail())
-        task = asyncio.get_running_loop().create_task(self._listen(handler, call))
-        task.add_done_callback(_report)
-        return task
-
-    async def _listen(self, handler: Handler, call: Call) -> None:
-        outcome = await handler(call)
-        # An orderly end means that we are about to stop: the client's stream ends with it.
-        if isinstance(outcome, Result) and self.push is not None:
-            self.push.end()
-
-
-def _report(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _LOG.error("listening for a session ended", exc_info=task.exception())
+    async def _hear(self, note: Notification) -> None:
+        shown = legacy_client.notification(note, self.revision.name)
+        if shown is not None:
+            self.outbox.put(shown)
+            await self.flush()

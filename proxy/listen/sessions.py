@@ -10,13 +10,15 @@ from collections.abc import Callable
 from proxy.era import legacy_client
 from proxy.listen.answer import Answer
 from proxy.listen.identity import Principal
-from proxy.listen.session import Session
+from proxy.listen.session import NewListening, Session
 from proxy.listen.settings import SessionLimits
 
 
 class Sessions:
-    def __init__(self, limits: SessionLimits, on_end: Callable[[str], None], clock: Callable[[], float]) -> None:
-        self._limits, self._on_end, self._clock = limits, on_end, clock
+    def __init__(
+        self, limits: SessionLimits, on_end: Callable[[str], None], clock: Callable[[], float], listen: NewListening
+    ) -> None:
+        self._limits, self._on_end, self._clock, self._listen = limits, on_end, clock, listen
         self._all: OrderedDict[str, Session] = OrderedDict()  # least recently used first
         self._owned: dict[str, int] = {}
         self._kept: OrderedDict[Answer, tuple[float, int, Session]] = OrderedDict()  # oldest first
@@ -31,7 +33,7 @@ class Sessions:
             return None
         if len(self._all) >= self._limits.total and not self._drop_idle(principal.name):
             return None
-        session = Session(secrets.token_urlsafe(24), principal, handshake, self._clock())
+        session = Session(secrets.token_urlsafe(24), principal, handshake, self._clock(), self._listen)
         self._all[session.id] = session
         self._owned[principal.name] = self._owned.get(principal.name, 0) + 1
         return session
@@ -94,5 +96,6 @@ class Sessions:
             self._forget(answer)
 
     def close(self) -> None:
-        for session in list(self._all.values()):
-            self.end(session)
+        """Nobody is told of changes any more; what runs may end, and can still be resumed."""
+        for session in self._all.values():
+            session.listening.stop()

@@ -47,7 +47,6 @@ class SessionLimits:
     idle: float = 24 * 3600.0
     total: int = 20_000
     per_principal: int = 10_000
-    subscriptions: int = 1_000
     kept_for: float = 300.0  # how long a finished stream can be resumed
     kept_bytes: int = 64 * 1024 * 1024  # of all finished streams together
     stream_bytes: int = 1024 * 1024  # of one stream, its response not counted

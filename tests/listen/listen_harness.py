@@ -189,12 +189,13 @@ async def site(
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     identity: IdentitySettings = TWO_KEYS,
     wire: Wire = Wire(),  # noqa: B008
+    drain: float = 0.2,
     **more: Any,
 ) -> AsyncIterator[Site]:
     handler, ended = Scripted(), []  # type: tuple[Scripted, list[str]]
     who = Identity(identity)
     listener = Listener(handler, INFO, who, settings, ended.append, **more)
-    server = HttpServer(listener, "127.0.0.1", 0, wire, drain=0.2)
+    server = HttpServer(listener, "127.0.0.1", 0, wire, drain)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             port = await tasks.start(server.run)

@@ -1,0 +1,57 @@
+"""What streams remember: bounded, and never the response."""
+
+import pytest
+
+from proxy.listen.replay import Log, Outbox, parse_id, priming
+from proxy.message import Notification
+
+
+def test_a_log_drops_its_oldest_events_and_keeps_the_last() -> None:
+    log = Log(3)
+    for n in range(100):
+        log.add(b"%d" % n, 1000)
+    assert log.bytes <= 1000 + 50
+    assert log.after(98)[0].startswith(b"id: 3-99\n")
+    response = log.add(b"x" * 5000, 1000)
+    assert log.after(0) == [response] and log.last == 101
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [(b"1-2", (1, 2)), (b"0-0", (0, 0)), (b"1", None), (b"a-1", None), (b"1-2 ", None), (b"", None)]
+)
+def test_an_id_names_stream_and_event(text: bytes, found: tuple[int, int] | None) -> None:
+    assert parse_id(text) == found
+    assert priming(1, 2, 500) == b"id: 1-2\nretry: 500\ndata: \n\n"
+
+
+def test_an_outbox_has_one_entry_a_subject() -> None:
+    box = Outbox()
+    for _ in range(10):
+        box.put(Notification("a", {}))
+        box.put(Notification("u", {"uri": "x"}))
+        box.put(Notification("u", {"uri": "y"}))
+    assert [box.take(), box.take(), box.take()][0] == ("0-1", b'{"jsonrpc":"2.0","method":"a"}')
+    assert box.take() is None
+
+
+def test_an_outbox_can_go_back() -> None:
+    box = Outbox()
+    for name in ("a", "b"):
+        box.put(Notification(name, {}))
+        box.take()
+    box.rewind(1)
+    assert box.take() == ("0-3", b'{"jsonrpc":"2.0","method":"b"}')
+    box.rewind(0)
+    assert box.take() is not None and box.take() is not None and box.take() is None
+
+
+def test_an_outbox_is_bounded() -> None:
+    box = Outbox()
+    for n in range(5000):
+        box.put(Notification("u", {"uri": str(n)}))
+        box.put(Notification("u", {"uri": f"due-{n}"}))
+        box.take()
+    taken = 0
+    while box.take() is not None:
+        taken += 1
+    assert taken <= 1000

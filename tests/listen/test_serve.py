@@ -1,0 +1,62 @@
+"""A server as a task: its port, its end."""
+
+import socket
+
+import anyio
+import pytest
+from listen_harness import A, call, messages, modern, open_session, post, site, until
+
+from proxy.listen.exchange import Receive, Scope, Send
+from proxy.listen.serve import HttpServer
+
+
+async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError
+
+
+async def test_a_taken_port_is_an_error_and_no_exit() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(OSError, match="Address already in use"):
+            HttpServer(nothing, "127.0.0.1", taken.getsockname()[1]).bind()
+
+
+async def test_a_name_with_two_addresses_has_one_port() -> None:
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            server = HttpServer(nothing, "localhost", 0)
+            port = await tasks.start(server.run)
+            assert port == server.port and str(port) in repr(server)
+            server.stop()
+
+
+async def test_an_orderly_end_ends_streams_and_waits_for_calls() -> None:
+    headers, body = modern("subscriptions/listen", id="s", notifications={})
+    async with site(drain=10) as here, here.client() as client:
+        listening = await here.raw(post(body, *(f"{k}: {v}" for k, v in headers.items())))
+        await listening.reader.readuntil(b"acknowledged")
+        id = await open_session(client)
+        lines = f"GET /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {A}\r\nMcp-Session-Id: {id}\r\n\r\n"
+        push = await here.raw(lines.encode())
+        await push.reader.readuntil(b"data: \n\n")
+        running = await here.raw(post(call("wait"), f"Mcp-Session-Id: {id}"))
+        await here.handler.waiting.wait()
+        here.listener.close()
+        here.server.stop()
+        last = (await listening.reader.readuntil(b"0\r\n\r\n")).decode()
+        assert messages(last[last.index("event:") :])[0]["result"]["resultType"] == "complete"
+        await push.reader.readuntil(b"0\r\n\r\n")
+        await until(lambda: not here.handler.listening)
+        here.handler.go.set()
+        assert (await running.answer())[0] == 200
+        assert here.handler.cancelled == ["listen", "listen"]
+
+
+async def test_the_end_of_the_drain_cuts_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    headers, body = modern("tools/call", name="wait")
+    async with site(drain=0.1) as here:
+        running = await here.raw(post(body, *(f"{k}: {v}" for k, v in headers.items())))
+        await here.handler.waiting.wait()
+        here.server.stop()
+        assert await running.closed() == b""
+        await here.handler.ended.wait()
+    assert "Traceback" not in caplog.text
