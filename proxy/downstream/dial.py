@@ -59,9 +59,9 @@ class Dialler:
         if is_old and self._settings.era == "auto":
             self.eras = None
 
-    async def open(self, era: Era, group: TaskGroup) -> Connection:
+    async def open(self, era: Era, group: TaskGroup, hears: bool = True) -> Connection:
         """Raises `Lost`, `OSError` or `TimeoutError`; the wire is closed again then."""
-        wire = self._wire(era)
+        wire = self._wire(era, hears)
         try:
             if era == "modern":
                 return await self._modern(wire, group)
@@ -76,7 +76,7 @@ class Dialler:
         with anyio.move_on_after(PROBE_TIME):
             async with anyio.create_task_group() as group:
                 try:
-                    connection = await self.open("legacy", group)
+                    connection = await self.open("legacy", group, hears=False)
                     is_legacy = True
                     await connection.wire.close()
                 except (OSError, TimeoutError):
@@ -84,7 +84,7 @@ class Dialler:
                 group.cancel_scope.cancel()
         return is_legacy
 
-    def _wire(self, era: Era) -> Wire:
+    def _wire(self, era: Era, hears: bool) -> Wire:
         if self._settings.command is not None:
             if era == "modern":
                 self._stderr_of_probe = Tail()  # old servers fill pages about a request they do not know
@@ -92,7 +92,7 @@ class Dialler:
             return ChildWire(self._settings, self.stderr)
         if self._transport is None:
             raise Lost("no transport", sent=False)
-        return HttpWire(self._settings, self._transport, era)
+        return HttpWire(self._settings, self._transport, era, hears)
 
     async def _legacy(self, wire: Wire, group: TaskGroup) -> Connection:
         connection = LegacyConnection(self._settings, wire, self._heard, self._client_info)

@@ -54,10 +54,13 @@ class HttpWire:
     is_private = True
     pid: int | None = None
 
-    def __init__(self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era) -> None:
+    def __init__(
+        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, hears: bool = True
+    ) -> None:
         self._settings = settings
         self._transport = transport
         self._era = era
+        self._hears = hears
         self._url = httpx.URL(settings.url or "")
         self._configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
         self._session: str | None = None
@@ -79,7 +82,7 @@ class HttpWire:
         if revision.version_header:
             self._version = [(b"mcp-protocol-version", revision.name.encode())]
         self._rebuild()
-        if revision.era == "legacy":
+        if revision.era == "legacy" and self._hears:
             self._group.start_soon(self._hear)
 
     def _rebuild(self) -> None:

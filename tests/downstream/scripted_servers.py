@@ -99,7 +99,7 @@ class Asked:
 
     @property
     def rpc(self) -> str:
-        return str(self.message.get("method")) if isinstance(self.message, dict) else ""
+        return str(self.message.get("method", "")) if isinstance(self.message, dict) else ""
 
     async def reply(self, body: Any = None, status: int = 200, kind: str = "application/json", **headers: str) -> None:
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -189,7 +189,7 @@ async def legacy_start(asked: Asked, capabilities: Json | None = None, **headers
             {"protocolVersion": "2025-11-25", "capabilities": capabilities or {"tools": {}}, "serverInfo": {}},
             **headers,
         )
-    elif asked.rpc.startswith("notifications/"):
+    elif asked.rpc.startswith("notifications/") or "method" not in asked.message:
         await asked.reply(status=202)
     else:
         return False

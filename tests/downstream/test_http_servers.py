@@ -1,0 +1,457 @@
+"""Servers behind a URL, in both eras: scripted endpoints on loopback that answer, stream, break and forget."""
+
+import asyncio
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from scripted_servers import LEGACY, MODERN, Asked, endpoint, event, legacy_start, modern_start, running
+
+from proxy.call import Call, Client, Failure, InputRequired, Result, Target
+from proxy.message import Json
+
+TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
+COMPLETE: Json = {**TEXT, "resultType": "complete"}
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+def answer(asked: Asked, value: Json = TEXT) -> Json:
+    return {"id": asked.message["id"], "result": value}
+
+
+# ---------------------------------------------------------------- legacy
+
+
+async def test_a_session_is_kept_from_initialize_never_from_a_probe_and_deleted_at_the_end() -> None:
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "server/discover":
+            await asked.reply({"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "no"}},
+                              400, Mcp_Session_Id="of-the-probe")  # fmt: skip
+        elif not await legacy_start(asked, Mcp_Session_Id="s-1"):
+            await asked.result(TEXT)
+
+    async with endpoint(script) as (url, log):
+        async with running(url=url, headers={"Authorization": "Bearer configured"}) as rig:
+            assert rig.server.era_for(MODERN) == "legacy"
+            assert await rig.tool("t") == "done"
+        sessions = [(asked.rpc or asked.method, asked.headers.get("mcp-session-id")) for asked in log]
+        assert (
+            ("initialize", None) in sessions and ("tools/call", "s-1") in sessions and sessions[-1] == ("DELETE", "s-1")
+        )
+        called = next(asked for asked in log if asked.rpc == "tools/call")
+        assert called.headers["authorization"] == "Bearer configured"
+        assert called.headers["mcp-protocol-version"] == "2025-11-25"
+        assert called.headers["accept"] == "application/json, text/event-stream"
+
+
+async def test_a_session_that_is_gone_is_begun_again_and_the_call_is_sent_once_more() -> None:
+    started: list[str] = []
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "initialize":
+            started.append(f"s-{len(started)}")
+        if await legacy_start(asked, Mcp_Session_Id=started[-1] if started else ""):
+            return
+        if asked.headers["mcp-session-id"] == "s-0":
+            await asked.reply(status=404)
+        else:
+            await asked.result(TEXT)
+
+    async with endpoint(script) as (url, log), running(url=url, era="legacy") as rig:
+        assert await rig.tool("t") == "done"
+        assert [asked.headers["mcp-session-id"] for asked in log if asked.rpc == "tools/call"] == ["s-0", "s-1"]
+        assert "mcp-session-id" not in [asked for asked in log if asked.rpc == "initialize"][1].headers
+
+
+async def test_an_event_stream_carries_progress_and_then_the_answer() -> None:
+    async def script(asked: Asked) -> None:
+        if not await legacy_start(asked, {"tools": {}, "logging": {}}):
+            token = asked.message["params"]["_meta"]["progressToken"]
+            progress = {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
+            wrong = {"id": 777, "result": {}}
+            ask = {"id": "x", "method": "roots/list"}
+            await asked.stream(
+                ": hello", "id: 1\ndata:", event(progress), event(wrong), event(ask), event(answer(asked))
+            )
+
+    async with endpoint(script) as (url, log), running(url=url, era="legacy") as rig:
+        assert await rig.tool("t", progressToken="me") == "done"
+        assert [note.params for note in rig.emitted] == [{"progressToken": "me", "progress": 1}]
+        while not (refusals := [asked.message for asked in log if asked.method == "POST" and not asked.rpc]):
+            await anyio.sleep(0.01)
+        assert refusals[0]["id"] == "x" and refusals[0]["error"]["code"] == -32601
+
+
+async def test_a_stream_that_breaks_is_resumed_after_its_last_event() -> None:
+    calls: list[Asked] = []
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET" and asked.headers.get("last-event-id") == "7":
+            await asked.stream(event(answer(calls[0]), "8"))
+        elif not await legacy_start(asked):
+            calls.append(asked)
+            await asked.stream("retry: 10\nid: 7\ndata:")
+
+    async with endpoint(script) as (url, _), running(url=url, era="legacy") as rig:
+        assert await rig.tool("t") == "done"
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize("client", [LEGACY, MODERN], ids=["legacy", "modern"])
+async def test_a_stream_that_breaks_without_an_id_leaves_a_tools_outcome_unknown_and_a_list_is_asked_again(
+    client: Client,
+) -> None:
+    async def script(asked: Asked) -> None:
+        start = legacy_start if client is LEGACY else modern_start
+        if not await start(asked):
+            await asked.stream(": nothing")
+
+    async with endpoint(script) as (url, log), running(url=url, era=client.era) as rig:
+        assert await rig.reason("t", client) == "outcome_unknown"
+        outcome = await rig.request("tools/list", client=client)
+        assert isinstance(outcome, Failure) and outcome.data == {"reason": "server_unavailable"}
+        assert [asked.rpc for asked in log if asked.rpc][-3:] == ["tools/call", "tools/list", "tools/list"]
+
+
+async def test_a_batch_is_understood_where_its_revision_has_them() -> None:
+    revision = "2025-03-26"
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "initialize":
+            await asked.result({"protocolVersion": revision, "capabilities": {}})
+        elif not await legacy_start(asked):
+            progress = {
+                "jsonrpc": "2.0",
+                "method": "notifications/progress",
+                "params": {"progressToken": 2, "progress": 1},
+            }
+            await asked.reply([progress, {"jsonrpc": "2.0", **answer(asked)}])
+
+    async with endpoint(script) as (url, log):
+        async with running(url=url, era="legacy") as rig:
+            assert await rig.tool("t", progressToken=0) == "done"
+            assert rig.emitted[0].params["progressToken"] == 0
+            assert "mcp-protocol-version" not in log[-1].headers
+        revision = "2025-06-18"
+        async with running(url=url, era="legacy") as rig:
+            assert await rig.reason("t") == "outcome_unknown"
+
+
+async def test_the_get_stream_brings_what_the_server_says_by_itself() -> None:
+    streams: list[Asked] = []
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET":
+            streams.append(asked)
+            await asked.stream(": open", end=False)
+            await asked.gone()
+        elif not await legacy_start(asked):
+            await asked.result(TEXT)
+
+    async with endpoint(script) as (url, _), running(url=url, era="legacy") as rig:
+        release = await rig.server.hold(LEGACY)
+        rig.published.clear()
+        await streams[0].more(
+            event({"method": "notifications/tools/list_changed"}), event({"method": "notifications/x"})
+        )
+        while not rig.published:
+            await anyio.sleep(0.01)
+        assert [(scope, note.method) for _, scope, note in rig.published] == [
+            (rig.server.scope(LEGACY), "notifications/tools/list_changed")
+        ]
+        release()
+
+
+async def test_a_cancelled_legacy_call_is_cancelled_by_a_message() -> None:
+    reached, told = anyio.Event(), anyio.Event()
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "notifications/cancelled":
+            told.set()
+        if not await legacy_start(asked):
+            reached.set()
+            await asked.gone()
+
+    async with endpoint(script) as (url, log), running(url=url, era="legacy") as rig:
+        call = asyncio.ensure_future(rig.tool("t"))
+        await reached.wait()
+        call.cancel()
+        await told.wait()
+        ids = {
+            asked.rpc: asked.message.get("params", {}).get("requestId", asked.message.get("id"))
+            for asked in log
+            if asked.rpc
+        }
+        assert ids["notifications/cancelled"] == ids["tools/call"]
+
+
+# ---------------------------------------------------------------- modern
+
+
+async def test_a_modern_request_is_mirrored_into_headers() -> None:
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            await asked.result(COMPLETE)
+
+    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    target = Target("scripted", "tool", "t ö", "p__t", {"name": "t ö", "inputSchema": schema})
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        assert rig.server.describe()["eras"] == ["modern"]
+        params = {"name": "t ö", "arguments": {"region": " eu "}}
+        client = Client("key:a", capabilities={"sampling": {}}, capability_key="x")
+        assert await rig.server(Call(client, "tools/call", params, target=target)) == Result(TEXT)
+        headers = log[-1].headers
+        assert headers["mcp-protocol-version"] == "2026-07-28" and headers["mcp-method"] == "tools/call"
+        assert headers["mcp-name"] == "=?base64?dCDDtg==?=" and headers["mcp-param-region"] == "=?base64?IGV1IA==?="
+        assert log[-1].message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {"sampling": {}}
+
+
+async def test_a_server_that_asks_ends_the_round_with_what_it_asks() -> None:
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            ask = {"q": {"method": "roots/list"}}
+            await asked.result({"resultType": "input_required", "inputRequests": ask, "requestState": ""})
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        outcome = await rig.request("tools/call", {"name": "t"}, MODERN)
+        assert outcome == InputRequired({"q": {"method": "roots/list"}}, "")
+
+
+async def test_a_cancelled_modern_call_is_cancelled_by_closing_its_stream() -> None:
+    reached, closed = anyio.Event(), anyio.Event()
+
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            await asked.stream(": wait", end=False)
+            reached.set()
+            await asked.gone()
+            closed.set()
+
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        call = asyncio.ensure_future(rig.tool("t", client=MODERN))
+        await reached.wait()
+        call.cancel()
+        await closed.wait()
+        assert log[-1].rpc == "tools/call"
+
+
+async def test_a_header_mismatch_is_answered_with_the_schema_as_it_is_now() -> None:
+    new = {"name": "t", "inputSchema": {"properties": {"a": {"type": "integer", "x-mcp-header": "A"}}}}
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        if asked.rpc == "tools/list":
+            await asked.result({"resultType": "complete", "tools": [new]})
+        elif asked.headers.get("mcp-param-a") == "1":
+            await asked.result(COMPLETE)
+        else:
+            await asked.error(-32020, 400)
+
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        target = Target("scripted", "tool", "t", "p__t", {"name": "t", "inputSchema": {}})
+        call = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 1}}, target=target)
+        assert await rig.server(call) == Result(TEXT)
+        ids = [asked.message["id"] for asked in log if asked.rpc == "tools/call"]
+        assert len(set(ids)) == 2
+        stubborn = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 2}}, target=target)
+        outcome = await rig.server(stubborn)
+        assert isinstance(outcome, Failure) and outcome.code == -32603
+
+
+async def test_a_tool_with_an_invalid_annotation_is_not_listed_and_the_others_are() -> None:
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            bad = {"name": "bad", "inputSchema": {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}
+            await asked.result({"tools": [bad, {"name": "good", "inputSchema": {}}]})
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        outcome = await rig.request("tools/list", client=MODERN)
+        assert isinstance(outcome, Result) and [tool["name"] for tool in outcome.value["tools"]] == ["good"]
+
+
+async def test_a_modern_server_is_listened_to_again_when_the_stream_ends() -> None:
+    capabilities = {"tools": {"listChanged": True}, "prompts": {}}
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked, capabilities):
+            return
+        tag = {"io.modelcontextprotocol/subscriptionId": asked.message["id"]}
+        wanted = asked.message["params"]["notifications"]
+        acknowledged = {
+            "method": "notifications/subscriptions/acknowledged",
+            "params": {"_meta": tag, "notifications": wanted},
+        }
+        changed = {"method": "notifications/tools/list_changed", "params": {"_meta": tag}}
+        await asked.stream(event(acknowledged), event(changed), event(answer(asked, {"_meta": tag})))
+
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        (await rig.server.hold(MODERN))()
+        rig.published.clear()
+        while len(rig.published) < 2:
+            await anyio.sleep(0.01)
+        assert {(scope, note.method) for _, scope, note in rig.published} == {
+            (None, "notifications/tools/list_changed")
+        }
+        listens = [asked for asked in log if asked.rpc == "subscriptions/listen"]
+        assert listens[0].message["params"]["notifications"] == {"toolsListChanged": True}
+        assert len(listens) >= 2
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(400, "server_unavailable"), (401, "server_unavailable"), (429, "server_unavailable"), (500, "outcome_unknown"),
+     (502, "outcome_unknown"), (503, "server_unavailable"), (200, "outcome_unknown"), (302, "server_unavailable")],
+)  # fmt: skip
+async def test_an_answer_without_a_message_is_told_by_its_status(status: int, reason: str) -> None:
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            await asked.reply(b"<html>", status, "text/html", Location="http://evil.example/")
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        assert await rig.reason("t", MODERN) == reason
+
+
+async def test_an_error_is_relayed_whatever_its_status() -> None:
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            await asked.error(-32602, 400, {"uri": "x:y"}, id=None)
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        assert await rig.request("tools/call", {"name": "t"}, MODERN) == Failure(-32602, "no", {"uri": "x:y"})
+
+
+async def test_an_answer_that_is_too_large_is_not_read_to_its_end() -> None:
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            text = {"content": [{"type": "text", "text": "x" * 200_000}]}
+            if asked.message["params"]["name"] == "stream":
+                await asked.stream(event(answer(asked, {"content": [{"type": "text", "text": "x" * 9_000_000}]})))
+            else:
+                await asked.result(text)
+
+    async with endpoint(script) as (url, _), running(url=url, max_result=100_000) as rig:
+        assert await rig.reason("body", MODERN) == "result_too_large"
+        assert await rig.reason("stream", MODERN) == "result_too_large"
+
+
+async def test_a_redirect_within_the_origin_is_followed_and_any_other_is_not() -> None:
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            await asked.result(COMPLETE)
+
+    async def moved(asked: Asked) -> None:
+        line = asked.headers["host"]
+        await asked.reply(status=307, Location="/mcp/" if line else "")
+
+    async with endpoint(script) as (url, log):
+
+        async def outer(asked: Asked) -> None:
+            await asked.reply(status=307, Location=url)
+
+        async with endpoint(outer) as (elsewhere, _), running(url=elsewhere, era="modern") as rig:
+            assert rig.server.status == "down"
+        assert log == []
+
+
+async def test_a_server_that_nobody_listens_for_is_down_and_comes_back() -> None:
+    async def script(asked: Asked) -> None:
+        if not await modern_start(asked):
+            await asked.result(COMPLETE)
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        assert await rig.tool("t", client=MODERN) == "done"
+        rig.published.clear()
+
+        async def refuse(request: httpx.Request) -> httpx.Response:
+            raise httpx.ConnectError("refused")
+
+        transport: Any = rig.server._transport
+        working, transport.handle_async_request = transport.handle_async_request, refuse
+        assert await rig.reason("t", MODERN) == "server_unavailable"
+        assert rig.server.status == "down" and len(rig.published) == 1
+        transport.handle_async_request = working
+        while rig.server.status != "up":
+            await anyio.sleep(0.01)
+        assert await rig.tool("t", client=MODERN) == "done" and len(rig.published) == 2
+
+
+async def test_a_server_that_keeps_failing_is_left_alone_and_then_tried_once() -> None:
+    is_well = False
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        if is_well:
+            await asked.result(COMPLETE)
+        else:
+            await asked.reply(status=500)
+
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        for _ in range(5):
+            assert await rig.reason("t", MODERN) == "outcome_unknown"
+        asked_before = len(log)
+        assert await rig.reason("t", MODERN) == "server_unavailable"
+        assert len(log) == asked_before and rig.server.describe()["circuit"] == "open"
+        rig.clock.ahead = 31.0
+        assert rig.server.describe()["circuit"] == "half-open"
+        assert await rig.reason("t", MODERN) == "outcome_unknown"
+        assert rig.server.describe()["circuit"] == "open"
+        is_well, rig.clock.ahead = True, 62.0
+        assert await rig.tool("t", client=MODERN) == "done"
+        assert rig.server.describe()["circuit"] == "closed"
+
+
+async def test_no_more_calls_run_at_once_than_may() -> None:
+    running_now, most = 0, 0
+    let_go = anyio.Event()
+
+    async def script(asked: Asked) -> None:
+        nonlocal running_now, most
+        if await modern_start(asked):
+            return
+        running_now += 1
+        most = max(most, running_now)
+        if running_now == 2:
+            let_go.set()
+        await let_go.wait()
+        running_now -= 1
+        await asked.result(COMPLETE)
+
+    async with endpoint(script) as (url, _), running(url=url, concurrency=2) as rig:
+        assert await asyncio.gather(*(rig.tool("t", client=MODERN) for _ in range(6))) == ["done"] * 6
+        assert most == 2 and rig.server.describe()["in_flight"] == 0
+
+
+# ---------------------------------------------------------------- the probe
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503, 401, 403])
+async def test_a_probe_that_proves_nothing_leaves_the_era_open(status: int) -> None:
+    async def script(asked: Asked) -> None:
+        await asked.reply(status=status)
+
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        assert rig.server.status == "down" and rig.server.era_for(MODERN) is None
+        assert {asked.rpc for asked in log} == {"server/discover"}
+
+
+async def test_a_server_that_lists_only_modern_revisions_and_shakes_hands_has_both_eras() -> None:
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "server/discover":
+            await modern_start(asked)
+        elif not await legacy_start(asked, Mcp_Session_Id="s"):
+            await asked.result(TEXT)
+
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        assert rig.server.describe()["eras"] == ["legacy", "modern"]
+        assert await rig.tool("t", client=LEGACY) == await rig.tool("t", client=MODERN) == "done"
+        assert "DELETE" in [asked.method for asked in log]
