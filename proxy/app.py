@@ -264,6 +264,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         inner = await stack.enter_async_context(core(config))
         identity = Identity(_identity(config))
         listener = Listener(inner.handler, ME, identity, _listening(config), inner.end_session)
+        inner.metrics.watch(sessions=lambda: len(listener.sessions))
         wire = listening.Wire(headers=config.limits.headers)
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain)
         backstage = _admin_port(config, inner, identity, token)
@@ -375,7 +376,8 @@ async def serve_stdio(config: Config) -> None:
     """One client on stdin and stdout, until it closes stdin."""
     telemetry.configure(config.log.level, config.log.format)
     limits = config.limits
-    async with core(config) as inner, pipes.standard_streams() as (reader, writer):
+    # The streams first: from here on whatever is printed goes to stderr, and stdout carries MCP alone.
+    async with pipes.standard_streams() as (reader, writer), core(config) as inner:
         await stdio.serve(
             inner.handler, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
             server_info=ME, on_session_end=inner.end_session, max_line=limits.max_request,

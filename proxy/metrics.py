@@ -141,7 +141,8 @@ class Metrics:
         )  # fmt: skip
         build = Gauge("sluice_build_info", _BUILD, ("version", "python"), registry=registry)
         build.labels(version, platform.python_version()).set(1)
-        registry.register(_Sampled(servers, sessions))
+        self._sampled = _Sampled(servers, sessions)
+        registry.register(self._sampled)
         ProcessCollector(registry=registry)
         self._limits = {
             "calls": _Limit((0, 1)), "clients": _Limit((0,)), "decisions": _Limit((1,)),
@@ -212,6 +213,10 @@ class Metrics:
             counter = _keep(self._bound_clients, key, self._client_calls.labels(*self._limits["clients"](*key)))
         counter.inc()
 
+    def watch(self, *, sessions: Callable[[], int]) -> None:
+        """Says who knows the number of sessions: a listener, where there is one."""
+        self._sampled.sessions = sessions
+
     def forget(self) -> None:
         """Labels are looked up anew: a changed policy may class a target differently."""
         self._bound.clear()
@@ -255,14 +260,14 @@ class _Sampled:
     """What is asked for at each scrape instead of being fed."""
 
     def __init__(self, servers: Callable[[], Mapping[str, bool]], sessions: Callable[[], int]) -> None:
-        self._servers, self._sessions = servers, sessions
+        self._servers, self.sessions = servers, sessions
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("sluice_server_up", _UP, labels=("server",))
         for server, is_up in self._servers().items():
             up.add_metric((server,), float(is_up))
         yield up
-        yield GaugeMetricFamily("sluice_sessions", _SESSIONS, value=self._sessions())
+        yield GaugeMetricFamily("sluice_sessions", _SESSIONS, value=self.sessions())
         crashes = CounterMetricFamily("sluice_task_crashes", _CRASHES, labels=("task",))
         for task, count in telemetry.crashes.copy().items():
             crashes.add_metric((task,), count)

@@ -193,4 +193,6 @@ def notification(note: Notification, revision: str) -> Notification | None:
     return None
 
 
-_RELAYED: Final = frozenset({"notifications/message", *(entry.changed for entry in LISTS.values())})
+_RELAYED: Final = frozenset(
+    {"notifications/message", "notifications/resources/updated", *(entry.changed for entry in LISTS.values())}
+)
