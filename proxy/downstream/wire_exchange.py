@@ -32,6 +32,11 @@ class Reply(httpx.AsyncByteStream):
     """One answer while it arrives. `headers` holds lower-case names (of a repeated name, the last value);
     `raw` holds all of them. Iterating gives the body as it comes; `aclose` before its end hangs up."""
 
+    __slots__ = (
+        "_chunks", "_waiter", "_wire", "bodiless", "complete", "error", "headed", "headers", "raw", "size", "status",
+        "until_close", "whole",
+    )  # fmt: skip
+
     def __init__(self, wire: "Wire", bodiless: bool) -> None:
         self.status = 0
         self.raw: list[tuple[bytes, bytes]] = []
@@ -71,7 +76,7 @@ class Reply(httpx.AsyncByteStream):
 
     async def stirred(self) -> None:
         """Returns at the next news: first the head (with a small body at once), then more of the body, then its end."""
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._wire.loop.create_future()
         await self._waiter
         self._waiter = None
         if self.error is not None and not self.size:
@@ -105,6 +110,7 @@ class Wire(asyncio.Protocol):
 
     def __init__(self, origin: Origin, freed: Callable[["Wire"], None], lost: Callable[["Wire"], None]) -> None:
         self.origin = origin
+        self.loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
         self.idle_since = 0.0
         self.idle_max = IDLE_MAX
         self._freed = freed

@@ -42,7 +42,7 @@ class Pool:
         while wires:
             wire = wires.pop()
             self._idle_count -= 1
-            age = asyncio.get_running_loop().time() - wire.idle_since
+            age = wire.loop.time() - wire.idle_since
             if wire.is_open and age < wire.idle_max and (age < IDLE_TRUSTED or not wire.has_news()):
                 return wire
             wire.abort()
@@ -80,12 +80,11 @@ class Pool:
     def _give(self, wire: Wire) -> None:
         if self._idle_count >= self._max_idle or self._closed:
             return wire.abort()
-        loop = asyncio.get_running_loop()
-        wire.idle_since = loop.time()
+        wire.idle_since = wire.loop.time()
         self._idle.setdefault(wire.origin, []).append(wire)
         self._idle_count += 1
         if self._sweeper is None:
-            self._sweeper = loop.call_later(IDLE_MAX, self._sweep)
+            self._sweeper = wire.loop.call_later(IDLE_MAX, self._sweep)
 
     def _lose(self, wire: Wire) -> None:
         self._open.discard(wire)

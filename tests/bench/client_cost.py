@@ -87,6 +87,11 @@ async def main(calls: int) -> None:
 
     transport = WireTransport()
 
+    async def exchange(_: int) -> bytes | None:
+        reply = await transport.exchange(URL, _HEADERS, BODY)
+        assert reply.status == 200 and b"content-type" in reply.headers
+        return reply.content
+
     async def wire(_: int) -> bytes | None:
         reply = reply_of(await transport.handle_async_request(build_request(URL, HEADERS, BODY)))
         assert reply is not None and reply.status == 200 and b"content-type" in reply.headers
@@ -96,6 +101,7 @@ async def main(calls: int) -> None:
         response = await transport.handle_async_request(build_request(URL, HEADERS, BODY))
         return await response.aread()
 
+    await cost("WireTransport, exchange", exchange, calls)
     await cost("WireTransport, reply_of", wire, calls)
     await cost("WireTransport, response.aread()", wire_read, calls)
     async with httpx.AsyncClient(transport=transport) as client:

@@ -161,6 +161,16 @@ async def test_a_body_that_came_with_the_head_needs_no_further_wait() -> None:
         assert [part async for part in reply] == [b"hello"]
 
 
+async def test_an_exchange_needs_no_httpx_objects_but_the_url() -> None:
+    async with serving(echo) as scene, wiring() as transport:
+        for _ in range(2):
+            reply = await transport.exchange(scene.url, [(b"x", b"1")], b"hello")
+            assert (reply.status, reply.content) == (200, b"hello")
+        assert scene.connections == 1
+        with pytest.raises(httpx.LocalProtocolError):
+            await transport.exchange(scene.url, [(b"x", b"1\r\n")], b"hello")
+
+
 async def test_a_small_body_that_comes_late_is_waited_for_whole() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
