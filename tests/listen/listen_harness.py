@@ -176,9 +176,7 @@ class Raw:
 
     def pause(self) -> None:
         """Reads nothing more: what comes stays in the buffers between."""
-        transport = self.writer.transport
-        assert isinstance(transport, asyncio.ReadTransport)
-        transport.pause_reading()
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     def close(self) -> None:
         self.writer.transport.abort()

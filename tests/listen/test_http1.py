@@ -11,6 +11,12 @@ from proxy.listen.settings import Wire
 QUICK = Wire(head_deadline=0.2, request_deadline=0.4, idle=0.2, stall=0.3, linger=0.1)
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Sluice runs on uvloop where there is one: its buffers and closes are other code."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 async def drip(raw: Raw, data: bytes) -> None:
     """One byte after the other, for ever slower than any deadline."""
     try:
