@@ -1,1 +1,1 @@
-"""Who may do what. Sync, no I/O: a decision is a function of a client and a target."""
+"""Who may do what. Sync: a decision is a function of a client and a target; only `files` reads files."""

@@ -1,0 +1,83 @@
+"""What the policy tests share: a policy out of a few lines of CSV, and strategies for random ones."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from proxy.call import Client, Kind, Target
+from proxy.policy.engine import Engine
+from proxy.policy.files import bundled_model
+from proxy.policy.lint import lint
+from proxy.policy.profiles import BUILT_IN, Profile
+from proxy.policy.rules import Policy
+from proxy.policy.table import Row, read_rows
+
+MODEL = bundled_model().read_text()
+HERE = Path(__file__).parent
+
+PROFILES: Mapping[str, Profile] = {
+    **BUILT_IN,
+    "one-of-ops": Profile("one-of-ops", "other", 1, frozenset({"role:ops"})),
+    "ask-twice": Profile("ask-twice", "self", 2),
+}
+
+
+def rows_of(text: str, file: str = "policy.csv") -> list[Row]:
+    rows, findings = read_rows(text, file)
+    assert not findings, findings
+    return rows
+
+
+def policy_of(text: str, shadow: bool = False) -> Policy:
+    rows = rows_of(text)
+    wrong = [finding for finding in lint(rows, PROFILES) if finding.level == "error"]
+    assert not [finding for finding in wrong if finding.code != "clashing-approvals"], wrong
+    return Policy(Engine(MODEL), rows, PROFILES, "test", shadow)
+
+
+def tool(server: str, own: str, kind: Kind = "tool") -> Target:
+    return Target(server, kind, own, f"{server}__{own}")
+
+
+# ---------------------------------------------------------------- random ones: few words, so that they meet
+
+SUBJECTS = ["*", "role:everyone", "role:authenticated", "role:a", "role:b", "role:c", "group:g", "key:k", "anonymous"]
+SERVERS = ["*", "git", "g*", "k8s", "k?s", "sluice", "[gk]*"]
+OBJECTS = ["*", "tool:*", "tool:get_*", "tool:*delete*", "tool:get_x", "prompt:*", "res:file:///*", "tool:[gd]*"]
+OWN = ["get_x", "get_y", "delete_x", "x", "GET_X", "get_x\u200b", "*", "file:///a", "file:///etc/[x]", ""]
+ACTS = ["read", "write", "destroy"]
+
+clients = st.builds(
+    Client,
+    st.sampled_from(["key:k", "key:other", "local", "anonymous", "jwt:https://i#s"]),
+    st.lists(st.sampled_from(["role:a", "role:b", "group:g", "role:everyone", "*", "key:k"]), max_size=3).map(tuple),
+)
+targets = st.builds(
+    tool,
+    st.sampled_from(["git", "k8s", "sluice", "other"]),
+    st.sampled_from(OWN) | st.text(max_size=6),
+    st.sampled_from(["tool", "prompt", "res"]),
+)
+acts = st.sampled_from(ACTS)
+_fields = (st.sampled_from(SUBJECTS), st.sampled_from(SERVERS), st.sampled_from(OBJECTS), st.sampled_from(["*", *ACTS]))
+_allows = st.tuples(st.just("p"), *_fields, st.sampled_from(["allow", "allow", "allow", "deny"]))
+_asks = st.tuples(st.just("p2"), *_fields, st.sampled_from(sorted(PROFILES)))
+_exempt = st.tuples(
+    st.just("p2"), _fields[0], _fields[1], st.sampled_from(["tool:get_x", "tool:x"]), _fields[3], st.just("none")
+)
+_grants = st.tuples(
+    st.just("g"),
+    st.sampled_from(["role:a", "role:b", "role:c", "group:g", "role:everyone", "key:k"]),
+    st.sampled_from(["role:a", "role:b", "role:c"]),
+)
+lines = st.lists(_allows | _allows | _asks | _exempt | _grants, max_size=12)
+
+
+def build(random_lines: list[tuple[str, ...]], shadow: bool = False) -> Policy:
+    """Straight from fields: random rows may be unwise, and that must not matter."""
+    rows = [
+        Row("p.csv", number, kind, tuple(fields), tuple(range(1, len(fields) + 2)))
+        for number, (kind, *fields) in enumerate(random_lines, 1)
+    ]
+    return Policy(Engine(MODEL), rows, PROFILES, "random", shadow)
