@@ -6,8 +6,7 @@ call. Nothing of the client travels here: the headers are the configured ones an
 
 import logging
 import ssl
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 from urllib.parse import urljoin
 
@@ -16,18 +15,17 @@ import httpx
 from anyio.abc import TaskGroup
 
 from proxy.call import Era
+from proxy.downstream.answer import Answer, Raw, fetch, is_event_stream, is_json, whole_body
 from proxy.downstream.connection import Receive
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
-from proxy.downstream.sse import Place, events, hang_up, has_ended, is_event_stream, is_json, whole_body
-from proxy.downstream.wire import WireTransport, build_request
+from proxy.downstream.sse import Events, Place
+from proxy.downstream.wire import WireTransport
 from proxy.era.modern_server import Headers
 from proxy.era.revisions import Revision
 from proxy.telemetry import DEFAULT_BACKOFF
 
 log = logging.getLogger(__name__)
-
-Raw = list[tuple[bytes, bytes]]
 
 _ACCEPT: Final = (b"accept", b"application/json, text/event-stream")
 _FIXED: Final = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
@@ -101,20 +99,20 @@ class HttpWire:
         try:
             await self._take(response, exchange)
         except BaseException:
-            await hang_up(response)
+            await response.aclose()
             raise
 
-    async def _post(self, body: bytes, own: Raw) -> httpx.Response:
+    async def _post(self, body: bytes, own: Raw) -> Answer:
         response = await self._request("POST", [*self._posting, *own], body)
-        if response.status_code in (307, 308) and (url := self._moved(response)):
-            await hang_up(response)
+        if response.status in (307, 308) and (url := self._moved(response)):
+            await response.aclose()
             self._url = url
             response = await self._request("POST", [*self._posting, *own], body)
         return response
 
-    async def _request(self, method: str, headers: Raw, body: bytes = b"") -> httpx.Response:
+    async def _request(self, method: str, headers: Raw, body: bytes = b"") -> Answer:
         try:
-            return await self._transport.handle_async_request(build_request(self._url, headers, body, method))
+            return await fetch(self._transport, self._url, headers, body, method)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise Lost(f"cannot connect: {error or type(error).__name__}", sent=False) from None
         except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
@@ -122,14 +120,14 @@ class HttpWire:
         except httpx.TransportError as error:
             raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
 
-    def _moved(self, response: httpx.Response) -> httpx.URL | None:
+    def _moved(self, response: Answer) -> httpx.URL | None:
         """Another path of the same origin; any other redirect could carry the credentials away."""
-        url = httpx.URL(urljoin(str(self._url), response.headers.get("location", "")))
+        url = httpx.URL(urljoin(str(self._url), response.headers.get(b"location", b"").decode("latin-1")))
         same = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
         return url if same and url != self._url else None
 
-    async def _take(self, response: httpx.Response, exchange: Exchange) -> None:
-        status = response.status_code
+    async def _take(self, response: Answer, exchange: Exchange) -> None:
+        status = response.status
         if 200 <= status < 300:
             self._keep_session(response)
             if is_json(response):
@@ -142,7 +140,7 @@ class HttpWire:
             exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
         elif is_json(response):
             self._answer(await self._body(response, _MAX_ERROR_BODY), exchange)
-        await hang_up(response)
+        await response.aclose()
         if not exchange.is_over:
             exchange.settle(error=_refused(status))
 
@@ -150,23 +148,23 @@ class HttpWire:
         if data:
             self._receive(data, exchange)
 
-    async def _body(self, response: httpx.Response, limit: int) -> bytes:
+    async def _body(self, response: Answer, limit: int) -> bytes:
         try:
             return await whole_body(response, limit)
         except httpx.TransportError as error:
             raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
 
-    def _keep_session(self, response: httpx.Response) -> None:
+    def _keep_session(self, response: Answer) -> None:
         """Only the answer to `initialize` gives a session: one from a probe would poison the handshake."""
         if self._era == "modern" or self._revision is not None or self._session is not None:
             return
-        session = response.headers.get("mcp-session-id")
-        if session and session.isascii() and session.isprintable() and " " not in session:
-            self._session = session
+        session = response.headers.get(b"mcp-session-id", b"").decode("latin-1")
+        if session.isascii() and session.isprintable() and " " not in session:
+            self._session = session or None
 
     # ------------------------------------------------------------ event streams
 
-    async def _stream(self, response: httpx.Response, exchange: Exchange) -> None:
+    async def _stream(self, response: Answer, exchange: Exchange) -> None:
         place = Place()
         await self._read(response, exchange, place)
         resumes = 0
@@ -184,54 +182,58 @@ class HttpWire:
             response = await self._get(place)
         except Lost:
             return
-        if response.status_code == 200 and is_event_stream(response):
+        if response.status == 200 and is_event_stream(response):
             await self._read(response, exchange, place)
         else:
-            await hang_up(response)
+            await response.aclose()
             exchange.settle(error=Lost("the broken stream cannot be resumed", sent=True))
 
-    async def _get(self, place: Place) -> httpx.Response:
+    async def _get(self, place: Place) -> Answer:
         resumed = [(b"last-event-id", place.id.encode())] if place.id else []
         return await self._request("GET", [(b"accept", b"text/event-stream"), *self._common, *resumed])
 
-    async def _read(self, response: httpx.Response, exchange: Exchange, place: Place) -> None:
+    async def _read(self, response: Answer, exchange: Exchange, place: Place) -> None:
         """Until the answer, or the end of the stream."""
-        source = events(response, place, MAX_MESSAGE)
-        is_drained = False
+        events = Events(place, MAX_MESSAGE)
         try:
-            async for data in source:
-                self._receive(data, exchange)
-                await exchange.flush()
-                if exchange.is_over:
-                    break
-            if exchange.is_over and not has_ended(response):
-                self._group.start_soon(self._drain, response, source)
-                is_drained = True
+            if (content := response.content) is not None:
+                return await self._hand_on(events.feed(content), exchange)
+            chunks = aiter(response)
+            async for chunk in chunks:
+                await self._hand_on(events.feed(chunk), exchange)
+                if exchange.is_over and not response.complete:
+                    self._group.start_soon(self._drain, response, chunks)
+                    return
         except httpx.TransportError:
             pass  # the caller sees that there is no answer
-        finally:
-            if not is_drained:
-                await source.aclose()
-                await hang_up(response)
+        except BaseException:
+            await response.aclose()
+            raise
+        await response.aclose()
 
-    async def _drain(self, response: httpx.Response, source: AsyncGenerator[bytes, None]) -> None:
+    async def _hand_on(self, found: list[bytes], exchange: Exchange) -> None:
+        for data in found:
+            self._receive(data, exchange)
+            await exchange.flush()
+
+    async def _drain(self, response: Answer, chunks: AsyncIterator[bytes]) -> None:
         """Reads to the end of an answered stream, which is near: then its TCP connection can be used again."""
-        with anyio.move_on_after(_DRAIN_TIME):
-            try:
-                async for _ in source:
+        try:
+            with anyio.move_on_after(_DRAIN_TIME):
+                async for _ in chunks:
                     pass
-            except (httpx.TransportError, TooLarge):
-                pass
-        await source.aclose()
-        await hang_up(response)
+        except httpx.TransportError:
+            pass
+        finally:
+            await response.aclose()
 
     # ------------------------------------------------------------ what has no answer
 
     async def notify(self, body: bytes) -> None:
         response = await self._post(body, [])
-        await hang_up(response)
-        if response.status_code >= 400:
-            raise _refused(response.status_code)
+        await response.aclose()
+        if response.status >= 400:
+            raise _refused(response.status)
 
     def tell(self, body: bytes) -> None:
         if self._told < _MAX_TOLD:  # a server that asks faster than it reads is not answered
@@ -262,37 +264,38 @@ class HttpWire:
             except Lost:
                 failures += 1
             else:
-                if 400 <= response.status_code < 500:
+                if 400 <= response.status < 500:
                     return await self._without_stream(response, had_one)
-                had_one = had_one or response.status_code == 200
+                had_one = had_one or response.status == 200
                 failures = 0 if await self._listen(response, place) else failures + 1
             self._heard.set()
             pause = DEFAULT_BACKOFF.pause(failures) if failures else 0.0
             await anyio.sleep(max(min(place.retry, _MAX_RETRY), pause))
 
-    async def _without_stream(self, response: httpx.Response, had_one: bool) -> None:
+    async def _without_stream(self, response: Answer, had_one: bool) -> None:
         """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
         that the session has ended."""
-        await hang_up(response)
-        if response.status_code == 404 and self._session is not None and had_one:
+        await response.aclose()
+        if response.status == 404 and self._session is not None and had_one:
             self._retire("the server ended the session", False)
         self._heard.set()
 
-    async def _listen(self, response: httpx.Response, place: Place) -> bool:
+    async def _listen(self, response: Answer, place: Place) -> bool:
         """Whether anything came."""
         was_useful = False
         try:
-            if response.status_code == 200 and is_event_stream(response):
+            if response.status == 200 and is_event_stream(response):
                 self._heard.set()
-                async with aclosing(events(response, place, MAX_MESSAGE)) as source:
-                    async for data in source:
+                events = Events(place, MAX_MESSAGE)
+                async for chunk in response:
+                    for data in events.feed(chunk):
                         was_useful = True
                         if touched := self._receive(data, None):
                             await touched.flush()
         except (httpx.TransportError, TooLarge):
             pass
         finally:
-            await hang_up(response)
+            await response.aclose()
         return was_useful
 
     async def close(self) -> None:
@@ -301,7 +304,8 @@ class HttpWire:
             return
         with anyio.move_on_after(_GOODBYE_TIME, shield=True):
             try:
-                await hang_up(await self._request("DELETE", [_ACCEPT, *self._common]))
+                goodbye = await self._request("DELETE", [_ACCEPT, *self._common])
+                await goodbye.aclose()
             except Lost:
                 pass
 

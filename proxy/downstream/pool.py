@@ -92,7 +92,8 @@ class Pool:
     async def get(self, key: Key) -> Connection:
         """The same, dialled where it is missing; who asks twice at once waits for the same one. Raises what
         dialling raises."""
-        if (connection := self.find(key) or await self._spare_for(key)) is not None:
+        connection = self.find(key) or await self._spare_for(key) or self.find(key)
+        if connection is not None:
             return connection
         slot = self._slots.get(key)
         if slot is None or slot.connection is not None:

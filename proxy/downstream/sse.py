@@ -1,20 +1,15 @@
-"""Bodies of answers: whole ones and event streams, both bounded.
+"""The event stream format, from chunks of bytes to the data of events.
 
-Knows HTTP bodies and the event stream format (by httpx-sse); knows no MCP.
+Pure; knows no HTTP. It works on bytes and on whole blocks, because many servers answer every single call with a
+stream of one event: what httpx-sse spends on that would be more than all the rest of the call.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 from dataclasses import dataclass
 
-import anyio
-import httpx
-from httpx_sse import EventSource
-
 from proxy.downstream.settings import TooLarge
-from proxy.downstream.wire import reply_of
 
 DEFAULT_RETRY = 1.0
+_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(slots=True)
@@ -25,80 +20,63 @@ class Place:
     retry: float = DEFAULT_RETRY
 
 
-def is_json(response: httpx.Response) -> bool:
-    return _kind(response) == b"application/json"
+class Events:
+    """Feed it what comes; `place` follows. An event may have `limit` bytes.
+    (html.spec.whatwg.org, server-sent events, "interpreting an event stream")"""
 
-
-def is_event_stream(response: httpx.Response) -> bool:
-    return _kind(response) == b"text/event-stream"
-
-
-def _kind(response: httpx.Response) -> bytes:
-    reply = reply_of(response)
-    if reply is not None:  # the cheap way
-        value = reply.headers.get(b"content-type", b"")
-    else:
-        value = response.headers.get("content-type", "").encode()
-    return value.partition(b";")[0].strip().lower()
-
-
-async def whole_body(response: httpx.Response, limit: int) -> bytes:
-    reply = reply_of(response)
-    if reply is not None and (content := reply.content) is not None:
-        if len(content) > limit:
-            raise TooLarge
-        return content
-    data = bytearray()
-    async for chunk in response.aiter_bytes():
-        data += chunk
-        if len(data) > limit:
-            raise TooLarge
-    return bytes(data)
-
-
-class _Bounded(httpx.AsyncByteStream):
-    """A body of any length in which no `limit` bytes pass without an event."""
-
-    def __init__(self, response: httpx.Response, limit: int) -> None:
-        self._response = response
+    def __init__(self, place: Place, limit: int) -> None:
+        self._place = place
         self._limit = limit
-        self.seen = 0
+        self._rest = bytearray()
+        self._seen = 0  # up to here `_rest` holds no end of an event
+        self._is_first = True
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._response.aiter_bytes():
-            self.seen += len(chunk)
-            if self.seen > self._limit:
-                raise TooLarge
-            yield chunk
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of each event that is complete now. Raises `TooLarge`."""
+        if self._is_first:
+            self._is_first = False
+            chunk = chunk.removeprefix(_BOM)
+        if b"\r" in chunk or self._rest.endswith(b"\r"):
+            chunk = self._with_plain_ends(chunk)
+        self._rest += chunk
+        found: list[bytes] = []
+        start = 0
+        while (end := self._rest.find(b"\n\n", max(start, self._seen))) >= 0:
+            data = self._event(bytes(self._rest[start:end]))
+            if data:
+                found.append(data)
+            start = end + 2
+            self._seen = 0
+        del self._rest[:start]
+        while self._rest.startswith(b":") and (end := self._rest.find(b"\n")) >= 0:
+            del self._rest[: end + 1]  # keep-alives belong to no event
+        if len(self._rest) > self._limit:
+            raise TooLarge
+        self._seen = max(len(self._rest) - 2, 0)
+        return found
 
+    def _with_plain_ends(self, chunk: bytes) -> bytes:
+        """Lines end with CRLF, LF or CR; a CR at the very end waits for what follows it."""
+        if self._rest.endswith(b"\r"):
+            del self._rest[-1:]
+            chunk = b"\r" + chunk
+        tail = b"\r" if chunk.endswith(b"\r") else b""
+        body = chunk[: len(chunk) - len(tail)]
+        return body.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + tail
 
-async def events(response: httpx.Response, place: Place, limit: int) -> AsyncGenerator[bytes, None]:
-    """The data of each event; `place` follows. Raises `httpx.TransportError` and `TooLarge`."""
-    body = _Bounded(response, limit)
-    headers = {"content-type": "text/event-stream; charset=utf-8"}
-    async with aclosing(EventSource(httpx.Response(200, headers=headers, stream=body)).aiter_sse()) as source:
-        async for event in source:
-            body.seen = 0
-            if event.id:
-                place.id = event.id
-            if event.retry is not None:
-                place.retry = event.retry / 1000
-            # 2025-11-25 basic/transports: a priming event has an id and no data
-            if event.data and event.event == "message":
-                yield event.data.encode()
-
-
-def has_ended(response: httpx.Response) -> bool:
-    """Whether the whole answer is here."""
-    reply = reply_of(response)
-    return response.is_closed if reply is None else reply.complete
-
-
-async def hang_up(response: httpx.Response) -> None:
-    """Ends an answer, also in a task that is being cancelled. Its TCP connection survives if the answer was whole."""
-    reply = reply_of(response)
-    if reply is not None:
-        reply.close()
-    else:
-        with anyio.CancelScope(shield=True):
-            await response.aclose()
+    def _event(self, block: bytes) -> bytes | None:
+        """The data of one event, None if it is not a message; `place` takes what it says about the stream."""
+        data: list[bytes] = []
+        kind = b"message"
+        for line in block.split(b"\n"):
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            elif name == b"event":
+                kind = value or b"message"
+            elif name == b"id" and b"\0" not in value:
+                self._place.id = value.decode("utf-8", "replace")
+            elif name == b"retry" and value.isdigit():
+                self._place.retry = int(value[:9]) / 1000
+        return b"\n".join(data) if data and kind == b"message" else None

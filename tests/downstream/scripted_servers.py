@@ -84,6 +84,12 @@ def child(*modes: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(CHILD), *modes)
 
 
+async def until(is_so: Callable[[], object]) -> None:
+    """For what has no event to wait for: another process, a status. The test's own time limit bounds it."""
+    while not is_so():  # noqa: ASYNC110
+        await anyio.sleep(0.01)
+
+
 # ---------------------------------------------------------------- HTTP
 
 
@@ -92,6 +98,7 @@ class Asked:
     """One request as the scripted endpoint got it, and the ways to answer it."""
 
     method: str
+    path: str
     headers: dict[str, str]
     message: Any
     reader: asyncio.StreamReader
@@ -173,7 +180,7 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> A
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Asked(head[0].split(" ")[0], headers, json.loads(body) if body else None, reader, writer)
+    return Asked(*head[0].split(" ")[:2], headers, json.loads(body) if body else None, reader, writer)
 
 
 async def legacy_start(asked: Asked, capabilities: Json | None = None, **headers: str) -> bool:

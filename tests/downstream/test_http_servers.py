@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from scripted_servers import LEGACY, MODERN, Asked, endpoint, event, legacy_start, modern_start, running
+from scripted_servers import LEGACY, MODERN, Asked, endpoint, event, legacy_start, modern_start, running, until
 
 from proxy.call import Call, Client, Failure, InputRequired, Result, Target
 from proxy.message import Json
@@ -82,8 +82,8 @@ async def test_an_event_stream_carries_progress_and_then_the_answer() -> None:
     async with endpoint(script) as (url, log), running(url=url, era="legacy") as rig:
         assert await rig.tool("t", progressToken="me") == "done"
         assert [note.params for note in rig.emitted] == [{"progressToken": "me", "progress": 1}]
-        while not (refusals := [asked.message for asked in log if asked.method == "POST" and not asked.rpc]):
-            await anyio.sleep(0.01)
+        await until(lambda: [asked for asked in log if asked.method == "POST" and not asked.rpc])
+        refusals = [asked.message for asked in log if asked.method == "POST" and not asked.rpc]
         assert refusals[0]["id"] == "x" and refusals[0]["error"]["code"] == -32601
 
 
@@ -159,8 +159,7 @@ async def test_the_get_stream_brings_what_the_server_says_by_itself() -> None:
         await streams[0].more(
             event({"method": "notifications/tools/list_changed"}), event({"method": "notifications/x"})
         )
-        while not rig.published:
-            await anyio.sleep(0.01)
+        await until(lambda: rig.published)
         assert [(scope, note.method) for _, scope, note in rig.published] == [
             (rig.server.scope(LEGACY), "notifications/tools/list_changed")
         ]
@@ -293,8 +292,7 @@ async def test_a_modern_server_is_listened_to_again_when_the_stream_ends() -> No
     async with endpoint(script) as (url, log), running(url=url) as rig:
         (await rig.server.hold(MODERN))()
         rig.published.clear()
-        while len(rig.published) < 2:
-            await anyio.sleep(0.01)
+        await until(lambda: len(rig.published) >= 2)
         assert {(scope, note.method) for _, scope, note in rig.published} == {
             (None, "notifications/tools/list_changed")
         }
@@ -345,19 +343,21 @@ async def test_an_answer_that_is_too_large_is_not_read_to_its_end() -> None:
 
 async def test_a_redirect_within_the_origin_is_followed_and_any_other_is_not() -> None:
     async def script(asked: Asked) -> None:
-        if not await modern_start(asked):
+        if asked.path == "/mcp":
+            await asked.reply(status=307, Location="/mcp/")
+        elif not await modern_start(asked):
             await asked.result(COMPLETE)
 
-    async def moved(asked: Asked) -> None:
-        line = asked.headers["host"]
-        await asked.reply(status=307, Location="/mcp/" if line else "")
-
     async with endpoint(script) as (url, log):
+        async with running(url=url, era="modern") as rig:
+            assert await rig.tool("t", client=MODERN) == "done"
+            assert [asked.path for asked in log] == ["/mcp", "/mcp/", "/mcp/"]
+        log.clear()
 
-        async def outer(asked: Asked) -> None:
+        async def elsewhere(asked: Asked) -> None:
             await asked.reply(status=307, Location=url)
 
-        async with endpoint(outer) as (elsewhere, _), running(url=elsewhere, era="modern") as rig:
+        async with endpoint(elsewhere) as (outer, _), running(url=outer, era="modern") as rig:
             assert rig.server.status == "down"
         assert log == []
 
@@ -371,16 +371,15 @@ async def test_a_server_that_nobody_listens_for_is_down_and_comes_back() -> None
         assert await rig.tool("t", client=MODERN) == "done"
         rig.published.clear()
 
-        async def refuse(request: httpx.Request) -> httpx.Response:
+        async def refuse(*request: object) -> httpx.Response:
             raise httpx.ConnectError("refused")
 
         transport: Any = rig.server._transport
-        working, transport.handle_async_request = transport.handle_async_request, refuse
+        transport.exchange = refuse
         assert await rig.reason("t", MODERN) == "server_unavailable"
         assert rig.server.status == "down" and len(rig.published) == 1
-        transport.handle_async_request = working
-        while rig.server.status != "up":
-            await anyio.sleep(0.01)
+        del transport.exchange
+        await until(lambda: rig.server.status == "up")
         assert await rig.tool("t", client=MODERN) == "done" and len(rig.published) == 2
 
 

@@ -1,0 +1,95 @@
+"""One HTTP answer as this room reads it, whichever transport it came by.
+
+Knows the fast transport and httpx's own interface; knows no MCP. The fast one is used without httpx's objects: making
+them costs more than the exchange.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import anyio
+import httpx
+
+from proxy.downstream.settings import TooLarge
+from proxy.downstream.wire import WireTransport, build_request
+
+Raw = list[tuple[bytes, bytes]]
+
+
+class Answer(Protocol):
+    """`headers` has lower-case names. Iterating gives the body as it comes, once."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> dict[bytes, bytes]: ...
+
+    @property
+    def content(self) -> bytes | None:
+        """The whole body where it is here already."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer has arrived to its end."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None:
+        """Ends the answer, also in a task that is being cancelled. Hangs up unless it is complete."""
+
+
+class Foreign:
+    """An answer that came by another transport than ours."""
+
+    content: bytes | None = None
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.status = response.status_code
+        self.headers = {name.lower(): value for name, value in response.headers.raw}
+        self._response = response
+        self._chunks = response.aiter_bytes()
+
+    @property
+    def complete(self) -> bool:
+        return self._response.is_closed
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._response.aclose()
+
+
+async def fetch(transport: httpx.AsyncBaseTransport, url: httpx.URL, headers: Raw, body: bytes, method: str) -> Answer:
+    """One request; returns when the head of its answer is there. Raises `httpx.TransportError`."""
+    if isinstance(transport, WireTransport):
+        return await transport.exchange(url, headers, body, method)
+    return Foreign(await transport.handle_async_request(build_request(url, headers, body, method)))
+
+
+def is_json(answer: Answer) -> bool:
+    return _kind(answer) == b"application/json"
+
+
+def is_event_stream(answer: Answer) -> bool:
+    return _kind(answer) == b"text/event-stream"
+
+
+def _kind(answer: Answer) -> bytes:
+    return answer.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+
+async def whole_body(answer: Answer, limit: int) -> bytes:
+    """Raises `TooLarge`, and `httpx.TransportError` where it breaks off."""
+    if (content := answer.content) is not None:
+        if len(content) > limit:
+            raise TooLarge
+        return content
+    data = bytearray()
+    async for chunk in answer:
+        data += chunk
+        if len(data) > limit:
+            raise TooLarge
+    return bytes(data)

@@ -1,0 +1,100 @@
+"""The initialize era's dialect towards a server: requests down, answers up to the newest form."""
+
+from typing import Any
+
+import pytest
+
+from proxy.call import LOG_LEVEL, Call, Client, Failure, Result
+from proxy.era import legacy_server as dialect
+from proxy.message import Json, Response
+
+MODERN = Client("key:a")
+LEGACY = Client("key:a", revision="2025-11-25")
+
+
+def test_the_handshake_offers_the_newest_legacy_revision_and_declares_nothing() -> None:
+    assert dialect.initialize({"name": "sluice"}) == {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "sluice"},
+    }
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+def test_every_legacy_revision_is_accepted(version: str) -> None:
+    revision = dialect.negotiated({"protocolVersion": version})
+    assert revision is not None and revision.name == version
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "1.0", None, 5, ["2025-11-25"]])
+def test_nothing_else_is(version: Any) -> None:
+    assert dialect.negotiated({"protocolVersion": version}) is None
+
+
+@pytest.mark.parametrize(
+    ("meta", "sent"),
+    [
+        ({}, None),
+        ({LOG_LEVEL: "info"}, None),
+        ({"progressToken": "x"}, {"progressToken": 4}),
+        ({"progressToken": 0, "traceparent": "00", "com.example/k": 1},
+         {"progressToken": 4, "traceparent": "00", "com.example/k": 1}),
+    ],
+)  # fmt: skip
+def test_modern_keys_stay_here_and_the_token_is_ours(meta: Json, sent: Json | None) -> None:
+    params = dialect.params(Call(MODERN, "tools/call", {"name": "t"}, meta), 4)
+    assert params == ({"name": "t"} if sent is None else {"name": "t", "_meta": sent})
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "lifted"),
+    [
+        ("tools/call", {"content": [], "isError": True}, {"content": [], "isError": True}),
+        (
+            "tools/list",
+            {"tools": [{"name": "a", "execution": {"taskSupport": "optional"}}, {"name": "b"}], "nextCursor": None},
+            {"tools": [{"name": "a"}, {"name": "b"}], "ttlMs": 0, "cacheScope": "private"},
+        ),
+        ("tools/list", {"nextCursor": ""}, {"nextCursor": "", "ttlMs": 0, "cacheScope": "private"}),
+        ("resources/read", {"contents": []}, {"contents": [], "ttlMs": 0, "cacheScope": "private"}),
+        ("prompts/get", {"messages": []}, {"messages": []}),
+    ],
+)
+def test_results_are_lifted(method: str, result: Json, lifted: Json) -> None:
+    before = repr(result)
+    assert dialect.outcome(Call(MODERN, method, {}), Response(1, result)) == Result(lifted)
+    assert repr(result) == before
+
+
+@pytest.mark.parametrize(
+    ("method", "client", "error", "code", "data"),
+    [
+        ("resources/read", MODERN, {"code": -32002}, -32602, {"uri": "x:a"}),
+        ("resources/read", MODERN, {"code": -32002, "data": {"uri": "x:b", "k": 1}}, -32602, {"uri": "x:b", "k": 1}),
+        ("tools/call", MODERN, {"code": -32002, "data": "d"}, -32002, "d"),
+        ("tools/call", MODERN, {"code": -32042, "data": {}}, -32603, {}),
+        ("tools/call", LEGACY, {"code": -32042, "data": {}}, -32042, {}),
+        ("tools/call", MODERN, {"code": True}, -32603, None),
+    ],
+)
+def test_errors_are_lifted(method: str, client: Client, error: Json, code: int, data: Any) -> None:
+    outcome = dialect.outcome(Call(client, method, {"uri": "x:a"}), Response(1, error={"message": "no", **error}))
+    assert outcome == Failure(code, "no", data)
+
+
+def test_an_initialize_result_is_a_discover_value() -> None:
+    result = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {"listChanged": True}, "tasks": {}, "logging": {}},
+        "serverInfo": {"name": "s"},
+        "instructions": "hi",
+    }
+    assert dialect.discovered(result) == {
+        "supportedVersions": ["2025-06-18"],
+        "capabilities": {"tools": {"listChanged": True}, "logging": {}},
+        "serverInfo": {"name": "s"},
+        "instructions": "hi",
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }
+    assert dialect.discovered({"capabilities": None})["capabilities"] == {}
