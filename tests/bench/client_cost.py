@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import httptools
 import httpx
@@ -42,7 +43,7 @@ class Bare(asyncio.Protocol):
         self.request = head + b"".join(b"%b: %b\r\n" % header for header in HEADERS.raw) + b"\r\n" + BODY
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)

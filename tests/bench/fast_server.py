@@ -9,7 +9,7 @@ to write a server: it trusts its peer.
 import asyncio
 import secrets
 import sys
-from typing import Any
+from typing import Any, cast
 
 import httptools
 import uvloop
@@ -74,7 +74,7 @@ class Peer(asyncio.Protocol):
         self.body = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
