@@ -17,6 +17,13 @@ _SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SAFE_INTEGER = 2**53 - 1
 
+Annotations = Mapping[tuple[str, ...], str]
+"""Property path -> header name."""
+
+# Definitions by identity, each kept so that its identity stays its own.
+_KNOWN: dict[int, tuple[Json, Annotations | None]] = {}
+_MAX_KNOWN = 4096
+
 
 def encode_value(value: str | int | bool) -> str:
     """A parameter as a header value: plain where that is unambiguous, else in the base64 sentinel."""
@@ -53,6 +60,24 @@ def annotations(schema: Any) -> dict[tuple[str, ...], str]:
     if len(set(names)) != len(names):
         raise ValueError("two x-mcp-header values differ only in case")
     return found
+
+
+def annotations_of(tool: Json) -> Annotations | None:
+    """Those of a tool's definition, None where they are invalid. Walking a schema costs more than relaying a call
+    (9 us for a small one), and snapshots keep one object for each definition: so it is walked once."""
+    known = _KNOWN.get(id(tool))
+    if known is None:
+        if len(_KNOWN) >= _MAX_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[id(tool)] = (tool, _valid(tool.get("inputSchema")))
+    return known[1]
+
+
+def _valid(schema: Any) -> Annotations | None:
+    try:
+        return annotations(schema)
+    except ValueError:
+        return None
 
 
 def _annotated(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -92,22 +117,11 @@ def argument(arguments: Any, path: tuple[str, ...]) -> Any:
     return arguments
 
 
-def mirror(schema: Json, arguments: Json) -> Iterator[tuple[str, str]]:
-    """(header name, value) for each annotated parameter that has a value."""
-    for path, name in annotations(schema).items():
-        value = argument(arguments, path)
-        if isinstance(value, str | int):
-            yield f"Mcp-Param-{name}", encode_value(value)
-
-
-def check_mirrored(schema: Json, arguments: Json, mirrored: Mapping[str, str]) -> Failure | None:
+def check_mirrored(tool: Json, arguments: Json, mirrored: Mapping[str, str]) -> Failure | None:
     """Whether the client's `Mcp-Param-*` headers (lower-cased, without that prefix) say what the body says
-    (#server-validation). Headers that no annotation asks for are ignored."""
-    try:
-        annotated = annotations(schema)
-    except ValueError:
-        return None  # a definition we would not have listed; its server judges
-    for path, name in annotated.items():
+    (#server-validation). Headers that no annotation asks for are ignored, and so are invalid annotations: such a
+    tool is not listed over HTTP, and its server judges."""
+    for path, name in (annotations_of(tool) or {}).items():
         value, header = argument(arguments, path), mirrored.get(name.lower())
         if header is None:
             if value is not None:

@@ -39,4 +39,4 @@ def _check_headers(call: Call, target: Target) -> Failure | None:
     """`Mcp-Param-*` needs the tool's schema, so it comes after the decision: else it would tell that a tool exists."""
     if call.mirrored is None or call.method != "tools/call" or target.item is None:
         return None
-    return check_mirrored(target.item.get("inputSchema", {}), call.params.get("arguments") or {}, call.mirrored)
+    return check_mirrored(target.item, call.params.get("arguments") or {}, call.mirrored)
