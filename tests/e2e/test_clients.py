@@ -102,3 +102,26 @@ def over_stdio(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_client_gets_everything_through_sluice_over_stdio(over_stdio: dict[str, Json], driver: str) -> None:
     check(over_stdio[driver], modern=driver in MODERN_DRIVERS)
+
+
+@pytest.fixture(scope="module")
+def across(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Json]]:
+    """The same server twice, spoken to in one era only: half of the clients are of the other one."""
+    folder = tmp_path_factory.mktemp("across")
+    with fixture_over_http(folder) as url:
+        servers = {era: {"url": url, "era": era} for era in ("legacy", "modern")}
+        with sluice({"servers": servers}, folder) as process:
+
+            def drive_in(era: str) -> dict[str, Json]:
+                job = job_for({"url": process.url}, f"{era}__", f"{era}+")
+                return drive_all(job | {"adds": f"added_{era}", "added": f"{era}__added_{era}"})
+
+            return {era: drive_in(era) for era in servers}
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_every_client_gets_everything_from_a_server_of_either_era(
+    across: dict[str, dict[str, Json]], driver: str, era: str
+) -> None:
+    check(across[era][driver], modern=driver in MODERN_DRIVERS)
