@@ -35,7 +35,7 @@ HOMES = {
     "httptools": {"downstream", "listen"},
     "uvicorn": {"listen"},
     "typer": {"cli", "__main__"},
-    "ruamel": {"config", "cli"},
+    "ruamel": {"config", "cli", "policy"},
     "limits": {"policy"},
 }
 IO_MODULES = {"anyio", "asyncio", "socket", "httpx", "subprocess", "sqlite3", "threading", "ssl"}
@@ -61,7 +61,13 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield node.module or "", node.lineno
+            yield from ((submodule(node.module or "", alias.name), node.lineno) for alias in node.names)
+
+
+def submodule(package: str, name: str) -> str:
+    """`from package import module` imports the module, not what the package makes of it."""
+    path = ROOT.joinpath(*package.split("."), name)
+    return f"{package}.{name}" if path.with_suffix(".py").exists() or path.is_dir() else package
 
 
 def own_imports(path: Path) -> set[str]:

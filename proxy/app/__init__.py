@@ -1,0 +1,10 @@
+"""The composition root: a Config becomes every object and the tasks that keep them alive.
+
+The only room that knows all others. `slices` cuts the config, `core` wires what every way in shares, `http` and
+`stdio` are the two ways in.
+"""
+
+from proxy.app.http import Running, running, serve
+from proxy.app.stdio import serve_stdio
+
+__all__ = ["Running", "running", "serve", "serve_stdio"]

@@ -1,0 +1,172 @@
+"""What every way in shares: servers, lists, router, guards, wired into one Handler.
+
+Functions of one room are handed to another here; nothing about MCP is decided.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from proxy import __version__, telemetry
+from proxy.app import slices
+from proxy.call import Call, Client, Guard, Handler, Outcome, Publish, Result, Target, Verdict
+from proxy.catalog import cursor
+from proxy.catalog.uris import Rewriting
+from proxy.config import Config, Rate
+from proxy.downstream.server import DownstreamServer
+from proxy.guards import chain
+from proxy.guards.commit import commit
+from proxy.guards.enforce import Decide, enforce
+from proxy.guards.measure import measure
+from proxy.guards.name import name
+from proxy.guards.quota import quota
+from proxy.guards.record import record
+from proxy.guards.seal import seal
+from proxy.guards.throttle import throttle
+from proxy.hub import Hub
+from proxy.lists import Lists, Resolver
+from proxy.message import Json
+from proxy.metrics import Metrics
+from proxy.policy.allowlist import ToolRules, allowlist
+from proxy.policy.rates import Windows
+from proxy.router import Cursors, Router
+from proxy.store.keys import KeyRing, Sealer
+from proxy.store.sqlite import SqliteStore
+
+ME: Final[Json] = {"name": "sluice", "title": "Sluice", "version": __version__}
+KEYS: Final = "keys"
+DATABASE: Final = "sluice.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What every way in shares: one handler, and what stands behind it."""
+
+    handler: Handler
+    servers: Mapping[str, DownstreamServer]
+    lists: Lists
+    router: Router
+    metrics: Metrics
+
+    def end_session(self, session: str) -> None:
+        for server in self.servers.values():
+            server.end_session(session)
+
+    def describe(self) -> list[Json]:
+        return [server.describe() for server in self.servers.values()]
+
+    async def ready(self) -> None:
+        """Every server has come up or has failed to for the first time."""
+        for server in self.servers.values():
+            await server.ready()
+
+    async def tools(self, client: Client) -> list[Json]:
+        """The merged catalog of tools as that client sees it, all pages."""
+        found: list[Json] = []
+        params: Json = {}
+        while True:
+            outcome = await self.router(Call(client, "tools/list", params))
+            if not isinstance(outcome, Result):
+                return found
+            found += outcome.value["tools"]
+            if "nextCursor" not in outcome.value:
+                return found
+            params = {"cursor": outcome.value["nextCursor"]}
+
+
+@asynccontextmanager
+async def core(config: Config) -> AsyncIterator[Core]:
+    """Servers are dialled, everything is wired; closed in the opposite order."""
+    async with AsyncExitStack() as stack:
+        directory = Path(config.state.dir)
+        ring = KeyRing.load(directory / KEYS, "seal")
+        store = SqliteStore(directory / DATABASE)
+        stack.push_async_callback(store.close)
+        hub, sealer = Hub(), Sealer(ring)
+        announce = _Later()
+        servers = {
+            key: DownstreamServer(slices.server(key, server, config), publish=announce, client_info=ME)
+            for key, server in config.servers.items()
+            if server.enabled
+        }
+        lists = Lists(slices.lists(config, servers), servers, hub, store)
+        announce.publish = lists.publish
+        stack.callback(lists.close)
+        metrics = Metrics(
+            version=__version__,
+            servers=lambda: {key: server.status == "up" for key, server in servers.items()},
+        )
+        router, handler = _wire(config, servers, lists, hub, sealer, store, metrics)
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        for key, server in servers.items():
+            group.start_soon(telemetry.supervise, f"server {key}", server.run)
+            stack.push_async_callback(server.aclose)
+        stack.callback(hub.close)
+        yield Core(handler, servers, lists, router, metrics)
+
+
+class _Later:
+    """Servers publish to the lists, and the lists are made of the servers: the wire between them comes second."""
+
+    publish: Publish
+
+    def __call__(self, *args: object) -> None:
+        self.publish(*args)  # type: ignore[arg-type]
+
+
+def _wire(
+    config: Config, servers: Mapping[str, DownstreamServer], lists: Lists, hub: Hub, sealer: Sealer,
+    store: SqliteStore, metrics: Metrics,
+) -> tuple[Router, Handler]:  # fmt: skip
+    decide = _decide(config, servers)
+
+    def may_list(call: Call, server: str, target: Target) -> bool:
+        return decide(call.client, target).verdict is not Verdict.DENY
+
+    rewriting = {
+        key: Rewriting(server.prefix, server.uris == "plain") if server.prefix else None
+        for key, server in config.servers.items()
+    }
+    resolver = Resolver(lists, may_list)
+    cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(slices.generation(config)))
+    router = Router(servers, lists, resolver, hub, cursors, may_list, lambda call, server: True)
+    handler = chain(
+        {
+            "measure": measure(metrics.call) if config.telemetry.metrics else None,
+            "record": record(),
+            "throttle": _limited(throttle, config.limits.per_client),
+            "name": name(resolver.resolve, rewriting.__getitem__),
+            "seal": seal(sealer.seal, sealer.unseal),
+            "enforce": enforce(decide, explain=config.policy.on_deny == "explain"),
+            "quota": _limited(quota, config.limits.per_tool),
+            "approve": None,  # no decision asks a human in this version
+            "commit": commit(store.spend),
+            "inspect": None,  # sizes are bounded where answers are read
+        },
+        _timed(router, metrics) if config.telemetry.metrics else router,
+    )
+    return router, handler
+
+
+def _timed(router: Router, metrics: Metrics) -> Handler:
+    """What servers take is measured inside all guards: the difference to `measure` is our own share."""
+    guard = measure(metrics.server_call)
+
+    async def handle(call: Call) -> Outcome:
+        return await router(call) if call.target is None else await guard(call, router)
+
+    return handle
+
+
+def _limited(guard: Callable[[Windows], Guard], limit: Rate | None) -> Guard | None:
+    return guard(Windows(limit.amount, limit.seconds)) if limit else None
+
+
+def _decide(config: Config, servers: Mapping[str, DownstreamServer]) -> Decide:
+    tools = {key: config.servers[key].tools for key in servers}
+    return allowlist({key: ToolRules(rules.allow, rules.deny) for key, rules in tools.items()})

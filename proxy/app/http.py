@@ -1,0 +1,165 @@
+"""Serving over HTTP: the port for clients, the admin port beside it, and the life from greeting to drain."""
+
+import gc
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from proxy import __version__, admin, telemetry
+from proxy.app import slices
+from proxy.app.core import ME, Core, core
+from proxy.call import Client
+from proxy.config import Address, Config
+from proxy.downstream.server import DownstreamServer
+from proxy.listen import settings as listening
+from proxy.listen.asgi import Listener
+from proxy.listen.identity import Identity
+from proxy.listen.serve import HttpServer as Port
+from proxy.message import Json
+from proxy.store.keys import new_operator_token
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A Sluice that serves over HTTP. `endpoint` and `admin` are URLs."""
+
+    endpoint: str
+    admin: str
+    core: Core
+    drain: Callable[[], None]
+
+    def servers(self) -> list[Json]:
+        return self.core.describe()
+
+    async def ready(self) -> None:
+        await self.core.ready()
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[Running]:
+    """A Sluice that listens on both its ports. Raises `OSError` where a port cannot be had."""
+    async with AsyncExitStack() as stack:
+        token = new_operator_token(Path(config.state.dir))
+        inner = await stack.enter_async_context(core(config))
+        identity = Identity(slices.identity(config))
+        listener = Listener(inner.handler, ME, identity, slices.listening(config), inner.end_session)
+        inner.metrics.watch(sessions=lambda: len(listener.sessions))
+        wire = listening.Wire(headers=config.limits.headers)
+        port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain)
+        backstage = _admin_port(config, inner, identity, token)
+        port.bind()
+        backstage.bind()
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        group.start_soon(telemetry.supervise, "sessions", listener.run)
+        for one in (port, backstage):
+            await group.start(one.run)
+
+        def drain() -> None:
+            listener.close()
+            port.stop()
+
+        stack.callback(drain)
+        yield Running(
+            _url(config.listen.mcp, port.port) + "/mcp", _url(config.listen.admin, backstage.port), inner, drain
+        )
+
+
+def _url(address: Address, port: int) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"http://{host}:{port}"
+
+
+def _admin_port(config: Config, inner: Core, identity: Identity, token: str) -> Port:
+    async def list_tools(principal: str) -> list[Json] | None:
+        client = _client(config, principal)
+        return None if client is None else await inner.tools(client)
+
+    application = admin.application(
+        admin.Settings(token, frozenset(config.listen.allowed_hosts), frozenset(config.listen.allowed_origins)),
+        admin.Sources(
+            ready=partial(_unready, config, inner),
+            metrics=inner.metrics.render if config.telemetry.metrics else None,
+            describe_servers=inner.describe,
+            list_tools=list_tools,
+            is_key=lambda key: identity.identify(b"Bearer " + key.encode(), True, None) is not None,
+        ),
+    )
+    return Port(application, config.listen.admin.host, config.listen.admin.port, drain=5.0)
+
+
+def _unready(config: Config, inner: Core) -> list[str]:
+    """Why Sluice is not ready: a server that is `required` is not up, or some have not been tried yet."""
+    return [
+        f"server {key} is {server.status}"
+        for key, server in inner.servers.items()
+        if (server.status == "starting" and not server.settings.lazy)
+        or (config.servers[key].required and server.status != "up")
+    ]  # fmt: skip
+
+
+def _client(config: Config, principal: str) -> Client | None:
+    """Whoever may come in under that name, as the lists know a client; `ci-bot` means `key:ci-bot`."""
+    if principal == "local":
+        return Client("local", config.clients.local.roles)
+    if principal == "anonymous" and config.clients.anonymous is not None:
+        return Client("anonymous", config.clients.anonymous.roles)
+    key = config.clients.keys.get(principal.removeprefix("key:"))
+    return None if key is None else Client(f"key:{principal.removeprefix('key:')}", key.roles, key.owner)
+
+
+async def serve(config: Config, *, announce: Announce) -> None:
+    """Until SIGTERM or SIGINT; the second one ends it at once."""
+    telemetry.configure(config.log.level, config.log.format)
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with running(config) as sluice, anyio.create_task_group() as group:
+            for line in _greeting(config, sluice):
+                announce(line)
+            group.start_soon(_announce_servers, sluice, announce)
+            await anext(aiter(signals))
+            group.cancel_scope.cancel()
+            announce("stopping: open calls may end")
+            sluice.drain()
+
+
+def _greeting(config: Config, sluice: Running) -> list[str]:
+    lines = [
+        f"Sluice {__version__}",
+        f"  endpoint  {sluice.endpoint}",
+        f"  admin     {sluice.admin}  (/livez /readyz{' /metrics' if config.telemetry.metrics else ''})",
+    ]
+    if config.policy.use == "open":
+        lines.append("  POLICY    open: every client may use everything that is not on a deny list (development only)")
+    return lines
+
+
+async def _announce_servers(sluice: Running, announce: Announce) -> None:
+    """One line per server, as each comes up or fails."""
+    started = time.monotonic()
+
+    async def one(server: DownstreamServer) -> None:
+        await server.ready()
+        told = server.describe()
+        how = f"{'/'.join(told['eras']) or '-':<13} {time.monotonic() - started:4.1f}s"
+        announce(f"  server    {server.key:<20} {server.status:<9} {how}  {told['last_error']}".rstrip())
+
+    async with anyio.create_task_group() as group:
+        for server in sluice.core.servers.values():
+            group.start_soon(one, server)
+    _calm_collector()
+
+
+def _calm_collector() -> None:
+    """What lives as long as the process is no longer walked, and the rest less often: a call makes no cycles. The
+    defaults cost 15 us of CPU a call, of about 200."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)

@@ -1,0 +1,68 @@
+"""The config, cut into the settings that each room is given. Values only: nothing is made or started here."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from proxy.config import AnyServer, Config, HttpServer
+from proxy.downstream.server import DownstreamServer
+from proxy.downstream.settings import ServerSettings
+from proxy.listen import settings as wire
+from proxy.listen.identity import IdentitySettings, Key
+from proxy.lists import ListSettings
+from proxy.message import Json
+
+
+def server(key: str, server: AnyServer, config: Config) -> ServerSettings:
+    common = partial(
+        ServerSettings, key, era=server.era, sharing=server.sharing, lazy=server.lazy, timeout=server.timeout,
+        max_time=server.max_time, concurrency=server.concurrency, max_result=config.limits.max_result,
+    )  # fmt: skip
+    if isinstance(server, HttpServer):
+        headers = {header: value.get_secret_value() for header, value in server.headers.items()}
+        return common(url=server.url, headers=headers, ca=str(server.ca) if server.ca else None)
+    env = {variable: value.get_secret_value() for variable, value in server.env.items()}
+    return common(command=(server.command, *server.args), env=env, cwd=str(server.cwd))
+
+
+def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettings:
+    enabled = {key: config.servers[key] for key in servers}
+    transparent = any(not server.prefix for server in enabled.values())
+    return ListSettings(
+        prefixes={key: server.prefix for key, server in enabled.items()},
+        plain=frozenset(key for key, server in enabled.items() if server.uris == "plain"),
+        transparent=transparent,
+        forward_unlisted=transparent and any(server.unlisted == "forward" for server in enabled.values()),
+        names_max=config.names.max,
+        page=config.limits.page,
+    )
+
+
+def generation(config: Config) -> Json:
+    """What a cursor depends on: which servers there are, in which order, under which names. No secret is in it."""
+    return {
+        key: {
+            "prefix": server.prefix, "uris": server.uris, "allow": server.tools.allow, "deny": server.tools.deny,
+            "where": server.url if isinstance(server, HttpServer) else [server.command, *server.args],
+        }
+        for key, server in config.servers.items() if server.enabled
+    }  # fmt: skip
+
+
+def identity(config: Config) -> IdentitySettings:
+    keys = tuple(
+        Key(
+            name, key.hash.get_secret_value().removeprefix("sha256:"), key.roles, key.owner,
+            key.expires.timestamp() if key.expires else None,
+        )
+        for name, key in config.clients.keys.items()
+    )  # fmt: skip
+    anonymous = config.clients.anonymous
+    return IdentitySettings(keys, anonymous.roles if anonymous else None)
+
+
+def listening(config: Config) -> wire.Settings:
+    limits, listen = config.limits, config.listen
+    return wire.Settings(
+        names=wire.Names(listen.allowed_hosts, listen.allowed_origins),
+        limits=wire.Limits(limits.max_request, limits.max_depth, limits.max_batch, limits.streams),
+    )
