@@ -56,6 +56,8 @@ class Wire(Protocol):
     pid: int | None
     is_private: bool
     """Each exchange has a stream of its own, so that what arrives there belongs to it."""
+    is_ending: bool
+    """Answers may still come, but nothing new can be asked."""
 
     def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
         """Says where messages go, and whom to tell that the connection has ended (why, are all its answers lost)."""
@@ -108,7 +110,7 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        return self.over.is_set()
+        return self.over.is_set() or self.wire.is_ending
 
     @property
     def capabilities(self) -> Json:
@@ -149,8 +151,8 @@ class Connection:
         self, exchange: Exchange, method: str, params: Json, patience: Patience | None, headers: Headers
     ) -> Response:
         """One request and its answer. When the caller's task is cancelled or time is up, the server is told."""
-        if self.over.is_set():
-            raise Lost(self.why, sent=False, gone=True)
+        if self.is_over:
+            raise Lost(self.why or "the connection is ending", sent=False, gone=True)
         body = dump({"jsonrpc": "2.0", "id": exchange.id, "method": method, "params": params})
         self.pending[exchange.id] = exchange
         try:
@@ -179,7 +181,7 @@ class Connection:
 
     def retire(self, why: str, all_lost: bool = True) -> None:
         """No new requests; where `all_lost`, the open ones end too. `drained` is set when none is left."""
-        if not self.is_over:
+        if not self.over.is_set():
             self.why = why
             self.over.set()
         if all_lost:

@@ -50,6 +50,7 @@ class HttpWire:
     gave, and with a GET stream for what it says by itself."""
 
     is_private = True
+    is_ending = False
     pid: int | None = None
 
     def __init__(

@@ -77,6 +77,7 @@ class ChildWire:
     """The `Wire` of one child process."""
 
     is_private = False
+    is_ending = False
 
     def __init__(self, settings: ServerSettings, stderr: Tail) -> None:
         self._settings = settings
@@ -156,6 +157,7 @@ class ChildWire:
         self._retire_soon(f"the server's process ended with {describe_exit(status)}", _LAST_WORDS / 2)
 
     def _retire_soon(self, why: str, delay: float = _LAST_WORDS) -> None:
+        self.is_ending = True
         asyncio.get_running_loop().call_later(delay, self._retire, why, True)
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ class NoWire:
 
     pid: int | None = None
     is_private = False
+    is_ending = False
     is_closed = False
 
     def bind(self, receive: Receive, retire: object) -> None: ...
