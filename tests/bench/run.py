@@ -113,7 +113,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": model,
         "cores": os.cpu_count(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         **{library: version(library) for library in LIBRARIES},
         **{name: _first_line(command) for name, command in programs.items()},
