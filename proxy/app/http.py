@@ -97,13 +97,12 @@ def _admin_port(config: Config, inner: Core, identity: Identity, token: str) -> 
 
 
 def _unready(config: Config, inner: Core) -> list[str]:
-    """Why Sluice is not ready: a server that is `required` is not up, or some have not been tried yet."""
+    """Why Sluice is not ready: a server that is `required` is not up. Others may come when they can."""
     return [
         f"server {key} is {server.status}"
         for key, server in inner.servers.items()
-        if (server.status == "starting" and not server.settings.lazy)
-        or (config.servers[key].required and server.status != "up")
-    ]  # fmt: skip
+        if config.servers[key].required and server.status != "up"
+    ]
 
 
 def _client(config: Config, principal: str) -> Client | None:
