@@ -69,6 +69,8 @@ REST: Final = """\
 #   headers: 16KiB
 #   streams: 100                              # open streams of a client
 #   page: 1000                                # items in a page of a list
+#   per_client: 600/min                       # requests of a client: 10/s, 600/min, 1000/h, 5000/d; no limit unless set
+#   per_tool: 120/min                         # calls of one tool by one client; no limit unless set
 
 # names: {max: 50}                            # longest public name
 # state: {dir: ~/.local/state/sluice}         # keys, the operator token, last known lists

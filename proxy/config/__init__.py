@@ -39,12 +39,12 @@ from proxy.config.models import (
 from proxy.config.names import RESERVED, is_key_name, is_server_key
 from proxy.config.rules import broken_rules
 from proxy.config.source import Source, parse, read
-from proxy.config.units import Address
+from proxy.config.units import Address, Rate
 
 __all__ = [
     "RESERVED", "Address", "AnonymousClient", "AnyServer", "Checked", "Clients", "Config", "ConfigError", "Finding",
-    "HttpServer", "Key", "Limits", "Listen", "LocalClient", "Log", "Names", "Policy", "Server", "State",
-    "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "finding_at", "is_key_name",
+    "HttpServer", "Key", "Limits", "Listen", "LocalClient", "Log", "Names", "Policy", "Rate", "Server",
+    "State", "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "finding_at", "is_key_name",
     "is_server_key", "load", "make", "places", "schema",
 ]  # fmt: skip
 

@@ -40,6 +40,7 @@ from proxy.config.units import (
     Duration,
     FilePath,
     Flag,
+    Limit,
     Listener,
     Moment,
     Size,
@@ -50,6 +51,16 @@ from proxy.config.units import (
 def written(text: str | dict[str, Any]) -> Any:
     """A default as the file would say it."""
     return Field(default=text)
+
+
+def unlimited() -> Any:
+    """The default of a rate, which nobody can write."""
+    return Field(default=None, validate_default=False, json_schema_extra=_no_default)
+
+
+def _no_default(schema: dict[str, Any]) -> None:
+    """Where a default is not a value that a schema can say: a prefix is the server's key, no rate is no limit."""
+    schema.pop("default", None)
 
 
 class Section(BaseModel):
@@ -76,11 +87,6 @@ class Listen(Section):
     """Host headers that are served besides the listener's own; loopback names always are on a loopback address."""
     allowed_origins: tuple[Origin, ...] = ()
     """Web origins that may call; they get CORS headers."""
-
-
-def _no_default(schema: dict[str, Any]) -> None:
-    """The default of a prefix is the server's key, which a schema cannot say."""
-    schema.pop("default", None)
 
 
 class Tools(Section):
@@ -199,8 +205,12 @@ class Policy(Section):
 
 
 class Limits(Section):
-    later = frozenset({"per_client", "per_tool", "pending_approvals"})
+    later = frozenset({"pending_approvals"})
 
+    per_client: Limit = unlimited()
+    """Most requests of one client, of whatever kind: `10/s`, `600/min`, `1000/h` or `5000/d`. No limit unless set."""
+    per_tool: Limit = unlimited()
+    """Most calls of one tool by one client. No limit unless set."""
     max_request: Size = written("4MiB")
     """Largest request body or stdin line."""
     max_result: Size = written("8MiB")

@@ -25,10 +25,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+PER: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES: Final = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)")
 _SIZE = re.compile(r"(\d{1,12})(B|KiB|MiB|GiB)")
+_RATE = re.compile(r"(\d{1,9})/(s|min|h|d)")
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
 
 
@@ -56,6 +58,17 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many in so many seconds."""
+
+    amount: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.amount}/{next(unit for unit, seconds in PER.items() if seconds == self.seconds)}"
+
+
 def problem(code: str, message: str) -> PydanticCustomError:
     """A finding in the making. Braces would be read as places for values."""
     return PydanticCustomError(code, "{text}", {"text": message})
@@ -73,6 +86,13 @@ def read_size(value: Any) -> int:
     if match is None:
         raise problem("bad-size", "not a size; write a whole number and a unit, such as 512B, 16KiB or 4MiB")
     return int(match[1]) * BYTES[match[2]]
+
+
+def read_rate(value: Any) -> Rate:
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise problem("bad-rate", "not a rate; write a whole number and a unit, such as 10/s, 600/min, 1000/h or 1/d")
+    return Rate(int(above_zero(int(match[1]))), PER[match[2]])
 
 
 def read_address(value: Any) -> Address:
@@ -152,6 +172,11 @@ Timeout = Annotated[Duration, AfterValidator(above_zero)]
 Size = Annotated[
     int, PlainValidator(read_size), AfterValidator(above_zero), PlainSerializer(write_size),
     _text(_SIZE.pattern, "4MiB"),
+]  # fmt: skip
+# None is the default, never a value: a limit that was begun and not written must not mean "no limit".
+Limit = Annotated[
+    Rate | None, PlainValidator(read_rate), PlainSerializer(lambda rate: rate and str(rate)),
+    _text(_RATE.pattern, "600/min"),
 ]  # fmt: skip
 Listener = Annotated[Address, PlainValidator(read_address), PlainSerializer(str), _text(".+:[0-9]+", "127.0.0.1:7410")]
 Moment = Annotated[datetime, PlainValidator(read_moment), _text(r"\d{4}-\d{2}-\d{2}.*", "2027-01-31")]

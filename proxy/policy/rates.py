@@ -9,25 +9,17 @@ principals and tool names may hold, so that two of them could share a window; ou
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 MAX_STEPS: Final = 128
-"""A window remembers at most about so many moments: up to this amount every hit has its own, above it hits that are
-close together count as if they all came at the end of their step. So it may refuse a little too long, never too little."""
+"""A window remembers about so many moments. Up to this amount every hit has its own; above it, hits that are close
+together count as if they came at the end of their step: it may refuse a little too long, never let too many through."""
 MAX_WINDOWS: Final = 100_000
 """In memory at once; what comes after them shares one window, so that many keys never mean no limit."""
 
-Hit = Callable[[Hashable], float]
-"""Counts one for this key and gives 0.0, or counts nothing and gives the seconds until one more is free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """At most `amount` in any `seconds`."""
-
-    amount: int
-    seconds: float
+_SOON: Final = 0.001
+_WORDS: Final = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
 
 
 class _Window:
@@ -52,33 +44,37 @@ class _Window:
 
 
 class Windows:
-    """One moving window for each key. Windows of keys that were silent for a whole period are dropped in one go,
-    without a walk over the others."""
+    """At most `amount` hits of each key in any `seconds`. Windows of keys that were silent for a whole period are
+    dropped in one go, without a walk over the others."""
 
-    def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic, max_windows: int = MAX_WINDOWS) -> None:
-        self._rate = rate
-        self._step = rate.seconds / MAX_STEPS if rate.amount > MAX_STEPS else 0.0
-        self._period = rate.seconds + self._step
+    def __init__(
+        self, amount: int, seconds: float, clock: Callable[[], float] = time.monotonic, most: int = MAX_WINDOWS
+    ) -> None:
+        self._amount = amount
+        self._seconds = seconds
+        self._step = seconds / MAX_STEPS if amount > MAX_STEPS else 0.0
+        self._period = seconds + self._step
         self._clock = clock
-        self._max = max_windows
+        self._most = most
         self._now: dict[Hashable, _Window] = {}
         self._before: dict[Hashable, _Window] = {}
         self._turns_at = clock() + self._period
 
     def hit(self, key: Hashable) -> float:
+        """Counts one for this key and gives 0.0, or counts nothing and gives the seconds until one more is free."""
         now = self._clock()
         if now >= self._turns_at:
             self._turn(now)
         window = self._now.get(key) or self._window(key)
-        window.forget(now - self._rate.seconds)
-        if window.count >= self._rate.amount:
-            return window.moments[0][0] + self._rate.seconds - now
+        window.forget(now - self._seconds)
+        if window.count >= self._amount:
+            return max(window.moments[0][0] + self._seconds - now, _SOON)
         window.add((now // self._step + 1) * self._step if self._step else now)
         return 0.0
 
     def _window(self, key: Hashable) -> _Window:
         window = self._before.pop(key, None)
-        if window is None and len(self._now) >= self._max:
+        if window is None and len(self._now) >= self._most:
             key = None
             window = self._now.get(key) or self._before.pop(key, None)
         window = self._now[key] = window or _Window()
@@ -90,14 +86,13 @@ class Windows:
         self._now = {}
         self._turns_at = now + self._period
 
+    def describe(self, wait: float) -> str:
+        """The limit and when to try again, in whole seconds, for a person or a model."""
+        per = _WORDS.get(self._seconds, f"{self._seconds:g} s")
+        return f"{self._amount} per {per} are allowed; try again in {ceil(wait)} s"
+
     def __len__(self) -> int:
         return len(self._now) + len(self._before)
 
     def __repr__(self) -> str:
-        return f"Windows({self._rate.amount} in {self._rate.seconds:g} s, {len(self)} keys)"
-
-
-def describe_wait(rate: Rate, wait: float) -> str:
-    """The limit and when to try again, in whole seconds, for a person or a model."""
-    per = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}.get(rate.seconds, f"{rate.seconds:g} s")
-    return f"{rate.amount} per {per} are allowed; try again in {max(1, -int(-wait // 1))} s"
+        return f"Windows({self._amount} in {self._seconds:g} s, {len(self)} keys)"

@@ -29,7 +29,8 @@ clients:
   anonymous: {roles: []}
   keys: {ci-bot: {hash: "sha256:%s", roles: [role:ci], owner: team-ci, expires: 2027-01-31}}
 policy: {use: open, on_deny: explain}
-limits: {max_request: 1MiB, max_result: 2KiB, max_depth: 10, max_batch: 5, headers: 512B, streams: 3, page: 7}
+limits: {max_request: 1MiB, max_result: 2KiB, max_depth: 10, max_batch: 5, headers: 512B, streams: 3, page: 7,
+         per_client: 10/s, per_tool: 2000/d}
 names: {max: 64}
 state: {dir: state}
 telemetry: {metrics: false}
@@ -64,6 +65,8 @@ def test_every_key_of_the_format_can_be_set(full: config.Config, tmp_path: Path)
     key = full.clients.keys["ci-bot"]
     assert key.expires == datetime(2027, 1, 31, tzinfo=UTC)
     assert (full.limits.max_request, full.limits.max_result, full.limits.headers) == (2**20, 2048, 512)
+    assert (full.limits.per_client, full.limits.per_tool) == (config.Rate(10, 1.0), config.Rate(2000, 86400.0))
+    assert (str(full.limits.per_client), str(full.limits.per_tool)) == ("10/s", "2000/d")
     assert (full.state.dir, full.drain, full.telemetry.metrics) == (tmp_path / "state", 0.0, False)
 
 
@@ -78,6 +81,7 @@ def test_a_config_is_as_the_contract_says_unless_it_says_otherwise(tmp_path: Pat
     limits = made.limits
     assert (limits.max_request, limits.max_result, limits.headers) == (4 * 2**20, 8 * 2**20, 16384)
     assert (limits.max_depth, limits.max_batch, limits.streams, limits.page) == (64, 50, 100, 1000)
+    assert limits.per_client is None and limits.per_tool is None
     assert (made.names.max, made.drain, made.policy.on_deny) == (50, 30.0, "hide")
     assert made.clients.anonymous is None and made.clients.local.roles == ("role:owner",)
     assert made.state.dir == Path("~/.local/state/sluice").expanduser()
@@ -198,7 +202,7 @@ def test_the_schema_accepts_what_is_accepted_and_describes_every_key() -> None:
     value: Any = {
         "policy": {"use": "open"},
         "servers": {"a": {"command": "x", "timeout": "5s"}, "b": {"url": "https://x/"}},
-        "limits": {"max_request": "4MiB", "page": 5},
+        "limits": {"max_request": "4MiB", "page": 5, "per_client": "600/min"},
     }
     jsonschema.validate(value, schema)
     with pytest.raises(jsonschema.ValidationError):

@@ -1,0 +1,19 @@
+"""throttle: how many requests a client may send, of whatever kind, before anything else is looked at.
+
+Keyed by principal: a new session, another connection or another name in `clientInfo` starts nothing anew. It stands
+before names are resolved and looks at none, so that its answer can tell nothing about them.
+"""
+
+from proxy.call import Call, Guard, Handler, Outcome, refuse
+from proxy.policy.rates import Windows
+
+
+def throttle(windows: Windows) -> Guard:
+    async def guard(call: Call, inner: Handler) -> Outcome:
+        wait = windows.hit(call.client.principal)
+        if wait:
+            text = f"Too many requests, this one was not executed: {windows.describe(wait)}."
+            return refuse(call.method, "rate_limited", text)
+        return await inner(call)
+
+    return guard
