@@ -22,6 +22,8 @@ from proxy.downstream.stdio import ChildWire, Tail
 from proxy.message import Json, Response
 
 LEGACY_VERDICT_LIFE: Final = 24 * 3600.0
+# 2026-07-28 basic/transports/streamable-http#backward-compatibility: how a server of the 2024 transport refuses a POST
+_OLDER_TRANSPORT: Final = frozenset({400, 404, 405})
 
 
 class NotModern(Lost):
@@ -100,6 +102,11 @@ class Dialler:
             await connection.open(group)
         except TimeoutError:
             raise Lost("the server does not answer initialize", sent=False) from None
+        except Lost as lost:
+            if lost.status in _OLDER_TRANSPORT:
+                text = f"{lost.text} to initialize; if it speaks HTTP+SSE (2024-11-05), that is not supported"
+                raise Lost(text, sent=False, status=lost.status) from None
+            raise
         self.discovered["legacy"] = connection.discovered
         return connection
 

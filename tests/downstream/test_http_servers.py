@@ -454,3 +454,12 @@ async def test_a_server_that_lists_only_modern_revisions_and_shakes_hands_has_bo
         assert rig.server.describe()["eras"] == ["legacy", "modern"]
         assert await rig.tool("t", client=LEGACY) == await rig.tool("t", client=MODERN) == "done"
         assert "DELETE" in [asked.method for asked in log]
+
+
+async def test_a_server_of_the_older_transport_is_said_to_be_one() -> None:
+    async def script(asked: Asked) -> None:
+        await asked.reply(status=405)
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        assert rig.server.status == "down"
+        assert "HTTP+SSE" in rig.server.describe()["last_error"]
