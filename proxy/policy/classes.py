@@ -6,15 +6,17 @@ hint that is not there is no claim.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from proxy.call import Target
 from proxy.policy.globs import is_glob, matches
+from proxy.policy.memo import Memo
 
 Class = Literal["read", "write", "destroy"]
 CLASSES: Final[tuple[Class, ...]] = ("read", "write", "destroy")  # mild to strict
 DEFAULT: Final[Class] = "write"
+MAX_MEMO: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,9 @@ class Classes:
     """Server key -> pattern over own tool names -> class, as the operator wrote it."""
 
     servers: Mapping[str, Mapping[str, Class]]
+    _found: "Memo[tuple[str, str], Classified | None]" = field(
+        default_factory=lambda: Memo(MAX_MEMO), init=False, repr=False, compare=False
+    )
 
     def of(self, target: Target, accepted: bool = False) -> Classified:
         """`accepted`: a person has accepted this very definition, so that its annotations count."""
@@ -38,7 +43,13 @@ class Classes:
         return self._by_operator(target) or (_by_annotations(target) if accepted else None) or _DEFAULT
 
     def _by_operator(self, target: Target) -> Classified | None:
-        written = self.servers.get(target.server, {})
+        key = (target.server, target.own)
+        if target.server not in self.servers:
+            return None
+        return self._found[key] if key in self._found else self._found.keep(key, self._search(target))
+
+    def _search(self, target: Target) -> Classified | None:
+        written = self.servers[target.server]
         where = f"servers.{target.server}.tools.classes"
         if target.own in written and not is_glob(target.own):
             return Classified(written[target.own], f"{where}: {target.own}")

@@ -80,9 +80,8 @@ class Engine:
         return bool(self._enforcer.enforce(_APPROVALS, held, server, obj, act))
 
     def _fill(self, kind: str, rows: Iterable[Sequence[str]]) -> None:
-        self._enforcer.clear_policy()
-        for row in dict.fromkeys(tuple(row) for row in rows):
-            self._enforcer.model.add_policy("p", kind, list(row))
+        """As casbin's adapters do it, without the search for duplicates at every row."""
+        self._enforcer.model["p"][kind].policy = list(rows)
 
 
 def _parse(model: str) -> Any:

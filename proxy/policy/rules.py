@@ -194,11 +194,14 @@ class Policy:
             [rule for rule in rules if rule.matches(*request)],
             [rule for rule in approvals if rule.matches(*request)],
         )
-        allowed = self._engine.allows(*request, [rule.row.fields for rule in rules])
-        asked = bool(approvals) and self._engine.asks(*request, [rule.row.fields for rule in approvals])
-        if allowed != found.allowed or asked != bool(found.approvals):
+        if self._engine.allows(*request, [rule.row.fields for rule in rules]) != found.allowed:
             raise Disagreement(f"{act} {obj} on {server}: {found}")
-        return self.conclude(found, server, act)
+        ruling = self.conclude(found, server, act)
+        # A denied request needs no second question; one that is let through without an approval does.
+        if approvals and ruling.verdict is not Verdict.DENY:
+            if self._engine.asks(*request, [rule.row.fields for rule in approvals]) != bool(found.approvals):
+                raise Disagreement(f"approval of {act} {obj} on {server}: {found}")
+        return ruling
 
     def _judge_template(self, held: frozenset[str], target: Target) -> Ruling:
         pattern = "res:" + escape(literal_prefix(target.own)) + ("*" if "{" in target.own else "")

@@ -105,7 +105,7 @@ def _split(line: str) -> Iterator[tuple[str, int]]:
         if not end:
             return
         position = match.end()
-    yield "", -(position + 1)
+    yield "", -(position + len(line[position:]) - len(line[position:].lstrip()) + 1)
 
 
 def _suggest(near: list[str]) -> str:

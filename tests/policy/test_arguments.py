@@ -1,0 +1,124 @@
+"""Argument rules and output schemas: what is compiled, what is refused, what a violation says."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.policy.arguments import NO_RULES, ArgumentRules, Schema
+from proxy.policy.bounds import DIALECT, SchemaRefused, check_bounds
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def nested(times: int, inner: Any, wrap: Any) -> Any:
+    for _ in range(times):
+        inner = wrap(inner)
+    return inner
+
+
+def doubled(times: int) -> Any:
+    """Small to write, 2 to the power of `times` to evaluate."""
+    defs: dict[str, Any] = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(times)}
+    return {"$ref": "#/$defs/a0", "$defs": {**defs, f"a{times}": {"type": "object"}}}
+
+
+NODE_TWICE = {"properties": {"next": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}
+TREE = {"properties": {"l": {"$ref": "#"}, "r": {"$ref": "#"}}, "type": "object"}
+OPEN_NODE = {"properties": {"x": {"$ref": "#"}}, "patternProperties": {"x": {"$ref": "#"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "code"),
+    [
+        ([], "not-a-schema"),
+        ("x", "not-a-schema"),
+        ({"enum": ["x" * 65_536]}, "too-large"),
+        ({"anyOf": [{}] * 1_001}, "too-many"),
+        ({"$ref": "http://127.0.0.1:1/x"}, "outside-ref"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "outside-ref"),
+        ({"$defs": {"a": {"$ref": "other.json#/a"}}}, "outside-ref"),
+        ({"$ref": "#/$defs/none"}, "unknown-ref"),
+        ({"$ref": "#"}, "endless-ref"),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#"}]}, "endless-ref"),
+        ({"$dynamicRef": "#x"}, "dynamic-ref"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "other-dialect"),
+        ({"$schema": 5}, "other-dialect"),
+        ({"properties": {"a": {"$id": "http://x/"}}}, "nested-id"),
+        (doubled(30), "too-costly"),
+        (NODE_TWICE, "too-costly"),
+        (OPEN_NODE, "too-costly"),
+        (nested(30, {}, lambda inner: {"allOf": [inner], "unevaluatedProperties": False}), "too-costly"),
+        ({"pattern": "(?=a)b"}, "bad-schema"),
+        ({"pattern": r"(a)\1"}, "bad-schema"),
+        ({"pattern": r"\pL{1000}{1000}"}, "bad-schema"),
+        ({"type": "strin"}, "bad-schema"),
+        ({"properties": 5}, "bad-schema"),
+        (nested(300, {}, lambda inner: {"not": inner}), "not-a-schema"),
+    ],
+)
+def test_what_is_large_costly_or_elsewhere_is_refused_before_it_is_compiled(schema: Any, code: str) -> None:
+    with pytest.raises(SchemaRefused) as refused:
+        Schema(schema)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "path"),
+    [
+        (True, 5, None, ""),
+        ({"$schema": DIALECT, "required": ["ns"]}, {"ns": 1}, {}, ""),
+        ({"properties": {"ns": {"enum": ["dev"]}}}, {"ns": "dev"}, {"ns": "prod"}, "/ns"),
+        ({"properties": {"a/b": {"items": {"type": "integer"}}}}, {"a/b": [1]}, {"a/b": [1, "x"]}, "/a~1b/1"),
+        ({"properties": {"a": {"pattern": "^(x+x+)+y$"}}}, {"a": "xxy"}, {"a": "x" * 50_000}, "/a"),
+        ({"properties": {"n": {"maximum": 2**70}}}, {"n": 2**70}, {"n": 2**70 + 1}, "/n"),
+        ({"$defs": {"p": {"$anchor": "p", "minimum": 1}}, "items": {"$ref": "#p"}}, [1], [0], "/0"),
+        (TREE, {"l": {}}, {"l": {"r": 5}}, "/l/r"),
+        (
+            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#"}},
+                       {"type": "object", "additionalProperties": {"$ref": "#"}}]},
+            {"a": ["b", {"c": "d"}]}, {"a": [5]}, "",
+        ),
+    ],
+)  # fmt: skip
+def test_a_violation_names_the_path_and_no_value(schema: Any, good: Any, bad: Any, path: str) -> None:
+    compiled = Schema(schema)
+    assert compiled.check(good) is None
+    if bad is not None:
+        violation = compiled.check(bad)
+        assert violation and violation.path == path
+        assert "prod" not in violation.message and len(violation.message) <= 200
+
+
+def test_rules_are_for_one_tool_of_one_server_and_missing_arguments_are_none() -> None:
+    rules = ArgumentRules({("k8s", "scale"): Schema({"required": ["ns"]})}, {("k8s", "scale"): "d"})
+    assert rules.check("k8s", "scale", None)
+    assert rules.check("k8s", "scale", {"ns": "dev"}) is None
+    assert rules.check("k8s", "other", None) is None and rules.check("git", "scale", None) is None
+    assert (rules.digest("k8s", "scale"), NO_RULES.digest("k8s", "scale")) == ("d", "")
+
+
+def test_two_hundred_properties_are_no_bomb() -> None:
+    check_bounds({"properties": {f"p{n}": {"type": "string", "maxLength": 5} for n in range(200)}})
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.dictionaries(
+        st.sampled_from(["allOf", "not", "properties", "items", "$ref", "$defs", "required", "if", "pattern", "$id",
+                         "unevaluatedItems", "patternProperties", "prefixItems", "dependentSchemas", "$schema"]),
+        JSON,
+    ),
+    JSON,
+)  # fmt: skip
+def test_a_hostile_schema_is_used_or_refused_and_nothing_else(schema: dict[str, Any], value: Any) -> None:
+    try:
+        Schema(json.loads(json.dumps(schema))).check(value)
+    except SchemaRefused as refused:
+        assert refused.text

@@ -1,0 +1,134 @@
+"""A policy from disk: bundled ones keep their promises, broken ones are refused with every reason."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy.policy.cases import read_cases, run
+from proxy.policy.classes import Classes
+from proxy.policy.engine import check_model
+from proxy.policy.files import BUNDLED, Sources, bundled, bundled_model, load
+from proxy.policy.finding import PolicyError
+from proxy.policy.sense import Known
+from tests.policy.policies import MODEL, policy_of
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_a_bundled_policy_has_tests_and_passes_them(name: str) -> None:
+    loaded = load(bundled(name))
+    assert loaded.cases
+    expected = ["allows-everything"] if name == "open" else []
+    assert [warning.code for warning in loaded.warnings] == expected
+    rights = [row for row in loaded.policy.rows if row.fields[1] == "sluice"]
+    assert {row.fields[0] for row in rights} <= {"local"}
+
+
+def make(folder: Path, **files: str) -> Sources:
+    for name, text in {"policy_csv": "p, *, *, *, read, allow\n", **files}.items():
+        path = folder / name.replace("__", "/").replace("_csv", ".csv").replace("_yaml", ".yaml")
+        path = path.with_name(path.name.replace("_json", ".json"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    arguments, tests = folder / "arguments", folder / "tests.yaml"
+    return Sources(
+        bundled_model(), (folder / "policy.csv",), folder,
+        arguments if arguments.is_dir() else None, tests if tests.exists() else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"policy_csv": "p, *, *, *, read, Allow\np9, x\n"},
+            ["policy.csv:2:1 unknown-row-type", "policy.csv:1:19 wrong-effect"],
+        ),
+        ({"policy_csv": "p, *, *, *, read, allow\n\udcff\n"}, ["policy.csv:2:1 not-utf8"]),
+        ({"tests_yaml": "- {as: {id: a}, call: git/x, class: read, expect: deny}"}, ["tests.yaml:1:1 test-failed"]),
+        ({"tests_yaml": "- {as: {id: a}, cal: git/x, expect: deny}"}, ["tests.yaml:1:1 bad-test"]),
+        ({"tests_yaml": "- {as: {id: a}, call: git/x, expect: perhaps}"}, ["tests.yaml:1:1 bad-test"]),
+        ({"tests_yaml": "\n- [\n"}, ["tests.yaml:3:1 bad-yaml"]),
+        ({"tests_yaml": "a: 1"}, ["tests.yaml:1:1 bad-test"]),
+        ({"arguments__git__x_json": "{"}, ["arguments/git/x.json:1:1 bad-json"]),
+        ({"arguments__git__x_json": '{"a": 1, "a": 2}'}, ["arguments/git/x.json:1:1 bad-json"]),
+        ({"arguments__git__x_json": '{"$ref": "http://x/"}'}, ["arguments/git/x.json:1:1 schema-outside-ref"]),
+        ({"arguments__x_json": "{}"}, ["arguments/x.json:1:1 stray-schema"]),
+    ],
+)  # fmt: skip
+def test_a_broken_policy_is_refused_with_file_and_line(
+    tmp_path: Path, files: dict[str, str], expected: list[str]
+) -> None:
+    with pytest.raises(PolicyError) as refused:
+        load(make(tmp_path, **files))
+    assert [" ".join(str(finding).split(" ")[:2]) for finding in refused.value.findings] == expected
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    sources = Sources(tmp_path / "model.conf", (tmp_path / "policy.csv",), tmp_path)
+    with pytest.raises(PolicyError, match="unreadable-file"):
+        load(sources)
+
+
+def test_the_revision_is_the_content(tmp_path: Path) -> None:
+    first = load(make(tmp_path)).policy.revision
+    assert load(make(tmp_path)).policy.revision == first
+    assert load(make(tmp_path, policy_csv="p, *, *, *, read, allow \n")).policy.revision != first
+    with_rule = load(make(tmp_path, arguments__git__x_json="{}")).policy.revision
+    assert with_rule != load(make(tmp_path, arguments__git__x_json="true")).policy.revision
+
+
+def test_a_tools_name_may_hold_what_a_files_name_may_not(tmp_path: Path) -> None:
+    loaded = load(make(tmp_path, **{"arguments__git__a%2Fb_json": "false"}))
+    assert loaded.arguments.check("git", "a/b", {})
+
+
+def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> None:
+    known = Known(tools={"git": frozenset({"get_issue"})})
+    warnings = load(make(tmp_path, arguments__git__get_isue_json="{}"), known=known).warnings
+    assert [(w.code, w.hint) for w in warnings] == [("unknown-tool", 'did you mean "get_issue"?')]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("&& !some(where (p.eft == deny))", ""),
+        ("glob(r.obj, p.obj)", "keyMatch(r.obj, p.obj)"),
+        ("p  = sub, srv, obj, act, eft", "p  = sub, srv, obj, act"),
+    ],
+)
+def test_a_model_that_means_something_else_is_refused_at_its_line(old: str, new: str) -> None:
+    assert check_model(MODEL, "model.conf") == []
+    found = check_model(MODEL.replace(old, new), "model.conf")
+    line = MODEL[: MODEL.index(old)].count("\n") + 1
+    assert [(finding.code, finding.line) for finding in found] == [("bad-model", line)]
+
+
+def test_no_model_at_all_is_refused() -> None:
+    for text in ("", "x", "[matchers]\nm = 1"):
+        assert {finding.code for finding in check_model(text, "m")} == {"bad-model"}
+
+
+def outcomes(policy: str, item: dict[str, object], catalog: dict[str, list[str]] | None = None) -> list[str]:
+    cases, findings = read_cases([(1, item)], "tests.yaml")
+    assert not findings, findings
+    return [outcome.wrong for outcome in run(cases, policy_of(policy), Classes({}), catalog=catalog)]
+
+
+def test_a_case_tells_what_it_got_and_why() -> None:
+    rows = "p, role:dev, git, *, *, allow\np, *, *, tool:*delete*, *, deny"
+    case: dict[str, object] = {"as": {"id": "a", "roles": ["dev"]}, "call": "git/delete_x"}
+    assert outcomes(rows, {**case, "expect": "deny", "because": "tool:*delete*"}) == [""]
+    assert outcomes(rows, {**case, "expect": "deny", "because": "default"}) == [
+        'expected because "default", got policy.csv:2: p, *, *, tool:*delete*, *, deny'
+    ]
+    assert outcomes(rows, {**case, "expect": "allow"}) == [
+        "expected allow, got deny (policy.csv:2: p, *, *, tool:*delete*, *, deny)"
+    ]
+
+
+def test_a_list_case_needs_tools_from_somewhere() -> None:
+    rows = "p, *, git, tool:get_*, *, allow"
+    case: dict[str, object] = {"as": {"id": "a"}, "list": "git", "expect_tools": ["get_x"]}
+    assert outcomes(rows, case, {"git": ["get_x", "put_x"]}) == [""]
+    assert outcomes(rows, {**case, "tools": ["get_x", "get_y"]}) == ["expected ['get_x'], got ['get_x', 'get_y']"]
+    assert "not known here" in outcomes(rows, case)[0]

@@ -1,0 +1,54 @@
+"""All that decides about a target, in its order."""
+
+from proxy.call import Client, Decision, Target, Verdict
+from proxy.policy.allowlist import ToolRules, allowlist
+from proxy.policy.arguments import ArgumentRules, Schema
+from proxy.policy.classes import Classes
+from proxy.policy.explain import Explanation
+from proxy.policy.rulebook import Rulebook
+from tests.policy.policies import policy_of, tool
+
+ALICE = Client("key:alice")
+ROWS = "p, *, *, *, *, allow\np2, *, *, tool:*, destroy, confirm\np2, *, *, tool:*, write, confirm"
+
+
+def book(shadow: bool = False) -> Rulebook:
+    return Rulebook(
+        policy_of(ROWS, shadow),
+        Classes({"git": {"get_*": "read", "*delete*": "destroy"}}),
+        allowlist({"git": ToolRules(deny=("fork_*",))}),
+        ArgumentRules({("git", "get_x"): Schema({"required": ["a"]})}, {}),
+        lambda target: target.own == "accepted",
+    )
+
+
+def test_the_servers_own_lists_deny_first_even_in_shadow() -> None:
+    for shadow in (False, True):
+        decision = book(shadow).decide(ALICE, tool("git", "fork_x"))
+        assert (decision.verdict, decision.rule) == (Verdict.DENY, "servers.git.tools.deny: fork_*")
+        assert book(shadow).decide(ALICE, tool("other", "x")).verdict is Verdict.DENY
+    assert isinstance(book().explain(ALICE, tool("git", "fork_x")), Decision)
+
+
+def test_the_class_is_part_of_the_decision() -> None:
+    assert book().decide(ALICE, tool("git", "get_x")).verdict is Verdict.ALLOW
+    assert book().decide(ALICE, tool("git", "put_x")).verdict is Verdict.ASK
+    hinted = Target("git", "tool", "accepted", "git__accepted", {"annotations": {"readOnlyHint": True}})
+    assert book().decide(ALICE, hinted).verdict is Verdict.ALLOW
+    unhinted = Target("git", "tool", "other", "git__other", {"annotations": {"readOnlyHint": True}})
+    assert book().decide(ALICE, unhinted).verdict is Verdict.ASK
+
+
+def test_what_was_warmed_is_what_is_decided() -> None:
+    rules, targets = book(), [tool("git", f"get_{n}") for n in range(10)]
+    assert len(list(rules.warm(ALICE, targets, seconds=0))) == 11
+    assert all(rules.decide(ALICE, target).verdict is Verdict.ALLOW for target in targets)
+    assert "10 decisions kept" in repr(rules.policy)
+
+
+def test_arguments_are_checked_for_tools_alone_and_templates_by_the_rows() -> None:
+    assert book().check_arguments(tool("git", "get_x"), {})
+    assert book().check_arguments(tool("git", "get_x", "prompt"), {}) is None
+    assert book().decide_template(ALICE, tool("git", "a:{b}", "res")).verdict is Verdict.ALLOW
+    explanation = book().explain(ALICE, tool("git", "get_x"), {})
+    assert isinstance(explanation, Explanation) and explanation.exit_code == 1
