@@ -53,6 +53,13 @@ def test_duplicate_keys_are_refused_however_they_are_spelt(body: bytes) -> None:
     assert caught.value.code == INVALID_REQUEST
 
 
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+LEAF = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+JSON: st.SearchStrategy[Any] = st.recursive(
+    LEAF, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=20
+)
+
+
 @pytest.mark.parametrize("depth", [65, 1_000, 100_000])
 @pytest.mark.parametrize("closed", [True, False])
 def test_depth_is_bounded_before_the_parser_recurses(depth: int, closed: bool) -> None:
@@ -65,19 +72,33 @@ def test_brackets_in_strings_are_no_depth() -> None:
     assert decode(b'["' + b"[" * 100 + b'", "\\"{{{{"]') == ["[" * 100, '"{{{{']
     assert decode(b"[" * 64 + b"]" * 64)
     assert len(decode(b"[" + b",".join([b"[]"] * 500) + b"]")) == 500
+    assert decode(b'{"a":[' * 32 + b"1" + b"]}" * 32)
+
+
+@pytest.mark.parametrize("body", [b"]" * 100, b"[}" * 100, b"[]" * 50 + b"[["])
+def test_brackets_that_are_no_json_are_a_parse_error_and_no_depth(body: bytes) -> None:
+    with pytest.raises(Malformed) as caught:
+        decode(body)
+    assert caught.value.code == PARSE_ERROR
+
+
+@given(st.recursive(st.just(0), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)))
+def test_the_depth_that_is_counted_is_the_depth_there_is(value: Any) -> None:
+    def depth(value: Any) -> int:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return (1 + max(map(depth, inner), default=0)) if isinstance(value, dict | list) else 0
+
+    deep, padding = depth(value), [[]] * 80
+    assert decode(dump([value, padding]), max_depth=max(deep, 2) + 1)
+    if deep > 2:
+        with pytest.raises(Malformed, match="deeper"):
+            decode(dump([value, padding]), max_depth=deep)
 
 
 @pytest.mark.parametrize("number", ["100.0", "-0.0", "1e2", "12345678901234567890123", "0.1"])
 def test_numbers_keep_their_type_and_value(number: str) -> None:
     strict, fast = decode(number.encode()), decode_fast(number.encode())
     assert type(strict) is type(fast) and strict == fast == (float(number) if set(number) & set(".e") else int(number))
-
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-LEAF = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
-JSON: st.SearchStrategy[Any] = st.recursive(
-    LEAF, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=20
-)
 
 
 @given(JSON)
