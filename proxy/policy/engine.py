@@ -7,7 +7,7 @@ its model at each decision. Rows come in through its API, never through its CSV 
 
 import logging
 from collections.abc import Iterable, Sequence
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Final
 
 import casbin  # type: ignore[import-untyped]
@@ -90,8 +90,11 @@ def _parse(model: str) -> Any:
 
 def _check_install() -> None:
     """Both distributions write the same package over one another; the frozen one explains wrongly."""
-    if any(found.name == "casbin" for found in distributions()):
-        raise RuntimeError("the package `casbin` is installed beside `pycasbin`: uninstall both, install pycasbin")
+    try:
+        distribution("casbin")
+    except PackageNotFoundError:
+        return
+    raise RuntimeError("the package `casbin` is installed beside `pycasbin`: uninstall both, install pycasbin")
 
 
 def check_model(text: str, file: str) -> list[Finding]:

@@ -64,6 +64,7 @@ def _end_of_set(pattern: str, start: int) -> int:
     return start + 1 if end < 0 else end + 1
 
 
+@lru_cache(maxsize=16_384)
 def meets(one: str, other: str) -> bool:
     """Whether some text may match both. Two sets are taken to meet."""
     a, b = tokens(one), tokens(other)
@@ -95,6 +96,7 @@ def _same(x: Token, y: Token) -> bool:
     return fnmatchcase(x, y) if len(y) > 1 else fnmatchcase(y, x) if len(x) > 1 else x == y
 
 
+@lru_cache(maxsize=16_384)
 def covers(wide: str, narrow: str) -> bool:
     """Whether `wide` surely matches all that `narrow` matches. False where that is hard to tell."""
     a, b = tokens(wide), tokens(narrow)

@@ -128,8 +128,10 @@ def _shadowed(rules: Sequence[Row]) -> Iterator[Finding]:
 def _is_wider(deny: Row, row: Row) -> bool:
     """Whether all that `row` can match is matched by `deny`, too."""
     sub, srv, obj, act, _ = deny.fields
+    if act not in ("*", row.fields[3]):
+        return False
     who = sub in _ALL or sub == row.fields[0] or (sub == AUTHENTICATED and row.fields[0].startswith(("key:", "jwt:")))
-    return who and act in ("*", row.fields[3]) and covers(srv, row.fields[1]) and covers(obj, row.fields[2])
+    return who and covers(srv, row.fields[1]) and covers(obj, row.fields[2])
 
 
 # ---------------------------------------------------------------- more than was meant
@@ -164,7 +166,8 @@ def _is_asked(server: str, asks: Iterable[Row]) -> bool:
 
 def _clashes(rules: Iterable[Row], profiles: Mapping[str, Profile], edges: Grants) -> Iterator[Finding]:
     asks = [row for row in rules if row.kind == "p2" and row.last != NONE]
-    for one, other in combinations(asks, 2):
+    clashing = {row.last for row in asks for other in profiles.values() if clash(profiles[row.last], other)}
+    for one, other in combinations((row for row in asks if row.last in clashing), 2):
         if not clash(profiles[one.last], profiles[other.last]) or not _may_meet(one, other):
             continue
         surely = _same_people(one.fields[0], other.fields[0], edges)

@@ -1,6 +1,8 @@
 """Every mistake is found, at its line and column, with what to do about it."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.policy.finding import Finding
 from proxy.policy.lint import lint
@@ -120,6 +122,14 @@ def test_a_sound_policy_has_no_findings(text: str) -> None:
 
 def test_what_is_not_known_is_not_judged() -> None:
     assert find("p, role:x, nowhere, tool:y, *, allow\np, key:z, *, *, read, allow", Known()) == []
+
+
+@given(st.text(max_size=60) | st.lists(st.sampled_from([*'p2g,"*[]: #\n', "role:", "tool:", "allow"])).map("".join))
+def test_any_text_is_rows_or_findings_and_no_line_is_lost(text: str) -> None:
+    rows, findings = read_rows(text, "p.csv")
+    lint(rows, PROFILES, KNOWN)
+    written = [line.strip() for line in text.removeprefix("\ufeff").split("\n")]
+    assert len(rows) + len(findings) == len([line for line in written if line and not line.startswith("#")])
 
 
 def test_a_finding_reads_as_one_line() -> None:

@@ -190,6 +190,12 @@ def test_what_was_decided_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert "10 decisions kept" in repr(policy)
 
 
+def test_casbin_logs_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG"):
+        policy_of("").decide(ALICE, tool("git", "x"), "read")
+    assert not caplog.records
+
+
 def test_rows_are_kept_with_their_place() -> None:
     row = rows_of("\n# c\n  p , role:dev ,git, *,*,allow\r\n")[0]
     assert row == Row("policy.csv", 3, "p", ("role:dev", "git", "*", "*", "allow"), (3, 7, 17, 22, 24, 26))
