@@ -65,10 +65,12 @@ class Sluice:
 
 
 def settings_for(config: Json, folder: Path) -> Json:
-    """A whole config: `config` over open policy, free loopback ports and a state directory of its own."""
+    """A whole config: `config` over open policy, free loopback ports and a state directory of its own. Servers are
+    required unless they say otherwise, so that ready means that all of them are up."""
     ports: Json = {"mcp": f"127.0.0.1:{free_port()}", "admin": f"127.0.0.1:{free_port()}"}
     base: Json = {"version": 1, **OPEN, "state": {"dir": str(folder / "state")}, "drain": "2s"}
-    return base | config | {"listen": ports | config.get("listen", {})}
+    servers = {key: {"required": True} | server for key, server in config["servers"].items()}
+    return base | config | {"servers": servers, "listen": ports | config.get("listen", {})}
 
 
 def write_config(settings: Json, folder: Path) -> Path:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
 }
+HANGS: Json = {"command": "sleep", "args": ["1000"], "required": False}
 
 
-def ask(process: Sluice, method: str, **params: Any) -> Json:
+def ask(process: Sluice, method: str, patience: float = 30, /, **params: Any) -> Json:
     """One modern request: the whole answer."""
     headers = {
         "Accept": "application/json, text/event-stream",
@@ -29,7 +31,7 @@ def ask(process: Sluice, method: str, **params: Any) -> Json:
     if name := params.get("name") or params.get("uri"):
         headers["Mcp-Name"] = name
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params | {"_meta": META}}
-    answer = httpx.post(process.url, json=body, headers=headers, timeout=30)
+    answer = httpx.post(process.url, json=body, headers=headers, timeout=patience)
     if answer.headers["Content-Type"].startswith("text/event-stream"):
         return dict(json.loads(answer.text.rsplit("data:", 1)[1]))
     return dict(answer.json())
@@ -51,11 +53,11 @@ def test_a_server_that_hangs_and_one_that_is_not_there_delay_nobody(peers: None,
         with sluice_in_front_of(
             tmp_path,
             good={"url": url},
-            hangs={"command": "sleep", "args": ["1000"]},
-            absent={"url": f"http://127.0.0.1:{free_port()}/mcp"},
-            nothing={"command": "no-such-program-anywhere"},
-            dies={"command": "false"},
-            babbles={"command": "yes"},
+            hangs=HANGS,
+            absent={"url": f"http://127.0.0.1:{free_port()}/mcp", "required": False},
+            nothing={"command": "no-such-program-anywhere", "required": False},
+            dies={"command": "false", "required": False},
+            babbles={"command": "yes", "required": False},
         ) as process:
             assert "good__echo" in tools(process)
             assert time.monotonic() - began < 15  # bounded, not measured: the hanging one would take for ever
@@ -83,6 +85,50 @@ def until_answered(process: Sluice, name: str, seconds: float = 20) -> Json:
             assert not result.get("isError"), result
             return result
         time.sleep(0.1)
+
+
+def test_an_http_server_that_dies_in_a_call_and_comes_back_is_used_again(peers: None, tmp_path: Path) -> None:
+    port = free_port()
+    web = {"url": f"http://127.0.0.1:{port}/mcp"}
+    with fixture_over_http(tmp_path, port=port):
+        with sluice_in_front_of(tmp_path, web=web) as process:
+            before = ask(process, "tools/call", name="web__echo", arguments={})["result"]
+            crashed = ask(process, "tools/call", name="web__crash", arguments={})["result"]
+            assert crashed["isError"] and crashed["_meta"]["dev.sluice/reason"] == "outcome_unknown", crashed
+            gone = ask(process, "tools/call", name="web__echo", arguments={})["result"]
+            assert gone["isError"] and gone["_meta"]["dev.sluice/reason"] == "server_unavailable", gone
+            with fixture_over_http(tmp_path, port=port):
+                after = until_answered(process, "web__echo")
+                assert after["structuredContent"]["process"] != before["structuredContent"]["process"]
+
+
+def test_a_call_in_flight_is_finished_before_sluice_ends(peers: None, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with fixture_over_http(tmp_path, "--journal", str(journal)) as url:
+        with sluice_in_front_of(tmp_path, web={"url": url}) as process, ThreadPoolExecutor(1) as pool:
+            arguments = {"ms": 1000, "steps": 10, "run": "last"}
+            answer = pool.submit(ask, process, "tools/call", name="web__slow", arguments=arguments)
+            wait_for_line(journal, "running")
+            assert process.interrupt() == 0, process.log()
+            assert answer.result(10)["result"]["structuredContent"] == {"run": "last", "state": "finished"}
+
+
+def wait_for_line(journal: Path, word: str, seconds: float = 10) -> None:
+    """A file tells nobody that it was written to."""
+    give_up = time.monotonic() + seconds
+    while not (journal.exists() and word in journal.read_text()):
+        assert time.monotonic() < give_up, f"{word} never came"
+        time.sleep(0.02)
+
+
+def test_a_client_that_goes_away_ends_its_call_at_the_server(peers: None, tmp_path: Path) -> None:
+    """2026-07-28 basic/patterns/cancellation: closing the response stream is the cancellation."""
+    journal = tmp_path / "journal"
+    with fixture_over_http(tmp_path, "--journal", str(journal)) as url:
+        with sluice_in_front_of(tmp_path, web={"url": url}) as process:
+            with pytest.raises(httpx.ReadTimeout):
+                ask(process, "tools/call", 0.5, name="web__slow", arguments={"ms": 20_000, "run": "left"})
+            wait_for_line(journal, "cancelled")
 
 
 def test_a_list_of_fifty_thousand_resources_is_walked_in_order(peers: None, tmp_path: Path) -> None:
@@ -125,7 +171,7 @@ def test_a_large_result_passes_and_a_too_large_one_is_named(peers: None, tmp_pat
 def test_sluice_ends_when_it_is_told_and_takes_its_children_along(peers: None, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     pipe = {"command": FIXTURE[0], "args": [*FIXTURE[1:], "--journal", str(journal)]}
-    with sluice_in_front_of(tmp_path, pipe=pipe, sleeper={"command": "sleep", "args": ["1000"]}) as process:
+    with sluice_in_front_of(tmp_path, pipe=pipe, sleeper=HANGS) as process:
         ask(process, "tools/call", name="pipe__echo", arguments={})
         children = children_of(process.process.pid)
         assert children

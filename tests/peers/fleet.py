@@ -78,9 +78,9 @@ def stop(process: subprocess.Popen[Any], seconds: float = 10) -> int:
 
 
 @contextmanager
-def fixture_over_http(folder: Path, *arguments: str) -> Iterator[str]:
-    """The fixture server on a free port: its URL."""
-    command = [*FIXTURE, "--port", "0", *arguments]
+def fixture_over_http(folder: Path, *arguments: str, port: int = 0) -> Iterator[str]:
+    """The fixture server, on a free port if none is given: its URL."""
+    command = [*FIXTURE, "--port", str(port), *arguments]
     with running(command, folder / "fixture.log", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
