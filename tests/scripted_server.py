@@ -12,6 +12,7 @@ from proxy.catalog.snapshot import KINDS
 from proxy.era.revisions import LISTS
 from proxy.hub import Hub
 from proxy.lists import Lists, ListSettings, Resolver
+from proxy.lists.pinboard import Pinboard
 from proxy.message import METHOD_NOT_FOUND, Json
 from proxy.router import Cursors, Router
 from proxy.store.memory import MemoryStore
@@ -114,13 +115,13 @@ class Front:
 
     def __init__(
         self, *servers: Scripted, hide: Callable[[str, str], bool] = lambda server, own: False,
-        store: MemoryStore | None = None, generation: str = "1", **settings: Any,
+        store: MemoryStore | None = None, generation: str = "1", pins: Pinboard | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self.hide = hide
         self.servers = {server.key: server for server in servers}
         self.hub = Hub()
         base = ListSettings(prefixes={key: key for key in self.servers}, list_timeout=0.2)
-        self.lists = Lists(replace(base, **settings), self.servers, self.hub, store)
+        self.lists = Lists(replace(base, **settings), self.servers, self.hub, store, pins)
 
         def may_list(call: Call, server: str, target: Any) -> bool:
             return not self.hide(server, target.own)

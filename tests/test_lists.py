@@ -9,7 +9,7 @@ from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
 from proxy.call import Call, Failure, Outcome, Result, Target
 from proxy.hub import Event
-from proxy.lists import shelves
+from proxy.lists import kept, shelf, shelves
 from proxy.message import Json, Notification
 from proxy.store.memory import MemoryStore
 
@@ -213,7 +213,7 @@ async def test_last_good_snapshots_survive_a_restart_and_name_what_is_down() -> 
     async with Front(Scripted("a", tools=["x"]), store=store) as front:
         await front.lists.snapshot("a", CLIENT)
         with anyio.fail_after(2):
-            while await store.get(shelves._alias(front.servers["a"], CLIENT)) is None:
+            while await store.get(kept.alias(front.servers["a"], CLIENT)) is None:
                 await anyio.lowlevel.checkpoint()
     server = Scripted("a")
     server.status = "down"
@@ -230,7 +230,7 @@ async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:
     store = MemoryStore()
     server = Scripted("a")
     server.answers["server/discover"] = always(Failure(-32603, "down"))
-    await store.put(shelves._place(server, server.scope(CLIENT)), b"{")
+    await store.put(kept.place(server, server.scope(CLIENT)), b"{")
     async with Front(server, store=store) as front:
         assert await front.lists.snapshot("a", CLIENT) is None
 
@@ -481,7 +481,7 @@ async def test_completions_are_for_prompts_and_templates() -> None:
 
 
 async def test_what_is_learned_is_bounded(monkeypatch: Any) -> None:
-    monkeypatch.setattr(shelves, "MAX_LEARNED", 3)
+    monkeypatch.setattr(shelf, "MAX_LEARNED", 3)
     server = Scripted("a", capabilities=ALL)
     server.items["resources/list"] = resources(*(f"https://x.test/{n}" for n in range(10)))
     async with Front(server) as front:

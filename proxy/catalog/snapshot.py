@@ -5,8 +5,8 @@ says why. Knows nothing of clients, policy or time. Snapshots of equal content h
 keeps them can keep one.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -24,12 +24,14 @@ MAX_DEFINITION: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """How one server is shown: its prefix ("" renames nothing), the longest public name, whether URIs stay plain."""
+    """How one server is shown: its prefix ("" renames nothing), the longest public name, whether URIs stay plain.
+    `fingerprint` is how its definitions are told apart, None where nobody compares them."""
 
     server: str
     prefix: str
     names_max: int
     plain: bool = False
+    fingerprint: Callable[[Json], str] | None = None
 
     @property
     def uris(self) -> Rewriting:
@@ -38,11 +40,13 @@ class Face:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`target.item` is the definition as the server gave it, `shown` as clients see it."""
+    """`target.item` is the definition as the server gave it, `shown` as clients see it. `digest` tells one line of a
+    list from another; `fingerprint` is of the definition alone, whatever the order of its keys."""
 
     target: Target
     shown: Json
     digest: bytes
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,8 @@ def _entry(face: Face, method: str, own: str, public: str, item: Json, data: byt
     if kind != "res" and public != own:
         shown = {**shown, "name": public}
     mark = blake2b(public.encode() + b"\0" + data, digest_size=16).digest()
-    return Entry(Target(face.server, kind, own, public, item), shown, mark)
+    print_ = face.fingerprint(item) if face.fingerprint else ""
+    return Entry(Target(face.server, kind, own, public, item), shown, mark, print_)
 
 
 # ---------------------------------------------------------------- listings -> snapshot
@@ -168,6 +173,21 @@ def assemble(server: str, about: Json, listings: Mapping[str, Listing]) -> Snaps
         by_own={entry.target.own: entry for entry in tools},
         has_app=any(_is_app(entry.target.item) for entry in tools),
     )
+
+
+def without(whole: Snapshot, withheld: Collection[tuple[str, str]], instructions: bool = False) -> Snapshot:
+    """The snapshot without these (kind, own name), and without the instructions where that is said; the same object
+    if that changes nothing."""
+    if not withheld and not instructions:
+        return whole
+    about = {key: value for key, value in whole.about.items() if key != "instructions" or not instructions}
+    listings = {method: _thinned(held, withheld) for method, held in whole.listings.items()}
+    return assemble(whole.server, about, listings)
+
+
+def _thinned(held: Listing, withheld: Collection[tuple[str, str]]) -> Listing:
+    entries = (entry for entry in held.entries if (entry.target.kind, entry.target.own) not in withheld)
+    return replace(held, entries=tuple(entries))
 
 
 def _is_app(item: Json | None) -> bool:

@@ -82,7 +82,8 @@ class Resolver:
             case {"type": "ref/prompt", "name": str() as name}:
                 return await self._named(call, "prompt", name)
             case {"type": "ref/resource", "uri": str() as uri}:
-                return await self._template(call, uri) or await self._resource(call, uri)
+                found = await self._template(call, uri)
+                return found if found or self._is_withheld(call, uri) else await self._resource(call, uri)
         return None
 
     async def _template(self, call: Call, uri: str) -> Target | None:
@@ -92,6 +93,10 @@ class Resolver:
             if entry is not None and self._may_list(call, key, entry.target):
                 return entry.target
         return None
+
+    def _is_withheld(self, call: Call, uri: str) -> bool:
+        """A template that the pins keep from clients is unknown, though as a URI it would be relayed unlisted."""
+        return any(self._lists.shelf(key, call.client).withholds("res", uri) for key in self._lists.servers)
 
     async def _candidates(self, call: Call, uri: str) -> Known:
         found = own_uri(uri, self._by_prefix)

@@ -2,7 +2,7 @@
 
 Knows servers as Handlers and clients by their scope. A snapshot is walked by one task however many wait for it, and
 that task outlives whoever started it. Nothing here fails a list: a server that cannot be walked keeps its last good
-snapshot, from memory or from the store, or has none.
+snapshot, from memory or from the store, or has none. What the pins withhold is left out before anybody sees it.
 
 Who waits how long: a call to a server without a snapshot waits for its walk, up to the list timeout. A list waits
 for the first walks of all servers, but once one server has answered, no longer than PATIENCE after the last arrival;
@@ -15,24 +15,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
-from proxy.call import Call, Client, Kind, Result, Server
-from proxy.catalog.snapshot import KINDS, Entry, Face, Listing, Snapshot, assemble, from_json, listing, to_json
+from proxy.call import Call, Client, Era, Kind, Result, Server
+from proxy.catalog.snapshot import KINDS, Entry, Face, Listing, Snapshot, assemble, listing
 from proxy.era.revisions import LISTS
 from proxy.hub import Event, Hub
+from proxy.lists.kept import Kept
+from proxy.lists.pinboard import Pinboard, said
+from proxy.lists.shelf import Shelf, digests, evict
 from proxy.lists.walk import ask, walk
-from proxy.message import Json, Malformed, Notification, decode_fast, dump
+from proxy.message import Json, Notification
+from proxy.policy.pins import Found, fingerprint
 from proxy.store import Store
+from proxy.store.memory import MemoryStore
 
 MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scope share one
-MAX_LEARNED: Final = 10_000
 PATIENCE: Final = 2.0
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
-KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
 LARGE: Final = 500  # items; making a listing of more takes longer than others should wait
 # A server may change a list without saying so: behind a list served from an older snapshot, it is looked at again.
 REVALIDATE: Final = 5.0
@@ -57,54 +59,32 @@ class ListSettings:
     list_timeout: float = 10.0
 
 
-class Shelf:
-    """One server's lists for one scope. `stale`: lists to be walked again. `changed`: those of them that the server
-    announced and subscribers were not told of yet. `late`: lists no longer wait for its walk. `learned`: resources
-    shown under their own URI, as their pages passed by."""
-
-    __slots__ = ("changed", "late", "learned", "retry_at", "scope", "searched_at", "server", "snapshot", "stale",
-                 "used", "walk", "walked_at")  # fmt: skip
-
-    def __init__(self, server: Server, scope: str) -> None:
-        self.server = server
-        self.scope = scope
-        self.snapshot: Snapshot | None = None
-        self.walk: asyncio.Task[None] | None = None
-        self.stale = set(KINDS)
-        self.changed: set[str] = set()
-        self.learned: dict[str, None] = {}
-        self.late = self.used = False
-        self.retry_at = self.walked_at = self.searched_at = float("-inf")
-
-    def __repr__(self) -> str:
-        state = "walking" if self.walk else f"stale {sorted(self.stale)}" if self.stale else "fresh"
-        return f"Shelf({self.server.key}, {state}{', late' if self.late else ''})"
-
-    def learn(self, uri: str) -> None:
-        if uri not in self.learned and len(self.learned) >= MAX_LEARNED:
-            del self.learned[next(iter(self.learned))]
-        self.learned[uri] = None
-
-
 class Lists:
-    """Snapshots of all `servers`, in the order configured. Without a `store` a restart forgets them."""
+    """Snapshots of all `servers`, in the order configured. Without a `store` a restart forgets them; without `pins`
+    all of them are served as they are."""
 
     def __init__(
-        self, settings: ListSettings, servers: Mapping[str, Server], hub: Hub, store: Store | None = None
-    ) -> None:
+        self, settings: ListSettings, servers: Mapping[str, Server], hub: Hub, store: Store | None = None,
+        pins: Pinboard | None = None,
+    ) -> None:  # fmt: skip
         self.settings = settings
         self.servers = servers
-        self.faces = {
-            key: Face(key, settings.prefixes[key], settings.names_max, key in settings.plain) for key in servers
-        }
         self._hub = hub
-        self._store = store
+        self._kept = Kept(store)
+        self._pins = pins or Pinboard({}, MemoryStore())
+        self._pins.moved = self.serve_anew
+        self.faces = {key: self._face(key) for key in servers}
         self._shelves: dict[str, dict[str, Shelf]] = {key: {} for key in servers}
         self._shared: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
         self._watchers: dict[object, Client] = {}
         self._news: dict[str, dict[str | None, set[str]]] = {key: {} for key in servers}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _face(self, key: str) -> Face:
+        settings = self.settings
+        mark = fingerprint if self._pins.is_pinned(key) else None
+        return Face(key, settings.prefixes[key], settings.names_max, key in settings.plain, mark)
 
     # ------------------------------------------------------------ reading
 
@@ -164,7 +144,7 @@ class Lists:
             shelf.used = True
             return shelf
         if len(shelves) >= MAX_SCOPES:
-            _evict(shelves)
+            evict(shelves)
         shelf = shelves[scope] = Shelf(server, scope)
         return shelf
 
@@ -197,7 +177,7 @@ class Lists:
             log.error("a walk of lists failed", exc_info=problem)
 
     async def _walk(self, shelf: Shelf, client: Client, methods: tuple[str, ...], announce: set[str]) -> None:
-        before = _digests(shelf.snapshot)
+        before, whole = digests(shelf.snapshot), digests(shelf.whole)
         began = asyncio.get_running_loop().time()
         complete = False
         try:
@@ -206,20 +186,20 @@ class Lists:
             announce |= shelf.changed  # whatever was announced before the first page is asked for is covered
             shelf.changed = set()
             complete = await self._walk_lists(shelf, client, methods)
-            if shelf.snapshot is None:
+            if shelf.whole is None:
                 await self._recall(shelf, client)
         finally:
             shelf.walk, shelf.walked_at = None, asyncio.get_running_loop().time()
             shelf.late = not complete and (shelf.late or shelf.walked_at - began > PATIENCE)
             shelf.retry_at = shelf.walked_at + (0 if complete else RETRY)
-        after = _digests(shelf.snapshot)
+        after = digests(shelf.snapshot)
         for method in KINDS:
             if method in announce or before.get(method) != after.get(method):
                 self._tell(shelf.server.key, shelf.scope, method)
         if shelf.changed:
             self._soon(shelf.server.key)
-        if complete and before != after:
-            await self._remember(shelf, client)
+        if complete and shelf.whole is not None and whole != digests(shelf.whole):
+            await self._kept.remember(shelf.server, shelf.scope, client, shelf.whole, shelf.era)
 
     def _rehome(self, shelf: Shelf, client: Client) -> None:
         """A server's era may be known only once it is up, and with it the scope of who asked before."""
@@ -235,7 +215,12 @@ class Lists:
         about = await self._about(shelf.server, client)
         if about is None:
             return False
-        return all(await asyncio.gather(*(self._walk_list(shelf, client, about, method) for method in methods)))
+        shelf.era = shelf.server.era_for(client) or client.era
+        await self._pins.meet(shelf.server.key, shelf.era, "instructions", said(about))
+        complete = all(await asyncio.gather(*(self._walk_list(shelf, client, about, method) for method in methods)))
+        if complete and len(shelf.whole.listings if shelf.whole else ()) == len(KINDS):
+            await self._pins.settle(shelf.server.key, shelf.era)
+        return complete
 
     async def _walk_list(self, shelf: Shelf, client: Client, about: Json, method: str) -> bool:
         """A list whose capability is not declared is empty. One that fails midway stays what it was."""
@@ -249,15 +234,22 @@ class Lists:
             landed = make() if len(walked.items) <= LARGE else await asyncio.to_thread(make)
         for line in landed.left_out:
             log.warning("server %s: not served: %s", shelf.server.key, line)
-        earlier = shelf.snapshot.listings if shelf.snapshot else {}
+        found = {entry.target.own: Found(entry.fingerprint, entry.target.item) for entry in landed.entries}
+        await self._pins.meet(shelf.server.key, shelf.era, KINDS[method], found)
+        earlier = shelf.whole.listings if shelf.whole else {}
         self._land(shelf, assemble(shelf.server.key, about, {**earlier, method: landed}))
         if method not in shelf.changed:
             shelf.stale.discard(method)
         return True
 
-    def _land(self, shelf: Shelf, snapshot: Snapshot) -> None:
+    def _land(self, shelf: Shelf, whole: Snapshot) -> None:
         """Snapshots of equal content are one object, however many scopes hold it."""
-        shelf.snapshot = self._shared.setdefault(snapshot.digest, snapshot)
+        shelf.whole = self._shared.setdefault(whole.digest, whole)
+        shelf.snapshot = self._served(shelf, shelf.whole)
+
+    def _served(self, shelf: Shelf, whole: Snapshot) -> Snapshot:
+        served = self._pins.serve(shelf.server.key, shelf.era, whole)
+        return self._shared.setdefault(served.digest, served)
 
     async def _about(self, server: Server, client: Client) -> Json | None:
         outcome = await ask(server, Call(client, "server/discover", {}), self.settings.list_timeout)
@@ -266,23 +258,10 @@ class Lists:
         return {key: outcome.value[key] for key in ("capabilities", "instructions") if key in outcome.value}
 
     async def _recall(self, shelf: Shelf, client: Client) -> None:
-        """A server that was not up since the start has no era, so its scope may read otherwise than it did when
-        the snapshot was kept: what the client itself is leads there, too."""
-        if self._store is None:
-            return
-        data = await self._store.get(_place(shelf.server, shelf.scope))
-        if data is None and (place := await self._store.get(_alias(shelf.server, client))):
-            data = await self._store.get(place.decode())
-        kept = from_json(self.faces[shelf.server.key], _decoded(data)) if data else None
+        kept = await self._kept.recall(self.faces[shelf.server.key], shelf.server, shelf.scope, client)
         if kept is not None:
-            self._land(shelf, kept)
-
-    async def _remember(self, shelf: Shelf, client: Client) -> None:
-        if self._store is None or shelf.snapshot is None:
-            return
-        place = _place(shelf.server, shelf.scope)
-        await self._store.put(place, dump(to_json(shelf.snapshot)), KEEP)
-        await self._store.put(_alias(shelf.server, client), place.encode(), KEEP)
+            whole, shelf.era = kept
+            self._land(shelf, whole)
 
     # ------------------------------------------------------------ changing
 
@@ -315,6 +294,21 @@ class Lists:
         for server_key in self.servers:
             for method in KINDS:
                 self._tell(server_key, None, method)
+
+    def serve_anew(self, server_key: str) -> None:
+        """The pins of a server changed: what its shelves hold is judged again, once for all that hold the same."""
+        cases: dict[tuple[Era, bytes, bytes], tuple[Snapshot, list[str]]] = {}
+        for shelf in self._shelves[server_key].values():
+            if shelf.whole is None or shelf.snapshot is None:
+                continue
+            case = (shelf.era, shelf.whole.digest, shelf.snapshot.digest)
+            if case not in cases:
+                served = self._served(shelf, shelf.whole)
+                before, after = digests(shelf.snapshot), digests(served)
+                cases[case] = (served, [method for method in KINDS if before.get(method) != after.get(method)])
+            shelf.snapshot, changed = cases[case]
+            for method in changed:
+                self._tell(server_key, shelf.scope, method)
 
     @contextmanager
     def watch(self, client: Client) -> Iterator[None]:
@@ -352,39 +346,3 @@ class Lists:
             task.cancel()
         for timer in self._timers.values():
             timer.cancel()
-
-
-def _digests(snapshot: Snapshot | None) -> dict[str, bytes]:
-    """A list that is empty is like one that is not known: its first arrival is no news."""
-    held = snapshot.listings.values() if snapshot else ()
-    return {one.method: one.digest for one in held if one.entries}
-
-
-def _evict(shelves: dict[str, Shelf]) -> None:
-    """Forgets one scope that nobody used since the last round (second chance, oldest first)."""
-    for _ in range(2 * len(shelves)):
-        scope = next(iter(shelves))
-        shelf = shelves.pop(scope)
-        if not (shelf.used or shelf.walk):
-            return
-        shelf.used = False
-        shelves[scope] = shelf
-
-
-def _place(server: Server, scope: str) -> str:
-    return f"snapshot/{server.key}/{_short(scope)}"
-
-
-def _alias(server: Server, client: Client) -> str:
-    return f"snapshot-of/{server.key}/{_short(dump([client.era, client.principal, client.capability_key]).decode())}"
-
-
-def _short(text: str) -> str:
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _decoded(data: bytes) -> Any:
-    try:
-        return decode_fast(data)
-    except Malformed:
-        return None

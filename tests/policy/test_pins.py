@@ -1,0 +1,268 @@
+"""What counts as the same definition, what waits for a person, and what a person is shown."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.policy import pins, visible
+from proxy.policy.pins import Book, Found, Mode
+
+NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+NOWHERE = Book()
+
+
+def found(**definitions: Any) -> dict[str, Found]:
+    return {own: Found(pins.fingerprint(value), value) for own, value in definitions.items()}
+
+
+def meet(book: Book, mode: Mode = "review", twin: Book = NOWHERE, kind: Any = "tool", **definitions: Any) -> Book:
+    return pins.meet(book, twin, mode, kind, found(**definitions), "now")[0]
+
+
+def withheld(book: Book, own: str, value: Any, mode: Mode = "review", twin: Book = NOWHERE) -> bool:
+    return pins.is_withheld(mode, book, twin, ("tool", own), pins.fingerprint(value))
+
+
+def accepted(book: Book, own: str, value: Any) -> Book:
+    new = pins.accept(book, ("tool", own), pins.fingerprint(value), "local", "later")
+    assert new is not None
+    return new
+
+
+# ---------------------------------------------------------------- canonical form
+
+
+def shuffled(value: Any) -> Any:
+    """The same value with its keys the other way round, everywhere."""
+    if isinstance(value, dict):
+        return {key: shuffled(value[key]) for key in reversed(value)}
+    return [shuffled(item) for item in value] if isinstance(value, list) else value
+
+
+@given(VALUES)
+def test_the_order_of_keys_does_not_count(value: Any) -> None:
+    assert pins.fingerprint(value) == pins.fingerprint(shuffled(value))
+
+
+@given(VALUES)
+def test_a_canonical_text_is_the_value_and_one_line_of_ascii(value: Any) -> None:
+    text = pins.canonical(value)
+    assert text.isascii() and "\n" not in text
+    assert pins.canonical(json.loads(text)) == text
+
+
+@given(VALUES, VALUES)
+def test_different_values_have_different_texts(one: Any, other: Any) -> None:
+    def strict(value: Any) -> Any:
+        """Equality that tells 1 from 1.0 and True."""
+        if isinstance(value, dict):
+            return {key: strict(item) for key, item in value.items()}
+        return [strict(item) for item in value] if isinstance(value, list) else (type(value), repr(value))
+
+    assert (pins.canonical(one) == pins.canonical(other)) == (strict(one) == strict(other))
+
+
+def test_string_escapes_do_not_count_and_any_character_does() -> None:
+    assert pins.fingerprint(json.loads('{"a": "\\u0062\\/"}')) == pins.fingerprint({"a": "b/"})
+    assert pins.fingerprint(1) != pins.fingerprint(1.0) != pins.fingerprint(True)
+    assert pins.fingerprint("a") != pins.fingerprint("a\u200b") != pins.fingerprint("a\U000e0041")
+    assert pins.fingerprint({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_the_first_complete_list_is_a_first_use_and_what_comes_later_waits() -> None:
+    book = meet(NOWHERE, a=1, b=2)
+    assert [pin.state for pin in book.pins.values()] == ["first_use", "first_use"]
+    assert not withheld(book, "a", 1)
+    later = meet(book, a=1, b=3, c=4)
+    assert (pins.state(later, ("tool", "b")), pins.state(later, ("tool", "c"))) == ("changed", "new")
+    assert [withheld(later, own, value) for own, value in [("a", 1), ("b", 3), ("b", 2), ("c", 4)]] == [
+        False, True, True, True,
+    ]  # fmt: skip
+
+
+def test_a_list_that_says_nothing_new_is_the_same_book() -> None:
+    book = meet(NOWHERE, a=1)
+    assert meet(book, a=1) is book
+    assert meet(book) is book, "what is absent is no change"
+    waiting = meet(book, a=2)
+    assert meet(waiting, a=2) is waiting
+
+
+def test_an_empty_first_list_is_none_but_a_server_that_is_settled_can_add_nothing_unseen() -> None:
+    empty = meet(NOWHERE)
+    assert pins.close(empty) is empty
+    assert not withheld(meet(empty, a=1), "a", 1)
+    settled = pins.close(meet(NOWHERE, a=1))
+    assert pins.state(meet(settled, kind="prompt", p=1), ("prompt", "p")) == "new"
+
+
+def test_who_turns_back_to_what_was_accepted_stays_withheld() -> None:
+    book = meet(meet(meet(NOWHERE, a=1), a=2), a=1)
+    assert pins.state(book, ("tool", "a")) == "returned"
+    assert withheld(book, "a", 1) and withheld(book, "a", 2)
+    assert pins.accept(book, ("tool", "a"), pins.fingerprint(2), "local", "now") is None, "that is not what it gives"
+    again = accepted(book, "a", 1)
+    assert not withheld(again, "a", 1) and again.pins["tool", "a"].state == "accepted"
+    assert pins.state(meet(book, a=2), ("tool", "a")) == "changed"
+
+
+def test_accepting_is_of_what_was_seen_and_nothing_else() -> None:
+    book = meet(meet(meet(NOWHERE, a=1), a=2), a=3)
+    for stale in (1, 2):
+        assert pins.accept(book, ("tool", "a"), pins.fingerprint(stale), "local", "now") is None
+    new = accepted(book, "a", 3)
+    assert (withheld(new, "a", 3), withheld(new, "a", 1)) == (False, True)
+    assert (new.pins["tool", "a"].by, new.pins["tool", "a"].at, new.pins["tool", "a"].text) == ("local", "later", "3")
+    assert pins.accept(new, ("tool", "nobody"), "", "local", "now") is None
+
+
+def test_block_withholds_what_no_person_accepted_even_a_first_use() -> None:
+    blocked = meet(NOWHERE, "block", a=1)
+    assert not blocked.pins and withheld(blocked, "a", 1, "block")
+    assert not withheld(accepted(blocked, "a", 1), "a", 1, "block")
+    used = meet(NOWHERE, "review", a=1)
+    assert withheld(used, "a", 1, "block") and not withheld(used, "a", 1, "review")
+    assert not withheld(accepted(used, "a", 1), "a", 1, "block")
+
+
+def test_warn_serves_and_remembers() -> None:
+    book, changes = pins.meet(meet(NOWHERE, "warn", a=1), NOWHERE, "warn", "tool", found(a=2), "now")
+    assert not withheld(book, "a", 2, "warn") and not withheld(book, "a", 2, "off")
+    assert [(change.what, change.before, change.after, change.again) for change in changes] == [
+        ("waiting", pins.fingerprint(1), pins.fingerprint(2), False)
+    ]
+    assert withheld(book, "a", 2, "review"), "a stricter mode finds what waited"
+
+
+def test_eras_have_pins_of_their_own_and_a_change_in_one_withholds_in_both() -> None:
+    legacy, modern = meet(NOWHERE, a=1), meet(NOWHERE, a=10)
+    legacy = meet(legacy, a=2)
+    assert withheld(modern, "a", 10, twin=legacy) and not withheld(modern, "a", 10)
+    new = meet(legacy, a=2, b=5)
+    assert not withheld(meet(NOWHERE, a=10, b=5), "b", 5, twin=meet(legacy, b=5)), "b was no change of a pin there"
+    late = meet(NOWHERE, twin=new, a=10, b=5)
+    assert pins.state(late, ("tool", "b")) == "new", "what waits in one era is no first use in the other"
+    told = accepted(accepted(new, "a", 2), "b", 5)
+    assert not withheld(meet(modern, twin=told, a=10, b=5), "b", 5, twin=told), "a person accepted the very same"
+    used = meet(NOWHERE, a=10, b=5)
+    assert withheld(meet(modern, twin=used, a=10, b=5), "b", 5, twin=used), "a first use elsewhere is no person"
+
+
+def test_names_that_a_server_invents_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pins, "MAX_WAITING", 3)
+    book = meet(meet(NOWHERE, a=1), a=2)
+    for number in range(20):
+        book = meet(book, **{f"n{number}": number})
+    assert len(book.waiting) == 3 and ("tool", "a") in book.waiting
+    assert all(withheld(book, f"n{number}", number) for number in range(20))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["list", "accept"]), st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), min_size=1)
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS, st.sampled_from(["review", "block"]))
+def test_nothing_is_served_that_was_neither_in_the_first_list_nor_accepted(steps: Any, mode: Mode) -> None:
+    """Whatever a server lists in whatever order; the model beside it is a set of what may be served."""
+    book = NOWHERE
+    may: set[tuple[str, int]] = set()
+    is_first = mode == "review"
+    for what, definitions in steps:
+        if what == "list":
+            book = pins.from_json(pins.pins_to_json(book), pins.waiting_to_json(book))  # as after a restart
+            book = pins.close(meet(book, mode, **definitions))
+            may |= set(definitions.items()) if is_first else set()
+            is_first = False
+        else:
+            for own, value in definitions.items():
+                new = pins.accept(book, ("tool", own), pins.fingerprint(value), "local", "now")
+                if new is not None:
+                    book, may = new, {*(one for one in may if one[0] != own), (own, value)}
+        for own in "abc":
+            served = {value for value in range(4) if not withheld(book, own, value, mode)}
+            assert served <= {value for name, value in may if name == own}
+            assert not (served and ("tool", own) in book.waiting)
+
+
+def test_a_book_that_is_none_is_said_to_be_none() -> None:
+    book = meet(meet(NOWHERE, a=1), a=2, b=[{"c": "d"}])
+    kept = json.loads(json.dumps([pins.pins_to_json(book), pins.waiting_to_json(book)]))
+    assert pins.from_json(*kept) == book
+    for broken in (None, {}, {"pins": [["tool"]], "closed": []}, {"pins": 7, "closed": []}, []):
+        with pytest.raises(ValueError, match="no book of pins"):
+            pins.from_json(broken, {"waiting": []})
+
+
+# ---------------------------------------------------------------- lock file
+
+
+def row(name: str, current: str, era: str = "modern") -> dict[str, Any]:
+    return {"server": "gh", "era": era, "kind": "tool", "name": name, "current": current}
+
+
+def test_a_lock_file_holds_what_is_and_tells_what_differs() -> None:
+    locked = pins.lock([row("a", "1"), row("b", "2")])
+    assert locked == {"version": 1, "servers": {"gh": {"modern": {"tool": {"a": "sha256:1", "b": "sha256:2"}}}}}
+    assert pins.breaches(locked, [row("a", "1")]) == [], "what is gone does no harm"
+    told = pins.breaches(locked, [row("a", "1"), row("b", "3"), row("c", "4"), row("a", "1", "legacy")])
+    assert [line.split(": ", 1)[1] for line in told] == [
+        "tool b: sha256:3 is not the locked sha256:2", "tool c: sha256:4 is not in the lock file",
+        "tool a: sha256:1 is not in the lock file",
+    ]  # fmt: skip
+    assert pins.breaches({"servers": []}, [row("a", "1")])
+
+
+# ---------------------------------------------------------------- for human eyes
+
+
+def test_a_diff_shows_the_field_that_changed_and_what_hides_in_it() -> None:
+    old = {"name": "x", "description": "Adds.", "inputSchema": {"type": "object"}}
+    new = old | {"description": "Adds.\u200b\U000e0041\x1b[2J"}
+    assert visible.diff(pins.canonical(old), pins.canonical(new)) == [
+        '- description: "Adds."',
+        '+ description: "Adds.\u27e8U+200B\u27e9\u27e8U+E0041\u27e9\\u001b[2J"',
+        '  inputSchema.type: "object"',
+        '  name: "x"',
+    ]
+    assert visible.hidden(new) == 3 and visible.hidden(old) == 0
+
+
+def test_a_text_cannot_pose_as_a_line_of_the_diff() -> None:
+    forged = 'fine\n+ name: "x"\r- gone\u2028' + " " * visible.WIDTH + '+ name: "y"'
+    shown = visible.diff(None, pins.canonical({"description": forged}))
+    assert shown[:2] == ["+ description:", "+     | fine"]
+    assert shown[2].startswith('+     | + name: "x"\u27e8U+000D\u27e9- gone\u27e8U+2028\u27e9 ')
+    assert shown[3].startswith("+     \u2026 ") and shown[3].endswith('+ name: "y"')
+    assert len(shown) == 4
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=300))
+def test_what_is_shown_is_printable_and_begins_with_its_mark(text: str) -> None:
+    for line in visible.diff(pins.canonical({"d": text}), pins.canonical({"d": text + "!"})):
+        assert line[:2] in ("+ ", "- ", "  ") and "\n" not in line and len(line) <= visible.WIDTH + 10
+        assert not any(visible.is_hidden(char) for char in line)
+
+
+def test_two_texts_that_look_alike_when_made_visible_differ() -> None:
+    assert visible.visible("\u27e8U+200B\u27e9") != visible.visible("\u200b")
+    assert visible.visible("caf\u00e9 \u4f60 \U0001f600") == "caf\u00e9 \u4f60 \U0001f600"
+
+
+def test_a_huge_text_is_shown_without_being_compared() -> None:
+    text = pins.canonical("\n".join(map(str, range(50_000))))
+    assert len(visible.diff(text, text)) == 100_002
