@@ -1,10 +1,12 @@
 """What a changed policy would have decided on calls that were made: `sluice policy diff OTHER --replay AUDIT`.
 
-Pure: records arrive as decoded JSON lines. Of a record it needs `principal`, `roles` (as the client had them, groups
-included), `server`, `object` (`tool:NAME`, `prompt:NAME`, `res:URI`) and `class`. Redacted or digested arguments
-cannot be judged again, so a tool whose argument rule changed is named as undecidable, never guessed.
+Pure: records arrive as decoded lines of the audit log. A call is its one closing record (`type` outcome) with a
+target: `principal`, `roles`, `groups`, `server`, `kind`, `own` and `class`; intents, lists and all other records are
+passed over. Redacted or digested arguments cannot be judged again, so a tool whose argument rule changed is named as
+undecidable, never guessed.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +16,15 @@ from proxy.call import Client, Kind, Target
 from proxy.message import Json
 from proxy.policy.arguments import NO_RULES, ArgumentRules
 from proxy.policy.classes import CLASSES
+from proxy.policy.roles import is_principal
 from proxy.policy.rules import Policy
 from proxy.policy.table import Row
 from proxy.policy.target import plain
 
-KEYS: Final = ("principal", "roles", "server", "object", "class")
+KEYS: Final = ("principal", "roles", "groups", "server", "kind", "own", "class")
+MAX_ROLES: Final = 64  # more are not recorded
+# How the log writes a name that it may not hold, or not whole.
+_CHANGED: Final = re.compile(r"\[redacted:[0-9a-f]+\]|\.\.\.\(\d+ more\)$")
 MAX_EXAMPLES: Final = 20
 MAX_REASONS: Final = 100
 
@@ -78,6 +84,8 @@ def compare(old: Side, new: Side, records: Iterable[Mapping[str, Any]]) -> Repor
     report = Report()
     old, new = _enforced(old), _enforced(new)
     for record in records:
+        if record.get("type") != "outcome" or "server" not in record:
+            continue
         report.calls += 1
         question = _read(record)
         if isinstance(question, str):
@@ -112,14 +120,21 @@ def _read(record: Mapping[str, Any]) -> tuple[Client, Target, str] | str:
     missing = [key for key in KEYS if key not in record]
     if missing:
         return f"no {', '.join(missing)} in the record"
-    principal, roles, server, obj, act = (record[key] for key in KEYS)
-    texts = isinstance(principal, str) and isinstance(server, str) and isinstance(obj, str)
-    if not texts or not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
+    principal, roles, groups, server, kind, own, act = (record[key] for key in KEYS)
+    texts = isinstance(principal, str) and isinstance(server, str) and isinstance(own, str)
+    if not (texts and _are_texts(roles) and _are_texts(groups)):
         return "a record whose fields are of another type"
-    kind, _, own = obj.partition(":")
-    if kind not in get_args(Kind) or act not in CLASSES:
-        return "an object or class that no policy speaks of"
-    return Client(principal, tuple(roles)), Target(server, kind, own, own), act
+    if kind not in get_args(Kind) or act not in CLASSES or not is_principal(principal):
+        return "a principal, kind or class that no policy speaks of"
+    if any(_CHANGED.search(text) for text in (principal, own, *roles, *groups)):
+        return "a name that was redacted or cut in the record"
+    if len(roles) + len(groups) >= MAX_ROLES:
+        return "more roles than a record holds"
+    return Client(principal, (*roles, *groups)), Target(server, kind, own, own), act
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def render(report: Report) -> str:

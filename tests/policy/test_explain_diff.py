@@ -70,26 +70,31 @@ def test_a_target_that_is_none_is_said_to_be_none(method: str, text: str) -> Non
 
 
 def record(own: str, act: str = "destroy", **other: object) -> dict[str, object]:
-    who = {"principal": "key:alice", "roles": ["group:eng-sre"]}
-    return {**who, "server": "k8s", "object": f"tool:{own}", "class": act, **other}
+    who = {"type": "outcome", "principal": "key:alice", "roles": [], "groups": ["group:eng-sre"]}
+    return {**who, "server": "k8s", "kind": "tool", "own": own, "class": act, **other}
 
 
 def test_a_diff_counts_what_changes_and_names_what_it_cannot_decide() -> None:
     new = ROWS.replace("destroy, two-person", "read, confirm") + "p, *, k8s, tool:drain, *, deny"
     records = [
         record("drain"), record("drain"), record("restart"), record("delete_pod"), record("get", "read"),
-        record("scale", "write"), {"type": "checkpoint"}, record("x", "odd"), record("x", roles="role:sre"),
+        record("scale", "write"), {"type": "checkpoint"}, record("drain", type="intent"), record("x", "odd"),
+        record("x", roles="role:sre"), record("x", roles=["role:a"] * 64),
+        record("x[redacted:00ff]"), record("x...(12 more)"), {"type": "outcome", "method": "tools/list"},
+        {"type": "outcome", "server": "k8s"},
     ]  # fmt: skip
     report = compare(Side(policy_of(ROWS), RULES), Side(policy_of(new, shadow=True)), records)
     assert dict(report.kinds) == {"ask->deny": 2, "ask->allow": 1, "allow->ask": 1}
     assert dict(report.undecidable) == {
         "the argument rule of k8s/scale changed, and recorded arguments are not whole": 1,
-        "no principal, roles, server, object, class in the record": 1,
-        "an object or class that no policy speaks of": 1,
+        "no principal, roles, groups, kind, own, class in the record": 1,
+        "a principal, kind or class that no policy speaks of": 1,
+        "more roles than a record holds": 1,
+        "a name that was redacted or cut in the record": 2,
         "a record whose fields are of another type": 1,
     }
     lines = render(report).split("\n")
-    assert lines[0] == "9 calls: 2 ask->deny, 1 ask->allow, 1 allow->ask"
+    assert lines[0] == "12 calls: 2 ask->deny, 1 ask->allow, 1 allow->ask"
     assert lines[1] == "       2 x ask->deny    key:alice k8s/drain [destroy]  policy.csv:4 two-person -> policy.csv:7"
     assert report.as_json()["changes"] == {"ask->deny": 2, "ask->allow": 1, "allow->ask": 1}
 
