@@ -157,6 +157,10 @@ def job_for(target: Json, prefix: str = "", uris: str = "") -> Json:
     tools = {name: f"{prefix}{name}" for name in ("echo", "slow", "was_cancelled", "add_tool")}
     return target | {
         "tools": tools,
+        "asking": {
+            "twice": f"{prefix}test_input_required_result_multi_round",
+            "all": f"{prefix}test_input_required_result_multiple_inputs",
+        },
         "adds": "added",
         "added": f"{prefix}added",
         "prompt": f"{prefix}test_prompt_with_arguments",
@@ -165,9 +169,12 @@ def job_for(target: Json, prefix: str = "", uris: str = "") -> Json:
     }
 
 
-def check(report: Json, modern: bool) -> None:
-    """What a driver must have seen, wherever the fixture server stands."""
+def check(report: Json, modern: bool, asked: bool = True) -> None:
+    """What a driver must have seen, wherever the fixture server stands. `asked` is false where no server can ask it."""
+    answers = {name: report["errors"].pop(f"ask_{name}", report.get(f"ask_{name}")) for name in ("twice", "all")}
     assert report["errors"] == {}, report["client"]
+    told = {name: answer["value"] if isinstance(answer, dict) else None for name, answer in answers.items()}
+    assert (told == {"twice": "Ada likes blue", "all": "Good morning, Ada!"}) is asked, answers
     assert report["revision"] == ("2026-07-28" if modern else "2025-11-25")
     arguments = report["echo"]["value"]["arguments"]
     assert arguments["deep"] == {"list": [1, [2, {"three": 3}], []], "empty": {}, "": "no name"}

@@ -9,7 +9,7 @@ import script
 from mcp import ClientSession, McpError, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
-from pydantic import AnyUrl
+from pydantic import AnyUrl, FileUrl
 from script import Json, Progress
 
 PAGES = {
@@ -100,10 +100,31 @@ async def reach(job: Json) -> AsyncIterator[tuple[Any, Any]]:
             yield read, write
 
 
+async def ask_user(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+    assert isinstance(params, types.ElicitRequestFormParams)
+    return types.ElicitResult(action="accept", content=script.fill_in(params.requestedSchema))
+
+
+async def ask_model(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+    words = types.TextContent(type="text", text=script.MODEL_SAYS)
+    return types.CreateMessageResult(role="assistant", content=words, model="none", stopReason="endTurn")
+
+
+async def list_roots(context: Any) -> types.ListRootsResult:
+    return types.ListRootsResult(roots=[types.Root(uri=FileUrl(script.ROOT))])
+
+
 async def main() -> None:
     job, driver = script.job(), Driver()
     async with reach(job) as (read, write):
-        async with ClientSession(read, write, message_handler=driver.on_message) as driver.session:
+        async with ClientSession(
+            read,
+            write,
+            message_handler=driver.on_message,
+            elicitation_callback=ask_user,
+            sampling_callback=ask_model,
+            list_roots_callback=list_roots,
+        ) as driver.session:
             driver.hello = await driver.session.initialize()
             script.say(await script.run(driver, job, (McpError,)))
 

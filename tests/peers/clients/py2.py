@@ -102,12 +102,33 @@ async def reach(job: Json) -> AsyncIterator[Any]:
         yield streamable_http_client(job["url"], http_client=http)
 
 
+async def ask_user(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+    assert isinstance(params, types.ElicitRequestFormParams)
+    return types.ElicitResult(action="accept", content=script.fill_in(params.requested_schema))
+
+
+async def ask_model(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+    words = types.TextContent(type="text", text=script.MODEL_SAYS)
+    return types.CreateMessageResult(role="assistant", content=words, model="none", stop_reason="endTurn")
+
+
+async def list_roots(context: Any) -> types.ListRootsResult:
+    return types.ListRootsResult(roots=[types.Root(uri=script.ROOT)])
+
+
 async def main() -> None:
     job, mode = script.job(), sys.argv[2]
     driver = Driver(mode)
     async with reach(job) as server:
         negotiate: Any = "auto" if driver.modern else "legacy"
-        async with Client(server, mode=negotiate, message_handler=driver.on_message) as driver.client:
+        async with Client(
+            server,
+            mode=negotiate,
+            message_handler=driver.on_message,
+            elicitation_callback=ask_user,
+            sampling_callback=ask_model,
+            list_roots_callback=list_roots,
+        ) as driver.client:
             script.say(await script.run(driver, job, (MCPError, SubscriptionLost)))
 
 

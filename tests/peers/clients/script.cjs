@@ -12,6 +12,23 @@ const ARGUMENTS = {
   deep: { list: [1, [2, { three: 3 }], []], empty: {}, '': 'no name' },
 };
 
+// what every client answers when it is asked
+const CAPABILITIES = { elicitation: {}, sampling: {}, roots: {} };
+const ANSWERS = {
+  'elicitation/create': ({ params }) => {
+    const form = { name: 'Ada', color: 'blue' };
+    const names = Object.keys(params.requestedSchema.properties);
+    return { action: 'accept', content: Object.fromEntries(names.map((name) => [name, form[name]])) };
+  },
+  'sampling/createMessage': () => ({
+    role: 'assistant',
+    content: { type: 'text', text: 'Good morning' },
+    model: 'none',
+    stopReason: 'endTurn',
+  }),
+  'roots/list': () => ({ roots: [{ uri: 'file:///home/ada' }] }),
+};
+
 const PAGES = {
   tools: ['listTools', 'tools', 'name'],
   prompts: ['listPrompts', 'prompts', 'name'],
@@ -145,6 +162,7 @@ async function run(driver) {
   await step('complete_template', () => complete({ type: 'ref/resource', uri: job.template }, 'id', 'wo'));
   await step('progress', progress);
   await step('cancel', cancel);
+  for (const name of Object.keys(job.asking)) await step(`ask_${name}`, () => call(job.asking[name], {}));
   await step('list_changed', listChanged);
   await step('calls', callEach, 60);
   return report;
@@ -157,4 +175,4 @@ async function main(driver) {
   process.stdout.write(JSON.stringify(report) + '\n', () => process.exit(0));
 }
 
-module.exports = { job, main, signal };
+module.exports = { ANSWERS, CAPABILITIES, job, main, signal };

@@ -7,6 +7,7 @@ and compare what they saw. `script.cjs` is the same in JavaScript. The job:
     headers, env         for the one, for the other
     tools                the names under which echo, slow, was_cancelled and add_tool are found here
     adds, added          the tool to add: its own name, and the name under which it must appear
+    asking               tools that ask: the user in two rounds; user, model and client at once
     prompt, resource, template     what to get, read, expand (its `{id}`) and read
     calls                [[name, arguments], ...]: further tools to call
 
@@ -23,6 +24,11 @@ import anyio
 
 Json = dict[str, Any]
 Progress = Callable[[float, float | None], None]
+
+# what every client answers when it is asked
+FORM: Json = {"name": "Ada", "color": "blue"}
+MODEL_SAYS = "Good morning"
+ROOT = "file:///home/ada"
 
 # what must survive any number of hops: non-ASCII, controls, the largest exact integer of JavaScript, null, nesting
 ARGUMENTS: Json = {
@@ -70,6 +76,8 @@ async def run(client: Client, job: Json, expected: tuple[type[Exception], ...]) 
     await step("complete_template", lambda: client.complete({"template": job["template"]}, "id", "wo"))
     await step("progress", lambda: make_progress(client, tools))
     await step("cancel", lambda: cancel(client, tools))
+    for name in job["asking"]:
+        await step(f"ask_{name}", lambda name=name: client.call(job["asking"][name], {}))
     await step("list_changed", lambda: see_change(client, tools, job))
     await step("calls", lambda: call_each(client, job.get("calls", [])), 60)
     return report
@@ -113,6 +121,11 @@ def value_of(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def fill_in(schema: Json) -> Json:
+    """What the user writes into a form."""
+    return {name: FORM[name] for name in schema.get("properties", {})}
 
 
 def job() -> Json:

@@ -4,10 +4,15 @@
 const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
 const { StdioClientTransport } = require('@modelcontextprotocol/sdk/client/stdio.js');
 const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
-const { ToolListChangedNotificationSchema } = require('@modelcontextprotocol/sdk/types.js');
-const { job, main, signal } = require('./script.cjs');
+const {
+  CreateMessageRequestSchema,
+  ElicitRequestSchema,
+  ListRootsRequestSchema,
+  ToolListChangedNotificationSchema,
+} = require('@modelcontextprotocol/sdk/types.js');
+const { ANSWERS, CAPABILITIES, job, main, signal } = require('./script.cjs');
 
-const client = new Client({ name: 'ts1', version: '1.0.0' }, { capabilities: {} });
+const client = new Client({ name: 'ts1', version: '1.0.0' }, { capabilities: CAPABILITIES });
 const changed = signal();
 let agreed;
 
@@ -27,6 +32,9 @@ function watched(inner) {
   return inner;
 }
 
+client.setRequestHandler(ElicitRequestSchema, ANSWERS['elicitation/create']);
+client.setRequestHandler(CreateMessageRequestSchema, ANSWERS['sampling/createMessage']);
+client.setRequestHandler(ListRootsRequestSchema, ANSWERS['roots/list']);
 client.setNotificationHandler(ToolListChangedNotificationSchema, changed.done);
 client.connect(watched(transport())).then(() =>
   main({

@@ -3,12 +3,13 @@
 
 const { Client, StreamableHTTPClientTransport } = require('@modelcontextprotocol/client');
 const { StdioClientTransport } = require('@modelcontextprotocol/client/stdio');
-const { job, main, signal } = require('./script.cjs');
+const { ANSWERS, CAPABILITIES, job, main, signal } = require('./script.cjs');
 
 const client = new Client(
   { name: 'ts2', version: '1.0.0' },
-  { versionNegotiation: { mode: 'auto' }, capabilities: {} }
+  { versionNegotiation: { mode: 'auto' }, capabilities: CAPABILITIES }
 );
+for (const [method, answer] of Object.entries(ANSWERS)) client.setRequestHandler(method, answer);
 
 function transport() {
   if (job.url) return new StreamableHTTPClientTransport(new URL(job.url), { requestInit: { headers: job.headers } });
