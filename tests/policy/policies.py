@@ -55,13 +55,22 @@ clients = st.builds(
 )
 targets = st.builds(
     tool,
-    st.sampled_from(["git", "k8s", "sluice", "other"]),
+    st.sampled_from(["git", "k8s", "git", "k8s", "sluice", "other"]),
     st.sampled_from(OWN) | st.text(max_size=6),
-    st.sampled_from(["tool", "prompt", "res"]),
+    st.sampled_from(["tool", "tool", "prompt", "res"]),
 )
 acts = st.sampled_from(ACTS)
 _fields = (st.sampled_from(SUBJECTS), st.sampled_from(SERVERS), st.sampled_from(OBJECTS), st.sampled_from(["*", *ACTS]))
-_allows = st.tuples(st.just("p"), *_fields, st.sampled_from(["allow", "allow", "allow", "deny"]))
+_rules = st.tuples(st.just("p"), *_fields, st.sampled_from(["allow", "allow", "allow", "deny"]))
+# Rows of random fields seldom meet anything: without wide ones, nearly every random policy would deny everything.
+_wide = st.tuples(
+    st.just("p"), st.sampled_from(["*", "role:everyone", "role:a"]), st.just("*"), st.sampled_from(["*", "tool:*"]),
+    st.just("*"), st.just("allow"),
+)  # fmt: skip
+_wide_asks = st.tuples(
+    st.just("p2"), st.sampled_from(["*", "role:everyone", "group:g"]), st.sampled_from(["*", "g*"]), st.just("*"),
+    st.sampled_from(["*", *ACTS]), st.sampled_from(sorted(PROFILES)),
+)  # fmt: skip
 _asks = st.tuples(st.just("p2"), *_fields, st.sampled_from(sorted(PROFILES)))
 _exempt = st.tuples(
     st.just("p2"), _fields[0], _fields[1], st.sampled_from(["tool:get_x", "tool:x"]), _fields[3], st.just("none")
@@ -71,7 +80,12 @@ _grants = st.tuples(
     st.sampled_from(["role:a", "role:b", "role:c", "group:g", "role:everyone", "key:k"]),
     st.sampled_from(["role:a", "role:b", "role:c"]),
 )
-lines = st.lists(_allows | _allows | _asks | _exempt | _grants, max_size=12)
+lines = st.builds(
+    lambda wide, asks, others: [*wide, *others, *asks],
+    st.lists(_wide, max_size=2),
+    st.lists(_wide_asks, max_size=2),
+    st.lists(_rules | _asks | _exempt | _grants, max_size=8),
+)
 
 
 def build(random_lines: list[tuple[str, ...]], shadow: bool = False) -> Policy:
