@@ -1,0 +1,81 @@
+"""What the audit tests share: calls as guards see them, a log in a directory, and its records."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from proxy.audit.log import Audit
+from proxy.audit.settings import AuditSettings
+from proxy.audit.verify import Report, read_kept, verify
+from proxy.audit.checkpoint import read_publics
+from proxy.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
+
+SEED, DIGEST_KEY = b"s" * 32, b"d" * 32
+ITEM = {"name": "create_issue", "description": "Makes an issue", "inputSchema": {"type": "object"}}
+TARGET = Target("github", "tool", "create_issue", "gh__create_issue", ITEM)
+CLIENT = Client("key:ci-bot", ("role:ci", "group:dev"), "team-ci", info={"name": "probe", "version": "1"})
+OK = Result({"content": []})
+
+
+def make_call(id: str = "c1", arguments: dict[str, Any] | None = None, **changes: Any) -> Call:
+    """A decided `tools/call` on its way to a server."""
+    trail, target = Trail(id), changes.pop("target", TARGET)
+    params: dict[str, Any] = {}
+    if target is not None:
+        trail.aim(target)
+        trail.add(Decision(changes.pop("verdict", Verdict.ALLOW), "policy.csv:17", "because"))
+        params = {"name": target.own, "arguments": arguments or {"title": "x"}}
+    call = Call(CLIENT, "tools/call", params, {}, target, trail=trail)
+    return replace(call, **changes)
+
+
+def settings(directory: Path, **changes: Any) -> AuditSettings:
+    return AuditSettings(directory / "audit" / "sluice.jsonl", directory / "state", **changes)
+
+
+@asynccontextmanager
+async def open_audit(directory: Path, seeds: tuple[bytes, ...] = (SEED,), **changes: Any) -> AsyncIterator[Audit]:
+    audit = Audit(settings(directory, **changes), DIGEST_KEY, seeds)
+    await audit.start()
+    try:
+        yield audit
+    finally:
+        await audit.stop()
+
+
+async def one_call(audit: Audit, id: str, outcome: Outcome = OK, **changes: Any) -> bool:
+    call = make_call(id, **changes)
+    kept = await audit.intent(call)
+    audit.outcome(call, outcome, 0.25)
+    return kept
+
+
+def segments(directory: Path) -> list[Path]:
+    """Oldest first."""
+    found = [path for path in (directory / "audit").iterdir() if ".jsonl" in path.name]
+    return sorted(found, key=lambda path: int(path.suffix[1:]) if path.suffix[1:].isdigit() else 10**12)
+
+
+def lines(directory: Path) -> list[bytes]:
+    return [line for path in segments(directory) for line in path.read_bytes().splitlines()]
+
+
+def records(directory: Path, type: str = "") -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in lines(directory)]
+    return [record for record in found if not type or record["type"] == type]
+
+
+def check(directory: Path, *, kept: bool = True) -> list[Report]:
+    """What the verifier says, with the public keys and, if asked for, the checkpoint in the state directory."""
+    keys = read_publics((directory / "state" / "sign.pub").read_text())
+    files = sorted((directory / "state").glob("*.checkpoint")) if kept else []
+    return verify(segments(directory), keys, [one for path in files for one in read_kept(path)])
+
+
+def check_one(directory: Path, **how: Any) -> Report:
+    reports = check(directory, **how)
+    assert len(reports) == 1
+    return reports[0]

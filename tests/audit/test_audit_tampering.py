@@ -1,0 +1,258 @@
+"""What the verifier finds: every way to change the past, and everything that is no log at all."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from audit_kit import SEED, check, check_one, lines, make_call, one_call, open_audit, segments
+
+from proxy.audit import chain
+from proxy.audit.chain import Head
+from proxy.audit.checkpoint import Signer, is_signed, key_id, read, read_publics, write_publics
+from proxy.audit.settings import Checkpointing, Rotation
+from proxy.audit.verify import Report, verify
+
+Lines = list[bytes]
+
+
+@pytest.fixture(scope="module")
+def kept_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty calls with a checkpoint every ten records, and the newest checkpoint kept outside."""
+    directory = tmp_path_factory.mktemp("kept")
+
+    async def fill() -> None:
+        async with open_audit(directory, checkpoints=Checkpointing(records=10)) as audit:
+            for number in range(20):
+                await one_call(audit, f"c{number}")
+
+    anyio.run(fill)
+    return directory
+
+
+@pytest.fixture
+def log(kept_log: Path, tmp_path: Path) -> Path:
+    shutil.copytree(kept_log, tmp_path / "log")
+    return tmp_path / "log"
+
+
+def rewrite(directory: Path, change: Callable[[Lines], Lines]) -> Report:
+    path = segments(directory)[0]
+    path.write_bytes(b"".join(line + b"\n" for line in change(path.read_bytes().splitlines())))
+    return check_one(directory)
+
+
+def position(lines: Lines, seq: int) -> int:
+    return next(at for at, line in enumerate(lines) if f'"seq":{seq},'.encode() in line[:80])
+
+
+def test_an_honest_log_is_believed(log: Path) -> None:
+    report = check_one(log)
+    assert report.ok, report.findings
+    assert report.records == report.last == len(lines(log))
+    assert report.tail == 0
+
+
+@pytest.mark.parametrize("seq", [1, 2, 7, 11, 12, 25, 40])
+def test_a_changed_record_is_named(log: Path, seq: int) -> None:
+    def flip(lines: Lines) -> Lines:
+        at = position(lines, seq)
+        return [*lines[:at], lines[at].replace(b'"time":"20', b'"time":"21', 1), *lines[at + 1 :]]
+
+    report = rewrite(log, flip)
+    assert [finding.seq for finding in report.findings] == [seq]
+
+
+@pytest.mark.parametrize("seq", [2, 9, 30])
+def test_a_removed_record_is_named(log: Path, seq: int) -> None:
+    report = rewrite(log, lambda lines: lines[: position(lines, seq)] + lines[position(lines, seq) + 1 :])
+    assert [finding.seq for finding in report.findings] == [seq]
+    assert "missing" in report.findings[0].text
+
+
+@pytest.mark.parametrize("seq", [3, 14])
+def test_swapped_records_are_named(log: Path, seq: int) -> None:
+    def swap(lines: Lines) -> Lines:
+        at = position(lines, seq)
+        return [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]
+
+    assert [finding.seq for finding in rewrite(log, swap).findings] == [seq]
+
+
+@pytest.mark.parametrize("seq", [3, 14])
+def test_a_record_put_in_is_named(log: Path, seq: int) -> None:
+    def insert(lines: Lines) -> Lines:
+        at = position(lines, seq)
+        forged = chain.link(Head(seq - 1, chain.digest(lines[at - 1])), "sluice", 1, b'"type":"admin","time":"x"')[0]
+        return [*lines[:at], forged.rstrip(b"\n"), *lines[at:]]
+
+    assert [finding.seq for finding in rewrite(log, insert).findings] == [seq]
+
+
+def test_a_line_that_is_no_record_is_named(log: Path) -> None:
+    report = rewrite(log, lambda lines: [*lines[:6], b"a line of somebody else", *lines[6:]])
+    assert (report.findings[0].line, report.findings[0].seq) == (7, 7)
+
+
+def test_a_log_cut_to_an_earlier_prefix_is_found_by_the_checkpoint_outside(log: Path) -> None:
+    report = rewrite(log, lambda lines: lines[:15])
+    assert report.findings[0].seq == 16 and "cut off" in report.findings[0].text
+    assert check_one(log, kept=False).ok, "nothing inside a prefix can tell that more was there"
+
+
+def relink(lines: Lines, start: int, signer: Signer | None = None) -> Lines:
+    """Everything from line `start` on as its writer would have chained it; signed anew if there is a signer."""
+    head = Head(start, chain.digest(lines[start - 1]))
+    done = lines[:start]
+    for line in lines[start:]:
+        body = line[line.index(b'"type"') : -1]
+        if signer is not None and body.startswith(b'"type":"checkpoint"'):
+            time = json.loads(line)["time"]
+            body = signer.sign("sluice", 1, head.seq, head.hash, time).body()
+        linked, head = chain.link(head, "sluice", 1, body)
+        done.append(linked[:-1])
+    return done
+
+
+def forge(lines: Lines, signer: Signer | None = None) -> Lines:
+    at = position(lines, 24)
+    changed = [*lines[:at], lines[at].replace(b"ci-bot", b"nobody"), *lines[at + 1 :]]
+    return relink(changed, at, signer)
+
+
+def test_a_past_rewritten_with_new_hashes_is_found_by_the_next_signature(log: Path) -> None:
+    report = rewrite(log, forge)
+    assert len(report.findings) == 1
+    assert "signs another log" in report.findings[0].text and "22 to" in report.findings[0].text
+
+
+def test_a_rewritten_past_without_checkpoints_is_found_from_outside(log: Path) -> None:
+    def without(lines: Lines) -> Lines:
+        at = position(lines, 24)
+        rest = [line for line in lines[at:] if b'"type":"checkpoint"' not in line]
+        return relink([*lines[:at], rest[0].replace(b"ci-bot", b"nobody"), *rest[1:]], at)
+
+    report = rewrite(log, without)
+    assert len(report.findings) == 1 and "record" in str(report.findings[0])
+    inside = check_one(log, kept=False)
+    assert inside.ok and inside.tail > 20, "the verifier says how much is behind the newest checkpoint"
+
+
+def test_a_past_signed_anew_by_who_has_the_key_is_found_from_outside(log: Path) -> None:
+    report = rewrite(log, lambda lines: forge(lines, Signer([SEED])))
+    assert "rewritten" in report.findings[0].text
+    assert check_one(log, kept=False).ok
+
+
+def test_every_flipped_byte_is_found(log: Path) -> None:
+    path, whole = segments(log)[0], segments(log)[0].read_bytes()
+    # The last record is a checkpoint whose fields are signed; what is behind the newest one outside is the tail.
+    places = random.Random(7).sample(range(len(whole)), 400)
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert not all(report.ok for report in check(log)), f"byte {place} of {whole[place : place + 20]!r}"
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 5_000])
+def test_a_truncated_log_is_said_to_be_one(log: Path, size: int) -> None:
+    path = segments(log)[0]
+    path.write_bytes(path.read_bytes()[:size])
+    assert any(report.findings for report in check(log))
+
+
+def test_foreign_and_empty_files_are_said_to_be_so(tmp_path: Path) -> None:
+    found = {}
+    for name, data in {"a.jsonl": b"", "b.jsonl": b'{"level":"info"}\n', "c.jsonl": bytes(range(256)) * 10,
+                       "d.jsonl": b"x" * 100_000, "e.jsonl": b'{"v":1,' + b"[" * 100_000 + b"\n"}.items():  # fmt: skip
+        (tmp_path / name).write_bytes(data)
+        found[name] = [str(one) for report in verify([tmp_path / name], {}) for one in report.findings]
+    assert all(len(texts) == 1 for texts in found.values())
+    assert "empty" in found["a.jsonl"][0] and "no audit log" in found["b.jsonl"][0]
+
+
+def test_a_line_without_an_end_is_refused_in_bounded_memory(log: Path) -> None:
+    with segments(log)[0].open("ab") as file:
+        file.write(b"x" * (chain.MAX_LINE + 10))
+    assert "longer" in check_one(log).findings[0].text
+
+
+def test_a_log_that_is_gone_is_found_by_its_checkpoint(log: Path) -> None:
+    segments(log)[0].unlink()
+    assert "cut off" in check_one(log).findings[0].text
+
+
+async def test_segments_prove_each_other(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, rotate=Rotation(size=4_000)) as audit:
+        for number in range(30):
+            await one_call(audit, f"c{number}")
+    found = segments(tmp_path)
+    assert len(found) > 4 and check_one(tmp_path).ok
+    data = found[1].read_bytes()
+    found[1].unlink()
+    assert "missing" in check_one(tmp_path).findings[0].text
+    found[1].write_bytes(data[: data.rindex(b"\n", 0, -1) + 1])
+    assert "missing" in check_one(tmp_path).findings[0].text
+    found[1].write_bytes(data + data.splitlines(keepends=True)[-1])
+    assert "put in" in check_one(tmp_path).findings[0].text
+    found[1].write_bytes(data)
+    shutil.copy(found[2], found[2].with_name("copy.jsonl"))
+    assert not check_one(tmp_path).ok
+
+
+async def test_another_key_is_introduced_by_the_one_before(tmp_path: Path) -> None:
+    old, new = SEED, b"n" * 32
+    async with open_audit(tmp_path, (old,)) as audit:
+        await one_call(audit, "c1")
+    public = (tmp_path / "state" / "sign.pub").read_text()
+    async with open_audit(tmp_path, (old, new)) as audit:
+        await one_call(audit, "c2")
+    kept = [one for one in [read(next((tmp_path / "state").glob("*.checkpoint")).read_bytes())] if one]
+    with_old = verify(segments(tmp_path), read_publics(public), kept)[0]
+    assert with_old.ok and with_old.tail == 0 and "introduced" in with_old.notes[0]
+    with_new = verify(segments(tmp_path), dict(list(Signer([old, new]).publics.items())[1:]), kept)[0]
+    assert with_new.ok, "one good signature vouches for everything before it"
+    with_none = verify(segments(tmp_path), {}, kept)[0]
+    assert "unknown key" in with_none.findings[0].text
+
+
+async def test_a_key_from_nowhere_is_not_believed(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, (SEED,)) as audit:
+        await one_call(audit, "c1")
+    async with open_audit(tmp_path, (b"n" * 32,)) as audit:
+        await one_call(audit, "c2")
+    for known in ([SEED], [SEED, b"n" * 32]):
+        report = verify(segments(tmp_path), Signer(known).publics)[0]
+        assert "without a signature" in report.findings[0].text
+
+
+async def test_the_unsigned_tail_is_told(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, checkpoints=Checkpointing(every=3_600)) as audit:
+        for number in range(5):
+            await audit.intent(make_call(f"c{number}"))
+        report = verify(segments(tmp_path), Signer([SEED]).publics)[0]
+    assert report.ok and report.tail == 6 and report.signed == 0
+
+
+def test_public_keys_are_read_as_they_are_written() -> None:
+    signer = Signer([SEED, b"x" * 32])
+    text = write_publics(signer.publics).decode()
+    assert read_publics(text) == signer.publics
+    assert read_publics(text.split()[1]) == dict(list(signer.publics.items())[:1])
+    assert all(key_id(public) == id for id, public in signer.publics.items())
+    for bad in ("", "x", "abc def", f"0000 {text.split()[1]}"):
+        with pytest.raises(ValueError, match="public key"):
+            read_publics(bad)
+
+
+def test_a_checkpoint_is_what_was_signed() -> None:
+    signed = Signer([SEED]).sign("sluice", 3, 17, "0" * 64, "2026-10-01T00:00:00.000000000Z")
+    assert read(signed.dump()) == signed and is_signed(signed, Signer([SEED]).publics)
+    for name in ("writer", "epoch", "seq", "hash", "time"):
+        value = getattr(signed, name)
+        changed = read(json.dumps({**signed.to_json(), name: value + ("1" if isinstance(value, str) else 1)}).encode())
+        assert changed is not None and not is_signed(changed, Signer([SEED]).publics)
+    for junk in (b"", b"[]", b"{}", b'{"writer":"a","epoch":true}', b"[" * 4_000, b"x" * 9_000):
+        assert read(junk) is None
