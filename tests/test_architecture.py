@@ -30,7 +30,7 @@ HOMES = {
     "cryptography": {"store", "audit"},
     "casbin": {"policy"},
     "jsonschema_rs": {"policy"},
-    "httpx": {"downstream", "cli", "demo"},
+    "httpx": {"downstream", "audit", "cli", "demo"},
     "httpx_sse": {"downstream"},
     "httptools": {"downstream", "listen"},
     "uvicorn": {"listen"},
