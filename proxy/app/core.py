@@ -29,6 +29,7 @@ from proxy.guards.seal import seal
 from proxy.guards.throttle import throttle
 from proxy.hub import Hub
 from proxy.lists import Lists, Resolver
+from proxy.lists.pinboard import Pinboard
 from proxy.message import Json
 from proxy.metrics import Metrics
 from proxy.policy.allowlist import ToolRules, allowlist
@@ -49,6 +50,7 @@ class Core:
     handler: Handler
     servers: Mapping[str, DownstreamServer]
     lists: Lists
+    pins: Pinboard
     router: Router
     metrics: Metrics
 
@@ -93,7 +95,9 @@ async def core(config: Config) -> AsyncIterator[Core]:
             for key, server in config.servers.items()
             if server.enabled
         }
-        lists = Lists(slices.lists(config, servers), servers, hub, store)
+        pins = Pinboard(slices.pins(config), store)
+        await pins.load()
+        lists = Lists(slices.lists(config, servers), servers, hub, store, pins)
         announce.publish = lists.publish
         stack.callback(lists.close)
         metrics = Metrics(
@@ -106,8 +110,9 @@ async def core(config: Config) -> AsyncIterator[Core]:
         for key, server in servers.items():
             group.start_soon(telemetry.supervise, f"server {key}", server.run)
             stack.push_async_callback(server.aclose)
+        group.start_soon(telemetry.supervise, "pins", pins.watch)
         stack.callback(hub.close)
-        yield Core(handler, servers, lists, router, metrics)
+        yield Core(handler, servers, lists, pins, router, metrics)
 
 
 class _Later:

@@ -10,6 +10,7 @@ from proxy.listen import settings as wire
 from proxy.listen.identity import IdentitySettings, Key
 from proxy.lists import ListSettings
 from proxy.message import Json
+from proxy.policy.pins import Mode
 
 
 def server(key: str, server: AnyServer, config: Config) -> ServerSettings:
@@ -35,6 +36,10 @@ def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettin
         names_max=config.names.max,
         page=config.limits.page,
     )
+
+
+def pins(config: Config) -> dict[str, Mode]:
+    return {key: server.pinning for key, server in config.servers.items() if server.enabled}
 
 
 def generation(config: Config) -> Json:

@@ -42,6 +42,8 @@ servers:
   #   timeout: 60s                            # without an answer or progress
   #   max_time: 1h                            # whatever the progress
   #   concurrency: 8                          # open calls at once
+  #   pin: review                             # off | warn | review | block: definitions that changed wait for
+  #                                           # `sluice pins accept`
   #   unlisted: refuse                        # forward (with prefix "" only): relay names it did not list
 
 """

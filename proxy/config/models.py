@@ -47,6 +47,8 @@ from proxy.config.units import (
     Timeout,
 )
 
+PinMode = Literal["off", "warn", "review", "block"]
+
 
 def written(text: str | dict[str, Any]) -> Any:
     """A default as the file would say it."""
@@ -101,7 +103,7 @@ class Tools(Section):
 class Server(Section):
     """What started servers and remote servers have in common."""
 
-    later = frozenset({"pin", "results"})
+    later = frozenset({"results"})
 
     enabled: Flag = True
     """false keeps the section and leaves the server out."""
@@ -124,10 +126,20 @@ class Server(Section):
     """How long a call may take, progress or not."""
     concurrency: Count = 8
     """How many calls may be open at the server at once."""
+    pin: PinMode = "review"
+    """What becomes of definitions that changed since they were accepted: off looks away; warn serves and reports them;
+    review takes the first list as it is and withholds later changes until `sluice pins accept`; block withholds
+    all that no person accepted. off where `unlisted: forward` unless set."""
     unlisted: Literal["refuse", "forward"] = "refuse"
     """forward (transparent mode only) also relays names that the server did not list."""
     tools: Tools = Tools()
     """Which of the server's tools exist for clients."""
+
+    @property
+    def pinning(self) -> PinMode:
+        """`pin` as it works: a name that was never listed has no definition that could be compared."""
+        is_unsaid = self.unlisted == "forward" and "pin" not in self.model_fields_set
+        return "off" if is_unsaid else self.pin
 
 
 class StdioServer(Server):

@@ -67,6 +67,18 @@ def _forwarding_means_transparent(config: Config) -> Iterator[Problem]:
             yield Problem(("servers", key, "unlisted"), "transparent", message, 'set prefix: "", or remove this key')
 
 
+def _pins_need_a_list(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if server.unlisted == "forward" and server.pinning in ("review", "block"):
+            message = f"{server.pin} cannot withhold a name that is relayed whether it is listed or not"
+            hint = "remove unlisted: forward, or set pin: warn or off"
+            yield Problem(("servers", key, "pin"), "pin-and-forward", message, hint)
+        elif server.unlisted == "forward" and "pin" not in server.model_fields_set:
+            message = "definitions of this server are not pinned, because names that it did not list are relayed"
+            hint = "set pin: off to say so, or pin: warn to have changes reported"
+            yield Problem(("servers", key, "unlisted"), "not-pinned", message, hint, severity="warning")
+
+
 def _timeouts_are_in_order(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
         if server.max_time < server.timeout:
@@ -110,6 +122,6 @@ def _something_is_behind(config: Config) -> Iterator[Problem]:
 
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home, _prefixes_differ,
-    _transparent_means_alone, _forwarding_means_transparent, _timeouts_are_in_order, _authorities_exist,
-    _hashes_differ, _keys_are_in_time, _somebody_gets_in, _something_is_behind,
+    _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list, _timeouts_are_in_order,
+    _authorities_exist, _hashes_differ, _keys_are_in_time, _somebody_gets_in, _something_is_behind,
 )  # fmt: skip

@@ -154,6 +154,16 @@ def test_one_enabled_server_may_be_transparent(tmp_path: Path) -> None:
     assert made.servers["a"].prefix == ""
 
 
+def test_names_that_are_not_listed_are_not_pinned_unless_that_is_asked_for(tmp_path: Path) -> None:
+    servers = "servers: {a: {command: x, prefix: '', unlisted: forward%s}}\npolicy: {use: open}"
+    for said, mode, codes in (("", "off", ["not-pinned"]), (", pin: off", "off", []), (", pin: warn", "warn", [])):
+        checked = config.check_text(servers % said, "f", tmp_path, {})
+        assert checked.config is not None and checked.config.servers["a"].pinning == mode
+        assert [finding.code for finding in checked.findings if "pin" in finding.code] == codes
+    listed = config.make({"policy": {"use": "open"}, "servers": {"a": {"command": "x"}}}, tmp_path)
+    assert listed.servers["a"].pinning == "review"
+
+
 def test_a_file_is_loaded_with_paths_relative_to_it(tmp_path: Path) -> None:
     file = tmp_path / "sluice.yaml"
     file.write_bytes("\ufeffpolicy: {use: open}\nstate: {dir: s}\n".encode())

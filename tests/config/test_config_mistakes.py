@@ -26,7 +26,12 @@ MISTAKES = {
     "neither command nor url": ("servers:\n  §a: {}", ['missing-key "command" (to start it) or a "url"']),
     "later section": ("§audit: {}", ['not-in-this-version "audit" is not supported']),
     "later key of a listener": ("listen: {§public_url: 'https://x/'}", ['not-in-this-version "public_url"']),
-    "later key of a server": ("servers: {a: {command: x, §pin: review}}", ['not-in-this-version "pin"']),
+    "later key of a server": ("servers: {a: {command: x, §results: warn}}", ['not-in-this-version "results"']),
+    "unknown way to pin": ("servers: {a: {command: x, pin: §maybe}}", ["wrong-value off, warn, review or block"]),
+    "pins of what is not listed": (
+        "servers: {a: {command: x, prefix: '', unlisted: forward, pin: §review}}",
+        ["pin-and-forward review cannot withhold"],
+    ),
     "later key of tools": ("servers: {a: {command: x, tools: {§classes: {}}}}", ['not-in-this-version "classes"']),
     "later transport": (
         "servers: {a: {url: 'https://x/sse', transport: §sse}}",

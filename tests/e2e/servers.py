@@ -26,8 +26,12 @@ def eight_servers(folder: Path) -> Iterator[Json]:
     repository, files = make_repository(folder / "repository"), make_files(folder / "files")
     with ExitStack() as stack:
         yield {
-            "web": {"url": stack.enter_context(fixture_over_http(folder, "--name", "web", "--page", "7"))},
-            "pipe": stdio([*FIXTURE, "--name", "pipe", "--page", "11"], sharing="shared"),
+            # these two add tools at run time, which are to be seen
+            "web": {
+                "url": stack.enter_context(fixture_over_http(folder, "--name", "web", "--page", "7")),
+                "pin": "warn",
+            },
+            "pipe": stdio([*FIXTURE, "--name", "pipe", "--page", "11"], sharing="shared", pin="warn"),
             "time": stdio([str(MCP2 / "mcp-server-time"), "--local-timezone", "UTC"]),
             "git": stdio([str(MCP2 / "mcp-server-git"), "--repository", str(repository)], sharing="shared"),
             "everything": stdio([str(NODE), str(SERVER_EVERYTHING), "stdio"], sharing="shared"),

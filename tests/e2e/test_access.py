@@ -33,7 +33,7 @@ class Guarded:
 def guarded(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     with fixture_over_http(folder) as url:
-        servers = {"web": {"url": url, "tools": {"deny": DENIED}}}
+        servers = {"web": {"url": url, "tools": {"deny": DENIED}, "pin": "warn"}}
         with sluice({"servers": servers, "clients": KEYS}, folder) as process:
             yield Guarded(process, folder)
 

@@ -95,7 +95,7 @@ def over_stdio(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         def one(driver: str) -> Json:
             home = folder / driver
             home.mkdir()
-            command = stdio_command({"servers": {"web": {"url": url}}}, home)
+            command = stdio_command({"servers": {"web": {"url": url, "pin": "warn"}}}, home)
             return drive_all(job_for({"command": command}, "web__", "web+"), [driver])[driver]
 
         return dict(zip(DRIVERS, pool.map(one, DRIVERS), strict=True))
@@ -112,7 +112,7 @@ def across(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     """The same server twice, spoken to in one era only: half of the clients are of the other one."""
     folder = tmp_path_factory.mktemp("across")
     with fixture_over_http(folder) as url:
-        servers = {era: {"url": url, "era": era} for era in ("legacy", "modern")}
+        servers = {era: {"url": url, "era": era, "pin": "warn"} for era in ("legacy", "modern")}
         with sluice({"servers": servers}, folder) as process:
 
             def drive_in(era: str) -> dict[str, Json]:
