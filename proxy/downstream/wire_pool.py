@@ -8,7 +8,8 @@ server can be expected to keep it open.
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import anyio
 import httpx
@@ -65,11 +66,18 @@ class Pool:
 
     async def _connect(self, origin: Origin, host: str, port: int, tls: bool) -> Wire:
         loop = asyncio.get_running_loop()
-        sock = await open_socket(host, port)
-        wire = Wire(origin, self._give, self._lose)
         name, context = (host, self._context()) if tls else (None, None)
-        await loop.create_connection(lambda: wire, sock=sock, ssl=context, server_hostname=name)
-        self._open.add(wire)
+
+        async def attempt(address: str) -> Wire:
+            def wire() -> Wire:
+                return Wire(origin, self._give, self._lose)
+
+            return (await loop.create_connection(wire, address, port, ssl=context, server_hostname=name))[1]
+
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        wire = await race([partial(attempt, str(info[4][0])) for info in _interleave(found)])
+        if wire.is_open:  # else its end was told before it was known here
+            self._open.add(wire)
         return wire
 
     def _context(self) -> ssl.SSLContext:
@@ -125,38 +133,38 @@ class Pool:
 # ---------------------------------------------------------------- finding a way to a host
 
 
-async def open_socket(host: str, port: int) -> socket.socket:
-    """A connected TCP socket: addresses are tried in turn, each given a short start (RFC 8305), because
+async def race(attempts: Sequence[Callable[[], Awaitable[Wire]]]) -> Wire:
+    """The first connection that comes about: attempts start in turn, each with a short lead (RFC 8305), because
     `localhost` may be ::1 or 127.0.0.1 and only one of them may answer. Raises the first `OSError`."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    won: list[socket.socket] = []
+    if len(attempts) == 1:
+        return await attempts[0]()
+    won: list[Wire] = []
     errors: list[OSError] = []
 
-    async def attempt(family: int, address: tuple[object, ...], failed: anyio.Event) -> None:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+    async def run(attempt: Callable[[], Awaitable[Wire]], failed: anyio.Event) -> None:
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(sock, address)
+            won.append(await attempt())
         except OSError as error:
             errors.append(error)
             failed.set()
         else:
-            won.append(sock)
             group.cancel_scope.cancel()
-        finally:
-            if sock not in won[:1]:
-                sock.close()
 
-    async with anyio.create_task_group() as group:
-        for family, _, _, _, address in _interleave(found):
-            failed = anyio.Event()
-            group.start_soon(attempt, family, address, failed)
-            with anyio.move_on_after(STAGGER):
-                await failed.wait()
+    try:
+        async with anyio.create_task_group() as group:
+            for attempt in attempts:
+                failed = anyio.Event()
+                group.start_soon(run, attempt, failed)
+                with anyio.move_on_after(STAGGER):
+                    await failed.wait()
+    except BaseException:
+        for wire in won:
+            wire.abort()
+        raise
+    for wire in won[1:]:
+        wire.abort()
     if not won:
-        raise errors[0] if errors else OSError(f"no address for {host}")
+        raise errors[0] if errors else OSError("the name has no address")
     return won[0]
 
 

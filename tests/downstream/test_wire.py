@@ -1,6 +1,7 @@
 """The fast HTTP transport against real sockets: scripted servers that behave, misbehave and go away."""
 
 import asyncio
+import gc
 import ipaddress
 import socket
 import ssl
@@ -574,6 +575,22 @@ async def test_cancelling_hangs_up() -> None:
             group.cancel_scope.cancel()
         await gone.wait()
         assert "0 idle" in repr(transport)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+async def test_cancelling_at_any_moment_leaves_no_connection_behind(name: str) -> None:
+    async with serving(echo, name=name) as scene, wiring() as transport:
+        for steps in range(25):
+            task = asyncio.create_task(send(transport, scene.post()))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            for idle in list(transport._pool._idle.values()):
+                for wire in list(idle):
+                    wire.abort()
+            await emptied(transport)
+        gc.collect()  # a lost socket is a warning, and so an error
 
 
 async def test_cancelling_just_after_the_answer_leaves_the_next_exchange_alone() -> None:
