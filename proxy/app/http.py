@@ -34,7 +34,8 @@ class Running:
     endpoint: str
     admin: str
     core: Core
-    drain: Callable[[], None]
+    stop: Callable[[], None]
+    """Ends it at once. Leaving the context lets open calls end first, within the drain time."""
 
     def servers(self) -> list[Json]:
         return self.core.describe()
@@ -60,17 +61,14 @@ async def running(config: Config) -> AsyncIterator[Running]:
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "sessions", listener.run)
-        for one in (port, backstage):
-            await group.start(one.run)
-
-        def drain() -> None:
-            listener.close()
-            port.stop()
-
-        stack.callback(drain)
-        yield Running(
-            _url(config.listen.mcp, port.port) + "/mcp", _url(config.listen.admin, backstage.port), inner, drain
-        )
+        await group.start(backstage.run)
+        # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
+        calls = await stack.enter_async_context(anyio.create_task_group())
+        await calls.start(port.run)
+        stack.callback(port.stop)
+        stack.callback(listener.close)
+        urls = _url(config.listen.mcp, port.port) + "/mcp", _url(config.listen.admin, backstage.port)
+        yield Running(*urls, inner, partial(port.stop, now=True))
 
 
 def _url(address: Address, port: int) -> str:
@@ -116,17 +114,26 @@ def _client(config: Config, principal: str) -> Client | None:
 
 
 async def serve(config: Config, *, announce: Announce) -> None:
-    """Until SIGTERM or SIGINT; the second one ends it at once."""
+    """Until SIGTERM or SIGINT; open calls may end then, and a second signal ends it at once. Raises
+    `KeyboardInterrupt` at the end if it was SIGINT."""
     telemetry.configure(config.log.level, config.log.format)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with running(config) as sluice, anyio.create_task_group() as group:
-            for line in _greeting(config, sluice):
-                announce(line)
-            group.start_soon(_announce_servers, sluice, announce)
-            await anext(aiter(signals))
+        async with anyio.create_task_group() as group:
+            async with running(config) as sluice:
+                for line in _greeting(config, sluice):
+                    announce(line)
+                group.start_soon(_announce_servers, sluice, announce)
+                received = await anext(signals)
+                announce(f"stopping: open calls have {config.drain:g}s to end; a second signal ends them now")
+                group.start_soon(_stop_at_next, signals, sluice)
             group.cancel_scope.cancel()
-            announce("stopping: open calls may end")
-            sluice.drain()
+    if received == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+async def _stop_at_next(signals: AsyncIterator[signal.Signals], sluice: Running) -> None:
+    await anext(signals)
+    sluice.stop()
 
 
 def _greeting(config: Config, sluice: Running) -> list[str]:
