@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol
 
-from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
+from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response
 
 MODERN = "2026-07-28"
 
@@ -171,6 +171,10 @@ Guard = Callable[[Call, Handler], Awaitable[Outcome]]
 Publish = Callable[[str, str | None, Notification], None]
 """(server key, scope, notification) of a notification that belongs to no call. A scope of None means every
 scope of that server. Never blocks."""
+
+Ask = Callable[[str, str, Json], Awaitable[Response | None]]
+"""(session id, method, params): asks the client of one legacy session something that belongs to no call. None when
+it cannot be asked or does not answer in time; else its response, whose id says nothing."""
 
 
 class Server(Protocol):

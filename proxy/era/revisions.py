@@ -24,7 +24,8 @@ class Revision:
     completions: bool = True  # capability `completions`
     structured: bool = True  # structuredContent, outputSchema, resource_link, title, _meta on definitions
     elicitation: bool = True
-    url_elicitation: bool = False
+    url_elicitation: bool = False  # modes; titled and multiple choices; -32042
+    sampling_tools: bool = False  # sampling may use tools, and a message may have several blocks
     icons: bool = False
     any_output_schema: bool = False  # outputSchema may have a root that is no object
 
@@ -36,9 +37,10 @@ REVISIONS: Final[dict[str, Revision]] = {
                  completions=False, structured=False, elicitation=False),
         Revision("2025-03-26", "legacy", batches=True, structured=False, elicitation=False),
         Revision("2025-06-18", "legacy", version_header=True),
-        Revision("2025-11-25", "legacy", version_header=True, priming=True, url_elicitation=True, icons=True),
-        Revision(MODERN, "modern", version_header=True, streamable=False, url_elicitation=True, icons=True,
-                 any_output_schema=True),
+        Revision("2025-11-25", "legacy", version_header=True, priming=True, url_elicitation=True, sampling_tools=True,
+                 icons=True),
+        Revision(MODERN, "modern", version_header=True, streamable=False, url_elicitation=True, sampling_tools=True,
+                 icons=True, any_output_schema=True),
     )
 }  # fmt: skip
 
