@@ -10,9 +10,10 @@ from scripted_server import CLIENT, OTHER, Front, Scripted
 
 from proxy.call import Call, Client, Target
 from proxy.lists import pinboard
-from proxy.lists.pinboard import Pinboard, PinEvent, Wanted
+from proxy.lists.pinboard import Pinboard, PinEvent
 from proxy.message import Json, Notification
 from proxy.policy import pins
+from proxy.policy.pins import Wanted
 from proxy.store.memory import MemoryStore
 
 LEGACY = Client("key:old", revision="2025-11-25")

@@ -13,7 +13,8 @@ from urllib.parse import parse_qs
 
 import anyio
 
-from proxy.admin.access import Host, Scope, bearer, host_of, is_known_host, is_known_origin, is_loopback_peer
+from proxy.admin.access import Host, Scope, bearer, header, host_of, is_known_host, is_known_origin, is_loopback_peer
+from proxy.admin.pins import Pins, accept, show
 from proxy.message import Json
 from proxy.store.keys import is_same
 
@@ -25,8 +26,11 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _API: Final = "/api/v1/"
+_WRITABLE: Final = frozenset({_API + "pins"})
+_OPERATOR: Final = "local"  # whom the operator's token stands for
 _JSON: Final = "application/json"
 MAX_QUERY: Final = 4_096
+MAX_BODY: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Sources:
     describe_servers: Callable[[], list[Json]]
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
     is_key: Callable[[str], bool]  # whether a credential is a client's key
+    pins: Pins | None = None  # None: nothing is pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,21 @@ def application(settings: Settings, sources: Sources) -> Application:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await _send(send, await admin.answer(scope), with_body=scope["method"] != "HEAD")
+            await _send(send, await admin.answer(scope, receive), with_body=scope["method"] != "HEAD")
 
     return app
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The request's body; None for one that is too large."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
 
 
 async def _send(send: Send, answer: Answer, with_body: bool) -> None:
@@ -94,7 +111,7 @@ class _Admin:
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
 
-    async def answer(self, scope: Scope) -> Answer:
+    async def answer(self, scope: Scope, receive: Receive) -> Answer:
         """Host, then Origin, then path and method, then the credential: the order of the contract."""
         path = scope["path"]
         host = host_of(scope)
@@ -107,11 +124,12 @@ class _Admin:
             return _error(403, "this Origin may not ask")
         if path not in _PROBES and not path.startswith(_API):
             return _error(404, "no such path")
-        if scope["method"] not in ("GET", "HEAD"):
+        is_post = scope["method"] == "POST" and path in _WRITABLE
+        if scope["method"] not in ("GET", "HEAD") and not is_post:
             return _error(405, "only GET is served here", (b"allow", b"GET, HEAD"))
         if path in _PROBES:
             return await self._probe(scope, path, host)
-        return self._refusal(scope) or await self._api(scope, path)
+        return self._refusal(scope) or (await self._post(scope, receive) if is_post else await self._api(scope, path))
 
     # ------------------------------------------------------------ probes
 
@@ -159,15 +177,30 @@ class _Admin:
     async def _api(self, scope: Scope, path: str) -> Answer:
         if path == _API + "servers":
             return _json(200, {"servers": self._sources.describe_servers()})
+        query = scope.get("query_string", b"")
+        if len(query) > MAX_QUERY:
+            return _error(400, "the query is too long")
+        values = parse_qs(query.decode("latin-1"))
         if path == _API + "tools":
-            return await self._tools(scope)
+            return await self._tools(values)
+        if path == _API + "pins" and self._sources.pins is not None:
+            return _json(*show(self._sources.pins, values))
         return _error(404, "no such path")
 
-    async def _tools(self, scope: Scope) -> Answer:
-        query = scope.get("query_string", b"")
-        values = parse_qs(query.decode("latin-1")) if len(query) <= MAX_QUERY else {}
+    async def _post(self, scope: Scope, receive: Receive) -> Answer:
+        """A page can send a form to any site, but no JSON without being asked for its Origin first."""
+        if [kind.partition(";")[0].strip().lower() for kind in header(scope, "content-type")] != [_JSON]:
+            return _error(415, "the body must be application/json")
+        body = await _body(receive)
+        if body is None:
+            return _error(413, f"the body is larger than {MAX_BODY} bytes")
+        if self._sources.pins is None:
+            return _error(404, "no such path")
+        return _json(*await accept(self._sources.pins, body, _OPERATOR))
+
+    async def _tools(self, values: dict[str, list[str]]) -> Answer:
         clients = values.get("as", ["local"])
-        if set(values) - {"as"} or len(clients) != 1 or len(query) > MAX_QUERY:
+        if set(values) - {"as"} or len(clients) != 1:
             return _error(400, "the query is ?as=ID, once, or nothing")
         tools = await self._sources.list_tools(clients[0])
         return _error(404, "no such client") if tools is None else _json(200, {"as": clients[0], "tools": tools})

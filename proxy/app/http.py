@@ -88,6 +88,7 @@ def _admin_port(config: Config, inner: Core, identity: Identity, token: str) -> 
             metrics=inner.metrics.render if config.telemetry.metrics else None,
             describe_servers=inner.describe,
             list_tools=list_tools,
+            pins=inner.pins,
             is_key=lambda key: identity.identify(b"Bearer " + key.encode(), True, None) is not None,
         ),
     )

@@ -20,7 +20,7 @@ from proxy.call import Era, Target
 from proxy.catalog.snapshot import Snapshot, without
 from proxy.message import Json, Malformed, decode_fast, dump
 from proxy.policy import pins
-from proxy.policy.pins import Book, Change, Found, Key, Mode, PinKind
+from proxy.policy.pins import Book, Change, Found, Key, Mode, PinKind, Wanted
 from proxy.policy.visible import hidden
 from proxy.store import Store
 
@@ -48,15 +48,6 @@ class PinEvent:
     before: str | None
     after: str
     by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A definition that a person has seen and accepts, in every era in which it is what the server gave last."""
-
-    kind: PinKind
-    name: str
-    fingerprint: str
 
 
 OnChange = Callable[[PinEvent], None]

@@ -93,6 +93,15 @@ class Change:
     again: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A definition that a person has seen and accepts, in every era in which it is what the server gave last."""
+
+    kind: PinKind
+    name: str
+    fingerprint: str
+
+
 # ---------------------------------------------------------------- a list arrives
 
 
@@ -228,6 +237,18 @@ def breaches(locked: Json, rows: Iterable[Json]) -> list[str]:
             where = f"{row['server']} ({row['era']}): {row['kind']} {row['name']}"
             found.append(f"{where}: sha256:{row['current']} {how}")
     return found
+
+
+def unseen(locked: Json, rows: Iterable[Json]) -> int:
+    """How many definitions of the lock file no server has given."""
+    known = lock(rows)["servers"]
+    return sum(
+        name not in known.get(server, {}).get(era, {}).get(kind, {})
+        for server, eras in locked.get("servers", {}).items()
+        for era, kinds in eras.items()
+        for kind, names in kinds.items()
+        for name in names
+    )
 
 
 # ---------------------------------------------------------------- book <-> store
