@@ -149,10 +149,12 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class InputRequired:
     """The server asks the client: key -> {method, params}, and the server's opaque state
-    (2026-07-28 basic/patterns/mrtr). None is "no state", the empty string is a state."""
+    (2026-07-28 basic/patterns/mrtr). None is "no state", the empty string is a state. `is_held`: the call is still
+    open at its server, so that its own time bounds the rounds, not their number."""
 
     requests: Json
     state: str | None = None
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Nothing emitted within these calls carries a URI (progress and log messages do n
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from proxy.call import Call, Failure, Guard, Handler, InputRequired, Outcome, Result, Target, not_found
@@ -87,7 +88,7 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
         value = places.result(call.method, outcome.value, change)
         return outcome if value is outcome.value else Result(value)
     if isinstance(outcome, InputRequired):
-        return InputRequired(_signed(places.asks(outcome.requests, change), target.server), outcome.state)
+        return replace(outcome, requests=_signed(places.asks(outcome.requests, change), target.server))
     data = places.error_data(outcome.data, change)
     return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data)
 

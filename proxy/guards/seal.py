@@ -41,7 +41,7 @@ def seal(seal: Seal, unseal: Unseal, ttl: float = 600.0, clock: Callable[[], flo
         outcome = await inner(call)
         if not isinstance(outcome, InputRequired):
             return outcome
-        if round >= MAX_ROUNDS:
+        if round >= MAX_ROUNDS and not outcome.is_held:
             return Failure(INVALID_PARAMS, f"the server asked for input more than {MAX_ROUNDS} times")
         return replace(outcome, state=_close(call, target, outcome.state, round + 1, clock() + ttl, seal))
 
