@@ -20,6 +20,7 @@ class Follower:
         self._directory = directory
         self._stream: BinaryIO | None = None
         self._first = 0
+        self._end: int | None = None  # where the segment's part of the chain ends, if a failure made it end there
 
     def __repr__(self) -> str:
         return f"Follower({self.writer} after {self.seq})"
@@ -52,21 +53,29 @@ class Follower:
                 stream.seek(start)  # not whole yet
                 return None
             place = chain.read(line[:-1])
-            if place is not None and place.writer == self.writer and place.seq > self.seq:
+            if place is None or place.writer != self.writer or (self._end is not None and place.seq > self._end):
+                continue
+            if place.seq > self.seq:
                 self.seq = place.seq
                 return place, line[:-1]
 
     def _open(self) -> bool:
         """Goes on to the segment that holds what follows; False where there is no other one."""
-        file = self._choose()
-        if file is None or (self._stream is not None and file.seq == self._first):
+        files = [f for f in list_files(self._directory) if f.first is not None and f.first.writer == self.writer]
+        file = self._choose(files)
+        if file is None:
             return False
         self.close()
-        self._stream, self._first = file.path.open("rb"), file.seq
+        try:
+            self._stream, self._first = file.path.open("rb"), file.seq
+        except FileNotFoundError:  # rotated just now
+            return False
+        following = next((later for later in files if later.seq > file.seq), None)
+        after = following.after if following is not None and "loss" in following.opening else None
+        self._end = after.seq if after is not None else None
         return True
 
-    def _choose(self) -> File | None:
-        files = [f for f in list_files(self._directory) if f.first is not None and f.first.writer == self.writer]
+    def _choose(self, files: list[File]) -> File | None:
         begun = [file for file in files if file.seq <= self.seq + 1]
         later = [file for file in files if file.seq > self.seq + 1]
         if self._stream is None:

@@ -362,6 +362,9 @@ class Writer:
 
     def _end(self) -> None:
         if self._segment is None:
+            self._retry_at = 0.0
+            self._turn()
+        if self._segment is None:
             self.counts.lost += len(self._carried)
             log.error("audit records are lost at the end", extra={"records": len(self._carried) + self._dropped})
             return

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from proxy.audit.checkpoint import read_publics
 from proxy.audit.log import Audit
 from proxy.audit.settings import AuditSettings
 from proxy.audit.verify import Report, read_kept, verify
-from proxy.audit.checkpoint import read_publics
 from proxy.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
 
 SEED, DIGEST_KEY = b"s" * 32, b"d" * 32

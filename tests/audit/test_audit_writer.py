@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -19,10 +19,15 @@ from proxy.store.private import Exposed
 FAST = Checkpointing(every=0.05)
 
 
-async def until_writable(audit: Audit) -> None:
+async def until(condition: Callable[[], bool]) -> None:
+    """What another thread brings about can only be looked for."""
     with anyio.fail_after(10):
-        while audit.problem is not None:
+        while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.01)
+
+
+async def until_writable(audit: Audit) -> None:
+    await until(lambda: audit.problem is None)
 
 
 async def test_an_intent_is_on_disk_when_its_call_may_pass(tmp_path: Path) -> None:
@@ -100,9 +105,7 @@ async def test_segments_rotate_by_size_and_by_age(tmp_path: Path) -> None:
     assert by_size > 3
     async with open_audit(tmp_path, rotate=Rotation(age=0.05)) as audit:
         await one_call(audit, "late")
-        with anyio.fail_after(5):
-            while len(segments(tmp_path)) == by_size:
-                await anyio.sleep(0.01)
+        await until(lambda: len(segments(tmp_path)) > by_size)
     assert check_one(tmp_path).ok
     for path in segments(tmp_path)[:-1]:
         assert json.loads(path.read_bytes().splitlines()[-1])["type"] == "checkpoint"
@@ -112,9 +115,7 @@ async def test_checkpoints_come_with_time_and_are_published(tmp_path: Path) -> N
     place = tmp_path / "elsewhere"
     async with open_audit(tmp_path, checkpoints=Checkpointing(every=0.05, to=(str(place),))) as audit:
         await one_call(audit, "c1")
-        with anyio.fail_after(5):
-            while audit.head() is None:
-                await anyio.sleep(0.01)
+        await until(lambda: audit.head() is not None)
     found = [record["checkpoint"] for record in records(tmp_path, "checkpoint")]
     assert json.loads((tmp_path / "state" / "sluice.checkpoint").read_bytes()) == found[-1]
     assert json.loads(place.read_bytes().splitlines()[-1]) == found[-1]
@@ -212,7 +213,7 @@ async def test_a_full_disk_refuses_calls_and_service_returns_with_space(small_di
 async def test_a_directory_made_read_only_refuses_calls_until_it_is_not(small_disk: Path) -> None:
     async with open_audit(small_disk, rotate=Rotation(size=2_000)) as audit:
         assert await one_call(audit, "before")
-        subprocess.run(["mount", "-o", "remount,ro", small_disk], capture_output=True, check=False)
+        await anyio.run_process(["mount", "-o", "remount,ro", str(small_disk)], check=False)
         if os.access(small_disk, os.W_OK):
             # Open files keep a file system writable: without write access the next segment cannot be made.
             shutil.move(small_disk / "audit", small_disk / "gone")
@@ -221,7 +222,7 @@ async def test_a_directory_made_read_only_refuses_calls_until_it_is_not(small_di
         if (small_disk / "gone").exists():
             shutil.move(small_disk / "gone", small_disk / "audit")
         else:
-            subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+            await anyio.run_process(["mount", "-o", "remount,rw", str(small_disk)])
         await until_writable(audit)
         assert await one_call(audit, "after")
     assert check_one(small_disk).ok

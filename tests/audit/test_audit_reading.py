@@ -1,0 +1,373 @@
+"""Reading: following over rotations, searching, exporting, who approved what, sinks and retention."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema
+import pytest
+from audit_kit import CLIENT, SEED, TARGET, check_one, make_call, one_call, open_audit, records, segments
+
+from proxy.audit import export
+from proxy.audit.checkpoint import Signer
+from proxy.audit.follow import Follower
+from proxy.audit.read import Filter, Tail, approvals, search
+from proxy.audit.settings import Checkpointing, Rotation, SinkSettings
+from proxy.audit.sinks import open_channel
+from proxy.audit.verify import verify
+from proxy.call import Failure, refuse
+
+SMALL = Rotation(size=6_000)
+OCSF = json.loads((Path(__file__).parent / "ocsf_api_activity.schema.json").read_text())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """What another thread brings about can only be looked for."""
+    with anyio.fail_after(15):
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+async def fill(directory: Path) -> None:
+    async with open_audit(directory, rotate=SMALL) as audit:
+        for number in range(10):
+            await one_call(audit, f"c{number}")
+        other = replace(CLIENT, principal="key:other")
+        await one_call(audit, "o1", Failure(-32603, "x"), client=other)
+        await one_call(
+            audit, "o2", refuse("tools/call", "timeout", "x"), target=replace(TARGET, own="delete", server="db")
+        )
+        audit.note(
+            "approval", {"approval": {"id": "a1", "state": "pending", "principal": "key:ci-bot", "profile": "two"}}
+        )
+        for who in ("key:lead", "key:boss"):
+            audit.note("approval", {"approval": {"id": "a1", "state": "approved", "approver": who, "comment": "fine"}})
+        call = make_call("approved")
+        await audit.intent(call, {"id": "a1", "approver": "key:boss"})
+        audit.outcome(call, Failure(-32603, "x"), 0.1)
+
+
+async def test_search_finds_by_everything(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    assert len(segments(tmp_path)) > 2
+
+    def calls(**wanted: str) -> list[str]:
+        return [record["call"] for record in search(tmp_path / "audit", Filter(type="outcome", **wanted))]
+
+    assert calls(principal="key:other") == ["o1"]
+    assert calls(outcome="timeout") == ["o2"]
+    assert calls(tool="db/*") == calls(tool="delete") == ["o2"]
+    assert len(calls(tool=TARGET.public)) == 13
+    assert calls(call="c3") == ["c3"]
+    middle = next(search(tmp_path / "audit", Filter(call="c5")))["time"]
+    assert calls(since=middle)[0] == "c5" and calls(until=middle)[-1] == "c4"
+    everything = list(search(tmp_path / "audit", Filter()))
+    assert [record["seq"] for record in everything] == list(range(1, len(everything) + 1))
+
+
+async def test_who_approved_what_is_told_in_one_row(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    (row,) = approvals(search(tmp_path / "audit", Filter()))
+    assert (row["id"], row["profile"], row["principal"], row["tool"]) == ("a1", "two", "key:ci-bot", "create_issue")
+    assert [decision["approver"] for decision in row["decisions"]] == ["key:lead", "key:boss"]
+    assert row["outcome"] == "protocol_error"
+
+
+async def test_a_tail_follows_over_rotations_and_restarts(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "audit", Filter(type="outcome"))
+    seen: list[str] = []
+    for round in range(3):
+        async with open_audit(tmp_path, rotate=SMALL) as audit:
+            if round == 0:
+                tail.skip()
+            for number in range(12):
+                await one_call(audit, f"{round}-{number}")
+                seen += [record["call"] for record in tail.read()]
+    seen += [record["call"] for record in tail.read()]
+    tail.close()
+    assert seen == [f"{round}-{number}" for round in range(3) for number in range(12)]
+
+
+async def test_what_a_failure_left_behind_is_not_read(tmp_path: Path) -> None:
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "c1")
+        path = tmp_path / "audit" / "sluice.jsonl"
+        await until(lambda: b'"type":"outcome"' in path.read_bytes())
+        forged = path.read_bytes().splitlines()[-1].replace(b'"seq":3', b'"seq":4').replace(b"c1", b"forged")
+        with path.open("ab") as file:
+            file.write(forged + b"\n")
+        assert not await one_call(audit, "refused")
+        await until(lambda: audit.problem is None)
+        await one_call(audit, "c2")
+    assert {record.get("call") for record in search(tmp_path / "audit", Filter(type="intent"))} == {"c1", "c2"}
+    assert "forged" not in {record.get("call") for record in search(tmp_path / "audit", Filter())}
+    assert check_one(tmp_path).ok
+
+
+async def test_exported_events_fit_the_published_ocsf_schema(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    async with open_audit(tmp_path, transport="stdio") as audit:
+        for method in ("tools/list", "resources/read", "server/discover"):
+            await one_call(audit, method, method=method, target=None)
+        audit.identity_failure("192.0.2.1", "bad key")
+    check = jsonschema.Draft202012Validator(OCSF)
+    found = records(tmp_path)
+    for record in found:
+        event = export.ocsf(record)
+        assert not [error.message for error in check.iter_errors(event)], event
+        json.dumps(event)
+    denied = export.ocsf(next(r for r in found if r.get("reason") == "timeout"))
+    assert (denied["status"], denied["status_detail"], denied["class_uid"]) == ("Failure", "timeout", 6003)
+    assert denied["dst_endpoint"] == {"svc_name": "db"} and denied["resources"][0]["name"] == "delete"
+
+
+async def test_exported_documents_have_ecs_fields(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    for record in records(tmp_path):
+        document = export.ecs(record)
+        assert document["@timestamp"] == record["time"] and document["event"]["sequence"] == record["seq"]
+        assert document["event"]["outcome"] in ("success", "failure", "unknown")
+    call = export.ecs(next(r for r in records(tmp_path, "outcome") if r["call"] == "c1"))
+    assert call["user"]["name"] == "key:ci-bot" and call["rule"]["id"] == "policy.csv:17"
+    assert call["event"]["type"] == ["access", "allowed"] and call["event"]["duration"] == 250_000_000
+
+
+# ---------------------------------------------------------------- sinks
+
+
+class Collector(BaseHTTPRequestHandler):
+    got: list[str]
+    status = 200
+
+    def do_POST(self) -> None:
+        data = self.rfile.read(int(self.headers["content-length"])).decode()
+        assert self.headers["authorization"] == "Bearer sink-secret"
+        if self.server.status == 200:  # type: ignore[attr-defined]
+            self.server.got += [json.loads(line)["seq"] for line in data.splitlines()]  # type: ignore[attr-defined]
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def collector() -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        server.got, server.status, server.daemon_threads = [], 200, True  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+async def test_a_sink_that_is_down_loses_nothing_and_slows_nobody(tmp_path: Path) -> None:
+    with collector() as server:
+        sink = SinkSettings(
+            "siem", f"http://127.0.0.1:{server.server_port}/in", {"authorization": "Bearer sink-secret"}
+        )
+        server.status = 503
+        async with open_audit(tmp_path, sinks=(sink,), rotate=SMALL) as audit:
+            for number in range(20):
+                assert await one_call(audit, f"c{number}")
+            await until(lambda: audit.tally().records["siem", "failed"] > 0)
+        server.status = 200
+        async with open_audit(tmp_path, sinks=(sink,), rotate=SMALL) as audit:
+            await one_call(audit, "last")
+            intent = max(record["seq"] for record in records(tmp_path, "intent"))
+            await until(lambda: intent in server.got)
+        assert server.got[:intent] == list(range(1, intent + 1))
+        text = "".join(path.read_text() for path in (tmp_path / "state").iterdir())
+        assert "sink-secret" not in text and "sink-secret" not in repr(sink)
+
+
+async def test_a_syslog_server_gets_every_record_framed(tmp_path: Path) -> None:
+    received = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with server.accept()[0] as connection:
+                while data := connection.recv(65_536):
+                    received.extend(data)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        sink = SinkSettings("syslog", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        async with open_audit(tmp_path, sinks=(sink,)) as audit:
+            for number in range(3):
+                await one_call(audit, f"c{number}")
+            await until(lambda: b'"call":"c2"' in received)
+        thread.join(5)
+    messages, rest = [], bytes(received)
+    while rest:
+        size, _, rest = rest.partition(b" ")
+        messages.append(rest[: int(size)])
+        rest = rest[int(size) :]
+    assert messages[0].startswith(b"<109>1 2") and b" sluice sluice admin - {" in messages[0]
+    assert messages[1].startswith(b"<110>1 ") and json.loads(messages[1].partition(b" - ")[2])["call"] == "c0"
+
+
+async def test_a_datagram_sink_sends_one_record_each(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(10)
+        async with open_audit(
+            tmp_path, sinks=(SinkSettings("s", f"udp://127.0.0.1:{server.getsockname()[1]}"),)
+        ) as audit:
+            await one_call(audit, "c1")
+            first = await anyio.to_thread.run_sync(server.recv, 65_536)
+    assert b'"act":"open"' in first
+
+
+@pytest.mark.parametrize("to", ["", "ftp://x", "tcp://", "file:///etc/passwd", "localhost:514"])
+def test_a_place_that_no_sink_speaks_is_refused(to: str) -> None:
+    with pytest.raises(ValueError, match="sink"):
+        open_channel(SinkSettings("x", to))
+
+
+async def test_checkpoints_are_posted_outside(tmp_path: Path) -> None:
+    got: list[Any] = []
+
+    class Witness(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Witness) as server:
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        place = f"http://127.0.0.1:{server.server_port}/"
+        async with open_audit(tmp_path, checkpoints=Checkpointing(to=(place, "/nowhere/at/all"))) as audit:
+            await one_call(audit, "c1")
+        server.shutdown()
+    assert got[-1]["seq"] == records(tmp_path)[-1]["seq"] - 1
+
+
+# ---------------------------------------------------------------- retention
+
+
+async def test_old_segments_go_when_the_log_says_so(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, rotate=SMALL, retain=0.0) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+        before = segments(tmp_path)
+        await audit.delete_old()
+        assert not set(before[:-1]) & set(segments(tmp_path)) and len(before) > 3
+        await one_call(audit, "after")
+    report = check_one(tmp_path)
+    assert report.ok, report.findings
+    assert report.first > 1 and "retention" in report.notes[0]
+    kept = (tmp_path / "audit" / "sluice.checkpoints").read_bytes().splitlines()
+    assert len(kept) >= len(before) - 1 and all(json.loads(line)["type"] == "checkpoint" for line in kept)
+    said = [record for record in records(tmp_path, "admin") if record["act"] == "retain"]
+    assert [record["file"] for record in said][: len(before) - 1] == [path.name for path in before[:-1]]
+
+
+async def test_a_beginning_that_nobody_deleted_is_missed(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+    segments(tmp_path)[0].unlink()
+    report = check_one(tmp_path)
+    assert "missing" in report.findings[0].text and "retention" in report.findings[0].text
+
+
+async def test_what_a_sink_has_not_got_is_kept(tmp_path: Path) -> None:
+    sink = SinkSettings("down", "http://127.0.0.1:9/")
+    async with open_audit(tmp_path, rotate=SMALL, retain=0.0, sinks=(sink,)) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+        before = segments(tmp_path)
+        await audit.delete_old()
+        assert segments(tmp_path) == before
+
+
+async def test_what_is_young_is_kept(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+        before = segments(tmp_path)
+        await audit.delete_old()
+        assert segments(tmp_path) == before
+
+
+# ---------------------------------------------------------------- torn ends
+
+
+@pytest.mark.parametrize("tail", [b'{"v":1,"writer":"sluice","epo', b"\0" * 4_096, b"\xff\xfe\n\n", b"{}\n"])
+async def test_a_torn_end_is_repaired_and_not_hidden(tmp_path: Path, tail: bytes) -> None:
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "c1")
+    path = tmp_path / "audit" / "sluice.jsonl"
+    with path.open("ab") as file:
+        file.write(tail)
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "c2")
+    first, second = segments(tmp_path)
+    assert first.read_bytes().endswith(tail)
+    assert json.loads(second.read_bytes().splitlines()[0])["torn"]["bytes"] == len(tail)
+    report = check_one(tmp_path)
+    assert report.ok and any(f"{len(tail)} bytes" in note for note in report.notes)
+
+
+async def test_a_start_that_was_cut_is_told(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        for number in range(10):
+            await one_call(audit, f"c{number}")
+    path = tmp_path / "audit" / "sluice.jsonl"
+    os.rename(path, path.with_name("sluice.jsonl.999999999999"))
+    path.write_bytes(b'{"v":1,"wri')
+    path.chmod(0o600)
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        assert await one_call(audit, "after")
+    keys = Signer([SEED]).publics
+    reports = verify([p for p in (tmp_path / "audit").iterdir() if ".jsonl" in p.name], keys)
+    assert all(report.ok for report in reports), reports
+    assert "cut while it was begun" in reports[-1].notes[0]
+
+
+async def test_a_log_that_was_cut_before_a_start_is_told(tmp_path: Path) -> None:
+    async with open_audit(tmp_path) as audit:
+        for number in range(5):
+            await one_call(audit, f"c{number}")
+    path = tmp_path / "audit" / "sluice.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "after")
+    for kept in (True, False):
+        report = check_one(tmp_path, kept=kept)
+        assert report.findings and report.findings[0].seq == 5, report
+    seqs = [record["seq"] for record in records(tmp_path)]
+    assert seqs == sorted(set(seqs)) and seqs[4] > 11
+
+
+async def test_tampering_before_a_start_is_not_taken_for_a_torn_end(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, checkpoints=Checkpointing(records=4)) as audit:
+        for number in range(10):
+            await one_call(audit, f"c{number}")
+    path = tmp_path / "audit" / "sluice.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"call":"c2"', b'"call":"cX"', 1))
+    (tmp_path / "state" / "sluice.checkpoint").unlink()
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "after")
+    assert "they were changed" in check_one(tmp_path).findings[0].text
+
+
+async def test_a_follower_starts_where_it_is_told(tmp_path: Path) -> None:
+    async with open_audit(tmp_path) as audit:
+        for number in range(50):
+            await one_call(audit, f"c{number}")
+    follower = Follower(tmp_path / "audit", "sluice", seq=40)
+    assert [place.seq for place, _ in follower.read(3)] == [41, 42, 43]
+    follower.close()

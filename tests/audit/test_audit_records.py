@@ -1,0 +1,189 @@
+"""What a record says, that every one fits the published schema, and that nobody can write a second line."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema
+import pytest
+from audit_kit import CLIENT, ITEM, OK, TARGET, make_call, one_call, open_audit, records, segments
+
+from proxy.audit.chain import read
+from proxy.audit.failures import MAX_ADDRESSES, IdentityFailures
+from proxy.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, judge, needs_intent, read_schema
+from proxy.audit.redact import Redactor
+from proxy.audit.settings import Checkpointing, Rotation
+from proxy.call import REASON, Client, Failure, InputRequired, Outcome, Result, Target, Verdict, not_found, refuse
+
+SCHEMA = read_schema()
+NAUGHTY = [
+    'a"b\\', "line\nbreak", "\r\n{\"v\":1}", "\x1b[31mred\x1b[0m", "nul\0", "\u2028\u2029", "\x7f\x9b31m",
+    "\u202egnp.exe", "lone \ud800 surrogate", "\ud83d\ude00"[:1], "\U0001f600", "ünïcode", "\U000e0041",
+    "x" * 100_000, "", "﻿",
+    '","seq":1,"prev":"' + "0" * 64,
+]  # fmt: skip
+
+
+def body(data: bytes) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(b"{" + data + b"}")
+    return value
+
+
+def composer(**how: Any) -> Composer:
+    return Composer(Redactor(b"k" * 32), **how)
+
+
+async def test_every_record_fits_the_published_schema(tmp_path: Path) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    check = jsonschema.Draft202012Validator(SCHEMA)
+    async with open_audit(tmp_path, rotate=Rotation(size=8_000), checkpoints=Checkpointing(records=5)) as audit:
+        for number, outcome in enumerate(
+            (OK, Failure(-32603, "no"), InputRequired({}), refuse("tools/call", "timeout", "x"))
+        ):
+            await one_call(audit, f"c{number}", outcome)
+        await one_call(audit, "list", method="tools/list", target=None)
+        traced = make_call("traced", meta={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
+                           client=replace(CLIENT, session="secret-session", revision="2025-06-18"))  # fmt: skip
+        traced.trail.resume("c0", 1)
+        await audit.intent(traced, {"id": "a1", "approver": "key:lead"})
+        audit.outcome(traced, None, 1.0)
+        audit.note("approval", {"approval": {"id": "a1", "state": "approved", "approver": "key:lead"}})
+        audit.note("policy", {"revision": "abc", "result": "loaded"})
+        audit.note("pin", {"server": "github", "own": "x", "state": "changed"})
+        audit.note("decision", {"principal": "key:a", "verdict": "deny"})
+        audit.note("admin", {"act": "key_revoked", "name": "x"})
+        audit.identity_failure("192.0.2.1", "bad key")
+        await audit.intent(make_call("cut off"))
+    async with open_audit(tmp_path, (b"s" * 32, b"n" * 32)) as audit:
+        path = tmp_path / "audit" / "sluice.jsonl"
+        path.rename(path.with_name("moved.jsonl"))
+        await one_call(audit, "refused")
+    found = records(tmp_path)
+    for record in found:
+        assert not list(check.iter_errors(record)), record
+    assert {record["type"] for record in found} == set(TYPES)
+    assert {"type", "properties", "required"} <= SCHEMA.keys()
+
+
+@pytest.mark.parametrize("text", NAUGHTY)
+async def test_whatever_a_peer_chooses_makes_one_valid_line(tmp_path: Path, text: str) -> None:
+    target = Target("github", "tool", text, text, {"name": text})
+    client = Client(text, (text, f"group:{text}"), text, info={"name": text, "version": text}, session=text)
+    async with open_audit(tmp_path) as audit:
+        call = make_call("c1", {text: [text, {text: text}]}, target=target, client=client)
+        assert await audit.intent(call)
+        audit.outcome(call, Failure(-32000, text, {"reason": text}), 0.1)
+        audit.outcome(make_call("c2", target=None, method=text, params={"name": text}), None, 0.1)
+        audit.note("admin", {"act": text, text: text})
+        audit.identity_failure(text, text)
+    data = b"".join(path.read_bytes() for path in segments(tmp_path))
+    assert all(0x20 <= byte < 0x7F or byte == 0x0A for byte in data), "printable ASCII and line breaks"
+    lines = data.splitlines()
+    assert len(lines) == 1 + 5 + 2  # the opening, ours, stop and checkpoint
+    for line in lines:
+        assert read(line) is not None
+        json.loads(line)["v"]
+        json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8")  # strict readers take it, too
+        assert len(line) < 200_000
+
+
+def test_an_intent_says_who_what_and_why() -> None:
+    made = composer(classify=lambda target: "write", revision=lambda: "r7", transport="stdio")
+    said = body(made.intent(make_call("c1", {"title": "x", "password": "p"}), None))
+    assert said["principal"] == "key:ci-bot" and said["roles"] == ["role:ci"] and said["groups"] == ["group:dev"]
+    assert (said["server"], said["own"], said["public"], said["class"]) == (
+        "github",
+        "create_issue",
+        TARGET.public,
+        "write",
+    )
+    assert said["decision"] == {"verdict": "allow", "rule": "policy.csv:17", "policy": "r7"}
+    assert said["definition"] == fingerprint(ITEM) and said["transport"] == "stdio"
+    assert said["client"] == {"name": "probe", "version": "1"} and said["owner"] == "team-ci"
+    assert said["arguments"]["title"] == "x" and "p" != said["arguments"]["password"]
+
+
+def test_a_changed_definition_has_another_fingerprint() -> None:
+    made = composer()
+    one = body(made.intent(make_call("c1"), None))["definition"]
+    two = body(made.intent(make_call("c2", target=replace(TARGET, item={**ITEM, "description": "evil"})), None))
+    again = body(made.intent(make_call("c3"), None))["definition"]
+    assert one == again != two["definition"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "fields"),
+    [("none", set()), ("digest", {"arguments_digest"}), ("redacted", {"arguments_digest", "arguments"}),
+     ("full", {"arguments_digest", "arguments"})],
+)  # fmt: skip
+def test_arguments_are_told_as_far_as_wanted(mode: Any, fields: set[str]) -> None:
+    said = body(composer(arguments=mode).intent(make_call("c1", {"password": "hunter2", "t": "ghp_" + "a" * 36}), None))
+    assert {name for name in said if name.startswith("arguments")} == fields
+    text = json.dumps(said)
+    assert ("hunter2" in text) is (mode == "full")
+    assert "ghp_" not in text, "a token is in no mode"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word", "reason"),
+    [
+        (None, "cancelled", ""),
+        (OK, "ok", ""),
+        (InputRequired({}), "ok", "input_required"),
+        (Result({"isError": True}), "tool_error", ""),
+        (Result({"isError": True, "_meta": {REASON: "timeout"}}), "timeout", "timeout"),
+        (refuse("tools/call", "audit_unavailable", "x"), "denied", "audit_unavailable"),
+        (refuse("prompts/get", "outcome_unknown", "x"), "unknown", "outcome_unknown"),
+        (refuse("prompts/get", "server_unavailable", "x"), "tool_error", "server_unavailable"),
+        (Failure(-32602, "bad"), "protocol_error", ""),
+    ],
+)
+def test_an_ending_has_one_word(outcome: Outcome | None, word: str, reason: str) -> None:
+    assert judge(outcome, make_call())[:2] == (word, reason)
+
+
+def test_a_denial_is_told_though_the_client_was_told_that_it_is_unknown() -> None:
+    denied = make_call(verdict=Verdict.DENY)
+    assert judge(not_found("tools/call", denied.params), denied) == ("denied", "denied", -32602)
+    nothing = make_call(target=None, params={"name": "made_up"})
+    assert judge(not_found("tools/call", nothing.params), nothing) == ("protocol_error", "not_found", -32602)
+    assert body(composer().outcome(nothing, not_found("tools/call", nothing.params), 0, False))["asked"] == "made_up"
+
+
+def test_only_what_can_do_something_needs_an_intent() -> None:
+    needing = {method for method in ("tools/call", "tools/list", "prompts/get", "resources/read", "completion/complete",
+                                     "subscriptions/listen") if needs_intent(make_call(method=method))}  # fmt: skip
+    assert needing == {"tools/call", "prompts/get", "resources/read"}
+    listen = make_call(
+        method="subscriptions/listen", params={"notifications": {"resourceSubscriptions": ["file:///a"]}}
+    )
+    assert needs_intent(listen)
+
+
+def test_a_note_is_of_a_known_type() -> None:
+    for type in sorted(NOTES):
+        assert body(composer().note(type, {}))["type"] == type
+    with pytest.raises(ValueError, match="no such note"):
+        composer().note("intent", {})
+
+
+def test_times_are_utc_with_nanoseconds() -> None:
+    assert Stamp()(1_790_856_000_000_000_007) == "2026-10-01T12:00:00.000000007Z"
+    assert Stamp()()[:4] == time.strftime("%Y", time.gmtime())
+
+
+async def test_who_is_not_let_in_is_summed_up() -> None:
+    notes: list[dict[str, Any]] = []
+    failures = IdentityFailures(notes.append, window=0.01)
+    for _ in range(3):
+        for number in range(MAX_ADDRESSES + 50):
+            failures.add(f"192.0.2.{number}", "bad key")
+    with anyio.fail_after(5):
+        while not notes:  # noqa: ASYNC110
+            await anyio.sleep(0.005)
+    assert len(notes) == MAX_ADDRESSES + 1
+    assert sum(note["count"] for note in notes) == 3 * (MAX_ADDRESSES + 50)
+    assert notes[-1] == {"address": "other", "count": 150, "reasons": {"bad key": 150}, "window": 0.01}

@@ -1,0 +1,125 @@
+"""Redaction: secrets by name, by look and by place; equal ones correlate; nothing is unbounded."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, canonical, dump
+
+KEY = b"k" * 32
+PLAIN = Redactor(KEY)
+A = "A1b2C3d4E5f6G7h8J9k0L1m2N3p4Q5r6S7t8"
+
+SECRETS = {
+    "github": f"ghp_{A}", "github fine": f"github_pat_{A}", "gitlab": "glpat-" + A[:20], "openai": f"sk-proj-{A}",
+    "anthropic": f"sk-ant-api03-{A}", "slack": "xoxb-123456789012-" + A[:24], "aws": "AKIAIOSFODNN7EXAMPLE",
+    "google": "AIza" + A[:35], "stripe": "sk_live_" + A[:24], "jwt": f"eyJhbGciOiJI.{A}.{A}", "npm": f"npm_{A}",
+    "pypi": f"pypi-AgEI{A}{A}", "sendgrid": f"SG.{A[:22]}.{A}", "hugging face": f"hf_{A}", "ours": f"slc_{A}",
+    "bearer": f"Bearer {A}", "age": "AGE-SECRET-KEY-1" + "Q" * 58, "url": "hunter2:correct-horse@example.com",
+    "pem": "-----BEGIN RSA PRIVATE KEY-----\nMIIEow" + A * 20 + "\n-----END RSA PRIVATE KEY-----",
+}  # fmt: skip
+
+
+def secret_part(name: str, secret: str) -> str:
+    return {"url": "correct-horse", "bearer": A, "pem": A}.get(name, secret)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_well_known_secret_is_found_anywhere_in_a_text(name: str) -> None:
+    secret = SECRETS[name]
+    shown = f"https://{secret}/x" if name == "url" else secret
+    for text in (shown, f"before {shown} after", f'{{"a": "{shown}"}}', f"line\n{shown}\n"):
+        result = dump(PLAIN.arguments({"text": text}, "s/t"))
+        assert secret_part(name, secret) not in result, result
+        assert "[redacted:" in result
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "PASSWORD", "user_password", "api_key", "apiKey", "x-api-key", "Authorization", "client_secret",
+     "accessToken", "refresh_token", "private_key", "credentials", "passphrase", "Cookie", "secret"],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["short", 1234, ["a", "b"], {"nested": "x"}])
+def test_a_member_with_a_telling_name_is_a_secret(name: str, value: Any) -> None:
+    shown = PLAIN.arguments({"a": [{name: value}]}, "s/t")["a"][0][name]
+    assert shown.startswith("[redacted:") and len(shown) == 27
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "tokens", "keyboard", "author", "secretary", "title", "monkey", "key"])
+def test_an_innocent_name_is_left_alone(name: str) -> None:
+    assert PLAIN.arguments({name: "value"}, "s/t") == {name: "value"}
+
+
+def test_flags_and_nothing_are_no_secrets() -> None:
+    assert PLAIN.arguments({"password": None, "token": True}, "s/t") == {"password": None, "token": True}
+
+
+def test_innocent_texts_are_left_alone() -> None:
+    for text in ("a sentence with words", "/usr/share/doc/python3/README.Debian", "2026-10-01T12:00:00.000Z",
+                 "6f1ed002ab5595859014ebf0951522d9", "https://example.com/a/b?page=2&sort=name",
+                 "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "def function_name_is_long(): pass"):  # fmt: skip
+        assert PLAIN.arguments({"x": text}, "s/t") == {"x": text}
+
+
+def test_equal_secrets_correlate_and_only_under_the_same_key() -> None:
+    one = PLAIN.arguments({"password": "hunter2", "token": "hunter2", "pwd": "other"}, "s/t")
+    assert one["password"] == one["token"] != one["pwd"]
+    assert Redactor(b"x" * 32).arguments({"password": "hunter2"}, "s/t")["password"] != one["password"]
+
+
+def test_the_operators_own_names_and_places() -> None:
+    own = Redactor(KEY, ["ssn"], {"hr/*": ["/person/name", "/list/*/pay", "/a~1b", "/list/0/x"], "*/raw": [""]})
+    value = {
+        "SSN": "1",
+        "person": {"name": "Ann", "age": 7},
+        "list": [{"pay": 1, "x": 1}, {"pay": 2, "x": 1}],
+        "a/b": "z",
+    }
+    shown = own.arguments(value, "hr/lookup")
+    assert shown["SSN"].startswith("[redacted") and shown["person"]["name"].startswith("[redacted")
+    assert [item["pay"][:9] for item in shown["list"]] == ["[redacted", "[redacted"]
+    assert shown["list"][0]["x"] != shown["list"][1]["x"] == 1 and shown["a/b"].startswith("[redacted")
+    assert value["person"] == {"name": "Ann", "age": 7}, "arguments are copied, never changed"
+    assert own.arguments(value, "other/lookup")["person"] == {"name": "Ann", "age": 7}
+    assert own.arguments({"a": 1}, "x/raw").startswith("[redacted")
+    with pytest.raises(ValueError, match="slash"):
+        Redactor(KEY, (), {"x/y": ["no slash"]})
+
+
+def test_a_cut_does_not_split_a_secret() -> None:
+    for place in range(MAX_TEXT - 45, MAX_TEXT + 5):
+        text = "x " * (place // 2) + f" {SECRETS['github']} " + "y " * 3_000
+        assert "ghp_" not in dump(PLAIN.arguments({"t": text}, "s/t"))
+
+
+def test_huge_arguments_are_cut_and_quickly() -> None:
+    started = time.process_time()
+    for value in (
+        {"t": "eyJ" * 1_000_000}, {"t": "-----BEGIN " * 200_000}, {"t": "https://" * 300_000}, {"t": "a@" * 1_000_000},
+        {"t": ["x" * 1_000] * 3_000}, {str(n): n for n in range(100_000)}, {"t": "Bearer " * 300_000},
+        {"t": [[n] * 50 for n in range(10_000)]}, {"x" * 1_000_000: 1}, {"?key=" * 10_000: "?key=" * 100_000},
+    ):  # fmt: skip
+        shown = dump(PLAIN.arguments(value, "s/t"))
+        assert len(shown) < 2 * MAX_CHARS + 10_000
+        assert "more)" in shown
+    assert time.process_time() - started < 20  # linear: quadratic matching would take hours
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30)
+
+
+@given(VALUES)
+def test_any_value_becomes_one_line_of_printable_json(value: Any) -> None:
+    shown = dump(PLAIN.arguments({"v": value}, "s/t"))
+    assert shown.isascii() and shown.isprintable()
+    json.loads(shown)
+
+
+def test_canonical_bytes_do_not_depend_on_order() -> None:
+    assert canonical({"a": 1, "b": [1, 2]}) == canonical({"b": [1, 2], "a": 1})
+    assert canonical({"a": 1}) != canonical({"a": 1.0}) != canonical({"a": "1"})
