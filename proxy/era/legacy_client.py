@@ -1,8 +1,8 @@
 """A legacy client (2024-11-05 to 2025-11-25) is at the other end: it opened a session with `initialize`.
 
 Its requests become the middle's, and outcomes become results that its revision knows: what a revision does
-not have is left out or said in words. What needs the session's state (level, in-flight requests) is the
-listener's; this file is pure.
+not have is left out or said in words. What servers ask it stands in client_asks.py. What needs the session's
+state (level, in-flight requests) is the listener's; this file is pure.
 """
 
 import json
@@ -20,8 +20,9 @@ from proxy.call import (
     Outcome,
     Result,
 )
+from proxy.era import client_asks
 from proxy.era.modern_client import Parsed, capability_key
-from proxy.era.revisions import LEGACY, LISTS, META, MODERN_METHODS, NEWEST_LEGACY, REVISIONS, Revision
+from proxy.era.revisions import LEGACY, LISTS, LOG_LEVELS, META, MODERN_METHODS, NEWEST_LEGACY, REVISIONS, Revision
 from proxy.message import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -35,8 +36,14 @@ from proxy.message import (
 
 # <= 2025-11-25 server/utilities/logging: before the first setLevel the server decides
 DEFAULT_LEVEL: Final = "info"
+# 2025-11-25 client/elicitation: that revision has them alone
+URL_ELICITATION_REQUIRED: Final = -32042
+ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 _METHODS: Final = MODERN_METHODS - {"server/discover", "subscriptions/listen"}
 _MODERN_ONLY_CODES: Final = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
+# Of the newest revision: here they are ours to fill in, in the rounds of a call
+_NOT_OF_THIS_ERA: Final = frozenset({"_meta", "inputResponses", "requestState"})
 _CAPABILITIES: Final = ("completions", "logging", "prompts", "resources", "tools", "experimental")
 
 
@@ -58,6 +65,7 @@ def initialize(params: Json) -> Handshake | Failure:
     if not isinstance(version, str) or not isinstance(capabilities, dict) or not isinstance(info, dict):
         return Failure(INVALID_PARAMS, "initialize needs protocolVersion, capabilities and clientInfo")
     revision = version if version in LEGACY else NEWEST_LEGACY
+    capabilities = client_asks.capabilities(capabilities, revision)
     return Handshake(revision, info, capabilities, capability_key(capabilities))
 
 
@@ -91,7 +99,7 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     kept[LOG_LEVEL] = level or DEFAULT_LEVEL
     return Parsed(
         method=request.method,
-        params={key: value for key, value in request.params.items() if key != "_meta"},
+        params={key: value for key, value in request.params.items() if key not in _NOT_OF_THIS_ERA},
         meta=kept,
         revision=revision,
         info={},
@@ -109,7 +117,7 @@ def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Resp
     if isinstance(outcome, InputRequired):
         outcome = _cannot_ask()
     if isinstance(outcome, Failure):
-        return Response(id, error=_error(method, outcome))
+        return Response(id, error=_error(method, outcome, revision))
     return Response(id, _result(method, outcome.value, REVISIONS[revision]))
 
 
@@ -118,8 +126,10 @@ def _cannot_ask() -> Failure:
     return Failure(INTERNAL_ERROR, "the server asks for input, which cannot be relayed to a client of this revision")
 
 
-def _error(method: str, failure: Failure) -> Json:
+def _error(method: str, failure: Failure, revision: str) -> Json:
     code, message = failure.code, failure.message
+    if code == URL_ELICITATION_REQUIRED and not REVISIONS[revision].url_elicitation:
+        return {"code": INTERNAL_ERROR, "message": _visits(failure)}  # that revision knows neither code nor data
     if code in _MODERN_ONLY_CODES:
         code, message = INTERNAL_ERROR, f"the server refused the relayed request: {message}"
     elif method == "resources/read" and code == INVALID_PARAMS and _names_uri(failure.data):
@@ -128,6 +138,13 @@ def _error(method: str, failure: Failure) -> Json:
     if failure.data is not None:
         error["data"] = failure.data
     return error
+
+
+def _visits(failure: Failure) -> str:
+    """The pages that the server wants visited first, in words."""
+    asked = failure.data.get("elicitations") if isinstance(failure.data, dict) else None
+    pages = [page for page in asked if isinstance(page, dict)] if isinstance(asked, list) else []
+    return "\n".join((failure.message, *(f"{page.get('message', 'Open')}: {page.get('url')}" for page in pages)))
 
 
 def _names_uri(data: Any) -> bool:
@@ -182,17 +199,42 @@ def _tool(tool: Json) -> Json:
     return {**tool, "outputSchema": wrapped}
 
 
-def notification(note: Notification, revision: str) -> Notification | None:
-    """A notification as this revision knows it; None where it knows none such."""
+def notification(note: Notification, revision: str, level: str | None = None) -> Notification | None:
+    """A notification as this revision knows it; None where it knows none such, or where it is a log message
+    below the session's level."""
+    rules = REVISIONS[revision]
     if note.method == "notifications/progress":
-        if not REVISIONS[revision].progress_message and "message" in note.params:
+        if not rules.progress_message and "message" in note.params:
             return Notification(note.method, {key: v for key, v in note.params.items() if key != "message"})
         return note
-    if note.method in _RELAYED:
+    if note.method == "notifications/message":
+        return note if _severity(note.params.get("level")) >= _severity(level or DEFAULT_LEVEL) else None
+    if note.method in _RELAYED or (note.method == ELICITATION_COMPLETE and rules.url_elicitation):
         return note
     return None
 
 
-_RELAYED: Final = frozenset(
-    {"notifications/message", "notifications/resources/updated", *(entry.changed for entry in LISTS.values())}
-)
+def _severity(level: Any) -> int:
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else -1
+
+
+class Rising:
+    """Lets progress through while it increases (basic/utilities/progress, every revision: MUST): in each round of a
+    call that asks, a modern server counts from the start again."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last = float("-inf")
+
+    def admits(self, note: Notification) -> bool:
+        if note.method != "notifications/progress":
+            return True
+        value = note.params.get("progress")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= self._last:
+            return False
+        self._last = value
+        return True
+
+
+_RELAYED: Final = frozenset({"notifications/resources/updated", *(entry.changed for entry in LISTS.values())})

@@ -40,13 +40,15 @@ class Answer:
         self.log = Log(self._adopt(self))
         return priming(self.log.stream, 0, self._retry) if self._revision.priming else b""
 
-    async def send(self, data: bytes) -> None:
-        """One message before the end. A client that left before the stream opened cannot resume: dropped."""
+    async def send(self, data: bytes) -> bool:
+        """One message before the end; whether it can still arrive, now or when the client resumes. One that left
+        before the stream opened cannot."""
         await self._exchange.open()
-        if self._exchange.opened and not self._done:
-            frame = self._frame(data)
-            if self.sink is not None:
-                await self.sink.write(frame)
+        if not self._exchange.opened or self._done:
+            return False
+        frame = self._frame(data)
+        taken = self.sink is not None and await self.sink.write(frame)
+        return taken or self.log is not None
 
     def _frame(self, data: bytes) -> bytes:
         return event(data) if self.log is None else self.log.add(data, self._bound)

@@ -47,10 +47,11 @@ class Listener:
         on_session_end: Callable[[str], None],
         new_id: Callable[[], str] = _new_id,
         clock: Callable[[], float] = time.monotonic,
+        on_abandoned: Callable[[str], None] = lambda id: None,
     ) -> None:
         self._settings, self._identity = settings, identity
         self._gate = Gate(settings.names)
-        self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams))
+        self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams), on_abandoned)
         self._tasks = Tasks()
         self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
         self._legacy = Legacy(self._edge, self.sessions)
@@ -142,7 +143,11 @@ class Listener:
                 raise Malformed(-32600, "arrays are not accepted here")
             await self._legacy.batch(exchange, value, principal)
             return
-        message = read(value)
+        try:
+            message = read(value)
+        except Malformed:
+            self._legacy.spoil(exchange, value, principal)
+            raise
         if isinstance(message, Response):
             if by_header:
                 raise Malformed(-32600, "a client sends no responses in this revision")

@@ -67,6 +67,7 @@ class Edge:
     new_id: Callable[[], str]
     settings: Settings
     streams: Streams
+    abandon: Callable[[str], None]  # of a call that waited for answers in vain: the id of its first round
 
     def trail(self) -> Trail:
         return Trail(self.new_id())

@@ -7,11 +7,12 @@ reaches which session, and how it is answered. Knows no server.
 import asyncio
 from typing import Any, Final
 
-from proxy.call import Call, Client, Failure, Outcome, Result
+from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result
 from proxy.era import legacy_client
 from proxy.era.modern_client import Parsed
 from proxy.era.revisions import LEGACY, LOG_LEVELS
 from proxy.listen.answer import Answer
+from proxy.listen.asking import Way, go_on
 from proxy.listen.exchange import Exchange
 from proxy.listen.http import Edge, accepts, to_bytes, version
 from proxy.listen.identity import Principal
@@ -109,15 +110,23 @@ class Legacy:
         await exchange.json(200, to_bytes(response))
 
     def _take(self, session: Session, message: Notification | Response) -> None:
-        """A notification; a response is to a question that nobody asked, and dropped."""
+        """What needs no answer: a notification, or the response to a question."""
         if isinstance(message, Response):
-            return
-        if message.method == "notifications/initialized":
+            session.asks.answer(message)
+        elif message.method == "notifications/initialized":
             session.listening.start()
         elif message.method == "notifications/cancelled":
             id = message.params.get("requestId")
             if id is not None and is_id(id):
                 session.cancel(id)
+        elif message.method == legacy_client.ROOTS_CHANGED and "roots" in session.client.capabilities:
+            session.listening.tell(message.method)
+
+    def spoil(self, exchange: Exchange, value: object, principal: Principal) -> None:
+        """This is no message. Whoever waits for it as an answer must not wait longer."""
+        session = self._sessions.get(exchange.head.get(b"mcp-session-id", b"").decode("latin-1"), principal)
+        if session is not None:
+            session.asks.spoil(value)
 
     # ------------------------------------------------------------ requests
 
@@ -157,15 +166,25 @@ class Legacy:
         if not isinstance(parsed, Parsed):
             return parsed
 
+        rising = legacy_client.Rising()
+
         async def emit(note: Notification) -> None:
-            shown = legacy_client.notification(note, session.client.revision)
-            if shown is not None:
+            shown = legacy_client.notification(note, session.client.revision, session.level)
+            if shown is not None and rising.admits(shown):
                 await answer.send(encode(shown))
 
         client = session.client_for(principal)
-        return await self._edge.handler(
-            Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=self._edge.trail())
-        )
+        call = Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=self._edge.trail())
+        outcome = await self._edge.handler(call)
+        if isinstance(outcome, InputRequired):
+            outcome = await go_on(self._edge.handler, call, outcome, self._way(answer, session))
+        return outcome
+
+    def _way(self, answer: Answer, session: Session) -> Way:
+        async def send(message: Message) -> bool:
+            return not session.ended and await answer.send(encode(message))
+
+        return Way(session.asks, send, self._edge.trail, self._edge.abandon)
 
     # ------------------------------------------------------------ batches
 

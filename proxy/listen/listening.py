@@ -1,7 +1,8 @@
 """What a legacy session is told without asking: one internal `subscriptions/listen` call that follows its wishes.
 
 Modern clients say in one request what they want to hear; legacy ones get list changes unasked and add resources
-one by one (<= 2025-11-25 server/resources#subscriptions). Knows calls, no transport.
+one by one (<= 2025-11-25 server/resources#subscriptions). The other way, what such a client tells without being
+asked becomes a call whose outcome nobody waits for. Knows calls, no transport.
 """
 
 from collections.abc import Callable, Coroutine
@@ -43,6 +44,7 @@ class Listening:
         self._current: _Listen | None = None
         self._uris: frozenset[str] = frozenset()
         self._lock = anyio.Lock()
+        self._telling: dict[str, bool] = {}  # method of what servers are being told -> and once more
 
     def __repr__(self) -> str:
         return f"Listening({'on' if self._current else 'off'}, {len(self._uris)} resources)"
@@ -55,6 +57,24 @@ class Listening:
     def stop(self) -> None:
         if self._current is not None:
             self._current.scope.cancel()
+
+    def tell(self, method: str) -> None:
+        """Tells servers that something of the client's changed. Said again meanwhile, it is told once more."""
+        if method in self._telling:
+            self._telling[method] = True
+        else:
+            self._telling[method] = False
+            self._group.start_soon(self._tell_servers, method)
+
+    async def _tell_servers(self, method: str) -> None:
+        try:
+            while True:
+                await self._handler(Call(self._client, method, {}, trail=self._trail()))
+                if not self._telling[method]:
+                    return
+                self._telling[method] = False
+        finally:
+            del self._telling[method]
 
     async def subscribe(self, uri: object, wanted: bool) -> Outcome:
         """One resource more or less. The call with the new union takes the place of the old one when it is

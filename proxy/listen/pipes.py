@@ -75,6 +75,11 @@ class Output:
         self._broken = False
 
     @property
+    def broken(self) -> bool:
+        """The peer is gone."""
+        return self._broken
+
+    @property
     def congested(self) -> bool:
         """Somebody waits because the peer does not read: what may be left out, should be."""
         return self._waiting > 0

@@ -9,10 +9,11 @@ from collections import OrderedDict, deque
 from typing import Final
 
 from proxy.listen.exchange import event
-from proxy.message import Notification, encode
+from proxy.message import Message, Notification, Request, encode
 
 PUSH: Final = 0  # the stream number of the session's own GET stream
 _MAX_SUBJECTS: Final = 1_000
+_ABOUT: Final = ("uri", "requestId", "elicitationId")
 _EVENT_ID: Final = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
@@ -62,25 +63,26 @@ class Log:
 
 class Outbox:
     """What the GET stream has to say: one entry a subject, the newest. A change told twice is told once, so a
-    client that never opens its stream costs one entry for each list, and no queue."""
+    client that never opens its stream costs one entry for each list, and no queue. A question is its own subject."""
 
     __slots__ = ("_due", "_number", "_sent")
 
     def __init__(self) -> None:
-        self._due: OrderedDict[str, Notification] = OrderedDict()
-        self._sent: dict[str, tuple[int, Notification]] = {}
+        self._due: OrderedDict[str, Message] = OrderedDict()
+        self._sent: dict[str, tuple[int, Message]] = {}
         self._number = 0
 
     def __repr__(self) -> str:
         return f"Outbox({len(self._due)} due, {self._number} sent)"
 
-    def put(self, note: Notification) -> None:
-        self._due[_subject(note)] = note
+    def put(self, message: Message) -> None:
+        self._due[_subject(message)] = message
         if len(self._due) > _MAX_SUBJECTS:
             self._due.popitem(last=False)
 
-    def forget(self, uri: str) -> None:
-        subject = f"notifications/resources/updated {uri}"
+    def forget(self, message: Message) -> None:
+        """It is not sent, or not again."""
+        subject = _subject(message)
         self._due.pop(subject, None)
         self._sent.pop(subject, None)
 
@@ -107,6 +109,10 @@ class Outbox:
         return self._number
 
 
-def _subject(note: Notification) -> str:
-    uri = note.params.get("uri")
-    return f"{note.method} {uri}" if isinstance(uri, str) else note.method
+def _subject(message: Message) -> str:
+    """A question and its withdrawal are told one by one; of what changed, only the last time counts."""
+    if isinstance(message, Request):
+        return f"request {message.id}"
+    assert isinstance(message, Notification)
+    about = next((message.params[key] for key in _ABOUT if key in message.params), None)
+    return message.method if about is None else f"{message.method} {about}"

@@ -6,16 +6,23 @@ Knows calls and exchanges, no server and no wire beyond an exchange. 2025-11-25 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+
+import anyio
 
 from proxy.call import Client, Emit
 from proxy.era import legacy_client
 from proxy.era.revisions import REVISIONS
 from proxy.listen.answer import Answer
+from proxy.listen.asking import Asks, ask_aside
 from proxy.listen.exchange import Exchange, event
 from proxy.listen.identity import Principal
 from proxy.listen.listening import Listening
 from proxy.listen.replay import PUSH, Outbox, priming
-from proxy.message import Notification, RequestId
+from proxy.message import Json, Message, Notification, Request, RequestId, Response, encode
+
+# Servers ask for roots right after the handshake, and clients open their stream right after it: no race between them.
+STREAM_WITHIN: Final = 5.0
 
 NewListening = Callable[[Client, Emit], Listening]
 
@@ -34,8 +41,8 @@ class Running:
 
 
 class Session:
-    __slots__ = ("_next_stream", "_running", "answers", "client", "ended", "id", "level", "listening", "outbox",
-                 "principal", "push", "revision", "touched")  # fmt: skip
+    __slots__ = ("_attached", "_next_stream", "_running", "answers", "asks", "client", "ended", "id", "level",
+                 "listening", "outbox", "principal", "push", "revision", "touched")  # fmt: skip
 
     def __init__(
         self, id: str, principal: Principal, handshake: legacy_client.Handshake, now: float, listen: NewListening
@@ -50,8 +57,10 @@ class Session:
         self.level: str | None = None
         self.touched = now
         self.ended = False
+        self.asks = Asks()
         self.outbox = Outbox()
         self.push: Exchange | None = None
+        self._attached = asyncio.Event()  # set while `push` is
         self.answers: dict[int, Answer] = {}
         self._next_stream = PUSH
         self._running: dict[RequestId, list[Running]] = {}
@@ -106,6 +115,7 @@ class Session:
         for same in list(self._running.values()):
             for running in same:
                 running.stop()
+        self.asks.close()
         self.listening.stop()
         for exchange in (self.push, *(answer.sink for answer in self.answers.values())):
             if exchange is not None:
@@ -116,19 +126,21 @@ class Session:
     async def attach(self, exchange: Exchange, retry: int) -> None:
         """Makes this exchange the session's stream until it ends. A newer one replaces an older: a client whose
         connection died unnoticed must not be locked out by what is left of it."""
-        older, self.push = self.push, exchange
-        if older is not None:
-            await older.close()
         if self.revision.priming:
             exchange.preamble = lambda: priming(PUSH, self.outbox.last, retry)
         try:
-            await exchange.open()
+            await exchange.open()  # before anything can be written to it
+            older, self.push = self.push, exchange
+            self._attached.set()
+            if older is not None:
+                await older.close()
             await self.flush()
             if not self.ended:
                 await exchange.until_over()
         finally:
             if self.push is exchange:
                 self.push = None
+                self._attached.clear()
             await exchange.close()
 
     async def flush(self) -> None:
@@ -140,7 +152,35 @@ class Session:
                 return
 
     async def _hear(self, note: Notification) -> None:
-        shown = legacy_client.notification(note, self.revision.name)
-        if shown is not None:
-            self.outbox.put(shown)
+        shown = legacy_client.notification(note, self.revision.name, self.level)
+        if shown is None:
+            return
+        if shown.method == "notifications/message":  # a log is no state: kept for nobody, and not sent again
+            if self.push is not None:
+                await self.push.write(event(encode(shown)))
+            return
+        self.outbox.put(shown)
+        await self.flush()
+
+    # ------------------------------------------------------------ questions outside of calls
+
+    async def ask(self, method: str, params: Json) -> Response | None:
+        """A question on the GET stream, which can be resumed with it."""
+        sent: list[Request] = []
+
+        async def send(message: Message) -> bool:
+            if isinstance(message, Request):
+                sent.append(message)
+                with anyio.move_on_after(STREAM_WITHIN):
+                    await self._attached.wait()
+            if self.push is None:
+                return False
+            self.outbox.put(message)
             await self.flush()
+            return True
+
+        try:
+            return await ask_aside(self.asks, self.client, method, params, send)
+        finally:
+            for request in sent:
+                self.outbox.forget(request)

@@ -12,6 +12,7 @@ from proxy.listen.answer import Answer
 from proxy.listen.identity import Principal
 from proxy.listen.session import NewListening, Session
 from proxy.listen.settings import SessionLimits
+from proxy.message import Json, Response
 
 
 class Sessions:
@@ -52,6 +53,11 @@ class Sessions:
         session.touched = self._clock()
         self._all.move_to_end(id)
         return session
+
+    async def ask(self, id: str, method: str, params: Json) -> Response | None:
+        """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
+        session = self._all.get(id)
+        return None if session is None else await session.ask(method, params)
 
     def end(self, session: Session) -> None:
         if self._all.pop(session.id, None) is None:

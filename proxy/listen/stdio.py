@@ -15,15 +15,16 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from proxy.call import Call, Client, Failure, Handler, Outcome, Result, Trail, refuse
+from proxy.call import Ask, Call, Client, Failure, Handler, InputRequired, Outcome, Result, Trail, refuse
 from proxy.era import legacy_client, modern_client
-from proxy.era.revisions import LOG_LEVELS, NEWEST_LEGACY, REVISIONS
+from proxy.era.revisions import NEWEST_LEGACY, REVISIONS
+from proxy.listen.asking import Way, go_on
 from proxy.listen.jobs import Job, Jobs
 from proxy.listen.listening import Listening
+from proxy.listen.pipe_session import PipeSession
 from proxy.listen.pipes import Output, Reader, Writer, lines
 from proxy.message import (
     INTERNAL_ERROR,
-    INVALID_PARAMS,
     INVALID_REQUEST,
     Json,
     Malformed,
@@ -63,15 +64,20 @@ async def serve(
     max_depth: int = 64,
     max_batch: int = 50,
     grace: float = GRACE,
+    on_abandoned: Callable[[str], None] = lambda id: None,
+    offer_ask: Callable[[Ask], None] = lambda ask: None,
 ) -> None:
     """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles
-    and owner count; `on_session_end` gets the id of the legacy session, if there was one."""
+    and owner count; `on_session_end` gets the id of the legacy session, if there was one, `on_abandoned` that of the
+    first round of a call that waited for answers in vain, and `offer_ask` the way to ask outside of calls."""
     conversation: _Conversation | None = None
     try:
         async with anyio.create_task_group() as group:
             output = Output(writer, group.cancel_scope.cancel)
-            settings = _Settings(handler, client, server_info, on_session_end, trail, max_depth, max_batch)
+            ends = (on_session_end, on_abandoned)
+            settings = _Settings(handler, client, server_info, *ends, trail, max_depth, max_batch)
             conversation = _Conversation(settings, output, group)
+            offer_ask(conversation.ask)
             async for line in lines(reader, max_line):
                 await conversation.take(line)
             conversation.wind_up()
@@ -87,23 +93,10 @@ class _Settings:
     client: Client
     server_info: Json
     on_session_end: Callable[[str], None]
+    on_abandoned: Callable[[str], None]
     trail: Callable[[], Trail]
     max_depth: int
     max_batch: int
-
-
-@dataclass(slots=True)
-class _Session:
-    """The legacy session of this pipe; its life is that of the pipe (2025-11-25 basic/lifecycle)."""
-
-    client: Client
-    listening: Listening
-    level: str | None = None
-    initialized: bool = False  # the client has said so
-
-    @property
-    def revision(self) -> str:
-        return self.client.revision
 
 
 def _error(code: int, text: str, id: RequestId | None = None) -> Response:
@@ -114,7 +107,7 @@ class _Conversation:
     def __init__(self, settings: _Settings, output: Output, group: TaskGroup) -> None:
         self._settings, self._output, self._group = settings, output, group
         self._jobs = Jobs()
-        self.session: _Session | None = None
+        self.session: PipeSession | None = None
 
     def __repr__(self) -> str:
         return f"_Conversation({self._jobs}, {self.session and self.session.revision}, {self._output})"
@@ -130,11 +123,11 @@ class _Conversation:
 
     async def _take_value(self, line: bytes) -> None:
         try:
+            value = None
             value = decode(line, self._settings.max_depth)
             message = None if isinstance(value, list) else read(value)
         except Malformed as error:
-            # The id is left out where it could not be read (basic/index#responses).
-            await self._output.send(_error(error.code, error.text, error.id))
+            await self._output.send(self._refusal(value, error))
             return
         if message is None:
             await self._take_batch(value)
@@ -144,6 +137,12 @@ class _Conversation:
                 self._group.start_soon(self._serve, job)
             elif job is not None:
                 await self._output.send(job)
+
+    def _refusal(self, value: object, error: Malformed) -> Response:
+        """The id is left out where it could not be read (basic/index#responses), and where it is not the client's:
+        a response has one of ours, and that of a request of its own may be the same."""
+        is_response = self.session is not None and self.session.asks.spoil(value)
+        return _error(error.code, error.text, None if is_response else error.id)
 
     async def _take_batch(self, values: list[Any]) -> None:
         """Arrays exist in 2025-03-26 alone (2025-03-26 basic/index#batching, 2025-06-18 changelog)."""
@@ -159,7 +158,7 @@ class _Conversation:
         try:
             message = read(value)
         except Malformed as error:
-            return _error(error.code, error.text, error.id)
+            return self._refusal(value, error)
         # 2025-03-26 basic/lifecycle: initialize MUST NOT be part of a batch
         if isinstance(message, Request) and (message.method == "initialize" or modern_client.is_modern(message)):
             return _error(INVALID_REQUEST, "this request cannot be part of a batch", message.id)
@@ -176,8 +175,8 @@ class _Conversation:
             return begun
         if isinstance(message, Notification):
             self._notice(message)
-        else:  # Sluice asks nothing over a pipe
-            log.debug("a response that nobody waits for")
+        elif self.session is not None:
+            self.session.asks.answer(message)
         return None
 
     def _begin_request(self, request: Request) -> Job | Response:
@@ -197,6 +196,8 @@ class _Conversation:
         elif note.method == "notifications/initialized" and self.session is not None:
             self.session.initialized = True
             self._listen_if_open()
+        elif note.method == legacy_client.ROOTS_CHANGED and self.session is not None:
+            self.session.tell_servers(note.method)
 
     def _listen_if_open(self) -> None:
         """Nothing is told before both halves of the handshake (2025-11-25 basic/lifecycle#initialization), not even
@@ -231,9 +232,9 @@ class _Conversation:
             return legacy_client.respond(request.id, request.method, handshake, NEWEST_LEGACY)
         described = _described(self._settings.client, handshake)
         client = replace(described, session=f"stdio-{secrets.token_urlsafe(24)}")
-        tell = partial(self._tell, None, partial(legacy_client.notification, revision=client.revision))
+        tell = partial(self._tell, None, self._shown)
         listening = Listening(self._handle, client, self._settings.trail, tell, self._group)
-        self.session = _Session(client, listening)
+        self.session = PipeSession(client, listening)
         return Job(request.id, request.method, partial(self._initialize, handshake, client))
 
     async def _initialize(self, handshake: legacy_client.Handshake, client: Client, job: Job) -> Response:
@@ -243,19 +244,28 @@ class _Conversation:
             self.end_session()  # so that the client can try again
         return legacy_client.respond(job.id, job.method, outcome, client.revision)
 
-    def _begin_legacy(self, request: Request, session: _Session) -> Job | Response:
+    def _begin_legacy(self, request: Request, session: PipeSession) -> Job | Response:
         if len(self._jobs) >= MAX_OPEN:
             return legacy_client.respond(request.id, request.method, _too_many(request.method), session.revision)
         if request.method == "logging/setLevel":
-            return legacy_client.respond(request.id, request.method, _set_level(session, request), session.revision)
+            outcome = session.set_level(request.params.get("level"))
+            return legacy_client.respond(request.id, request.method, outcome, session.revision)
         if request.method in _SUBSCRIBE:
             return Job(request.id, request.method, partial(_subscribe, session, request))
         parsed = legacy_client.parse(request, session.revision, session.level)
         if not isinstance(parsed, modern_client.Parsed):
             return legacy_client.respond(request.id, request.method, parsed, session.revision)
-        show = partial(legacy_client.notification, revision=session.revision)
+        rising = legacy_client.Rising()
+
+        def show(note: Notification) -> Notification | None:
+            shown = session.shown(note)
+            return shown if shown is not None and rising.admits(shown) else None
+
         render = partial(legacy_client.respond, request.id, parsed.method, revision=session.revision)
         return Job(request.id, parsed.method, partial(self._call, session.client, parsed, show, render))
+
+    def _shown(self, note: Notification) -> Notification | None:
+        return None if self.session is None else self.session.shown(note)
 
     # ------------------------------------------------------------ acting
 
@@ -311,9 +321,22 @@ class _Conversation:
         job: Job,
     ) -> Response:
         emit, trail = partial(self._tell, job, show), self._settings.trail()
-        return render(
-            await self._handle(Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=trail))
-        )
+        call = Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=trail)
+        outcome = await self._handle(call)
+        if isinstance(outcome, InputRequired) and client.era == "legacy" and self.session is not None:
+            outcome = await go_on(self._handle, call, outcome, self._way(self.session))
+        return render(outcome)
+
+    def _way(self, session: PipeSession) -> Way:
+        return Way(session.asks, self._put, self._settings.trail, self._settings.on_abandoned)
+
+    async def _put(self, message: Message) -> bool:
+        await self._output.send(message)
+        return not self._output.broken
+
+    async def ask(self, id: str, method: str, params: Json) -> Response | None:
+        """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
+        return None if self.session is None else await self.session.ask(id, method, params, self._put)
 
     async def _tell(
         self, job: Job | None, show: Callable[[Notification], Notification | None], note: Notification
@@ -330,14 +353,13 @@ class _Conversation:
     def end_session(self) -> None:
         session, self.session = self.session, None
         if session is not None:
-            session.listening.stop()
+            session.end()
             self._settings.on_session_end(session.client.session or "")
 
     def wind_up(self) -> None:
         """No more lines come. What would never end by itself ends now."""
         if self.session is not None:
-            self.session.initialized = False
-            self.session.listening.stop()
+            self.session.end()
         self._jobs.cancel_endless()
 
 
@@ -353,15 +375,7 @@ def _too_many(method: str) -> Outcome:
     return refuse(method, "rate_limited", f"More than {MAX_OPEN} requests are in flight; wait for answers.")
 
 
-def _set_level(session: _Session, request: Request) -> Outcome:
-    level = request.params.get("level")
-    if level not in LOG_LEVELS:
-        return Failure(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
-    session.level = level
-    return Result({})
-
-
-async def _subscribe(session: _Session, request: Request, job: Job) -> Response:
+async def _subscribe(session: PipeSession, request: Request, job: Job) -> Response:
     outcome = await session.listening.subscribe(request.params.get("uri"), request.method == _SUBSCRIBE[0])
     # Not found is said as for a read: <= 2025-11-25 server/resources#error-handling
     return legacy_client.respond(job.id, "resources/read", outcome, session.revision)
