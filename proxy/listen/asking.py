@@ -81,7 +81,9 @@ class Asks:
 
     def spoil(self, value: object) -> bool:
         """Whether this, which is no message, was meant as a response: then its question is answered, badly."""
-        if not isinstance(value, dict) or "method" in value or not is_id(value.get("id")):
+        if not isinstance(value, dict) or not ("result" in value or "error" in value):
+            return False
+        if "method" in value or not is_id(value.get("id")):
             return False
         self.answer(Response(value["id"], {}))
         return True
