@@ -97,6 +97,7 @@ async def core(config: Config) -> AsyncIterator[Core]:
         }
         pins = Pinboard(slices.pins(config), store)
         await pins.load()
+        stack.push_async_callback(pins.flush)
         lists = Lists(slices.lists(config, servers), servers, hub, store, pins)
         announce.publish = lists.publish
         stack.callback(lists.close)

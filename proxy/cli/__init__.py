@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from proxy import __version__
+from proxy.cli import pins
 from proxy.cli.admin import servers, tools
 from proxy.cli.check import check, schema
 from proxy.cli.init import init
@@ -26,9 +27,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 keys_app = typer.Typer(help="Keys of clients.", no_args_is_help=True)
+pins_app = typer.Typer(help="Definitions that changed since they were accepted.", no_args_is_help=True)
 config_app = typer.Typer(help="The format of the config file.", no_args_is_help=True)
 keys_app.command("new")(new)
 config_app.command("schema")(schema)
+pins_app.command("list")(pins.list_)
+pins_app.command("diff")(pins.diff)
+pins_app.command("accept")(pins.accept)
+pins_app.command("export")(pins.export)
 
 app.command("init")(init)
 app.command("serve")(serve)
@@ -38,6 +44,7 @@ app.command("check")(check)
 app.command("servers")(servers)
 app.command("tools")(tools)
 app.add_typer(keys_app, name="keys")
+app.add_typer(pins_app, name="pins")
 app.add_typer(config_app, name="config")
 
 

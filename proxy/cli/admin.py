@@ -64,29 +64,48 @@ def _cell(value: Any) -> str:
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
 
 
-def _get(config_file: Path | None, key: str | None, what: str, params: Mapping[str, str]) -> Any:
-    """One GET at the admin port, or the exit code that says why not."""
-    _, loaded = load(config_file, quietly=True)
+class Unreachable(Exception):
+    """No Sluice answers: why, and what to do."""
+
+
+def exchange(
+    loaded: config.Config, key: str | None, what: str, params: Mapping[str, str] | None = None, body: Any = None
+) -> httpx.Response:
+    """One request at the admin port, a POST where there is a body. Raises `Unreachable`; exits if it is refused."""
     address = _reachable(loaded.listen.admin)
     headers = {"Authorization": f"Bearer {key or _operator_token(loaded, address)}"}
+    url, method = f"http://{address}/api/v1/{what}", "GET" if body is None else "POST"
     try:
         # trust_env: a proxy from the environment must never see the token
         with httpx.Client(trust_env=False, timeout=TIMEOUT) as client:
-            response = client.get(f"http://{address}/api/v1/{what}", params=params, headers=headers)
-            return _body(response, address)
-    except (httpx.HTTPError, ValueError) as error:
+            response = client.request(method, url, params=params, json=body, headers=headers)
+    except httpx.HTTPError as error:
         reason = f"no Sluice answers at {address} (listen.admin): {type(error).__name__}"
-        stop(Code.UNREACHABLE, reason, "start it with `sluice serve`")
-
-
-def _body(response: httpx.Response, address: config.Address) -> Any:
+        raise Unreachable(reason, "start it with `sluice serve`") from None
     if response.status_code in (401, 403):
         stop(Code.AUTH, f"the admin port at {address} refuses this credential ({response.status_code})")
+    return response
+
+
+def answer(response: httpx.Response) -> Any:
+    """What stands in it, or the exit code that says why there is nothing."""
     if response.status_code == 404:
         stop(Code.NEGATIVE, "not found")
-    if response.status_code != 200:
-        stop(Code.UNREACHABLE, f"the admin port at {address} answers {response.status_code}")
-    return response.json()
+    try:
+        if response.status_code == 200:
+            return response.json()
+    except ValueError:
+        pass
+    stop(Code.UNREACHABLE, f"what answers at {response.url} is no Sluice ({response.status_code})")
+
+
+def _get(config_file: Path | None, key: str | None, what: str, params: Mapping[str, str]) -> Any:
+    """One GET at the admin port, or the exit code that says why not."""
+    _, loaded = load(config_file, quietly=True)
+    try:
+        return answer(exchange(loaded, key, what, params))
+    except Unreachable as problem:
+        stop(Code.UNREACHABLE, *problem.args)
 
 
 def _reachable(address: config.Address) -> config.Address:
@@ -104,6 +123,7 @@ def _operator_token(loaded: config.Config, address: config.Address) -> str:
     try:
         return path.read_text("ascii").strip()
     except FileNotFoundError:
-        stop(Code.UNREACHABLE, f"no Sluice runs on this state directory: there is no {path}", "start it: sluice serve")
+        reason = f"no Sluice runs on this state directory: there is no {path}"
+        raise Unreachable(reason, "start it: sluice serve") from None
     except (OSError, UnicodeDecodeError):
         stop(Code.AUTH, f"cannot read the operator token {path}; give a key with --key or $SLUICE_KEY")

@@ -67,6 +67,7 @@ class Pinboard:
         self._clock = clock
         self._books = {(server, era): Book() for server in self._modes for era in ERAS}
         self._revision: bytes | None = None
+        self._unwritten: set[tuple[str, Era]] = set()
         self._lock = asyncio.Lock()  # of writers: a book is read, thought over and written by one at a time
         self.moved: Callable[[str], None] = lambda server: None
 
@@ -186,10 +187,19 @@ class Pinboard:
             self._books[server, era] = await self._read(server, era)
 
     async def watch(self) -> None:
-        """What another process on the same store accepted is in force here soon after."""
+        """What another process on the same store accepted is in force here soon after, and what waits here is known
+        there."""
         while True:
             await anyio.sleep(POLL)
+            await self.flush()
             await self.refresh()
+
+    async def flush(self) -> None:
+        """Writes down what waiting definitions became; a server that changes all the time costs no more than this."""
+        async with self._lock:
+            while self._unwritten:
+                server, era = next(iter(self._unwritten))
+                await self._write_waiting(server, era, self._books[server, era])
 
     async def refresh(self) -> None:
         revision = await self._store.get(REVISION)
@@ -213,22 +223,27 @@ class Pinboard:
             return _SHUT
 
     async def _write(self, server: str, era: Era, book: Book) -> None:
-        """First what waits, so that a crash in between withholds too much and not too little. What a waiting
-        definition became meanwhile is kept in memory only: its name waits in any case."""
+        """First what waits, so that a crash in between withholds too much and not too little. What a definition that
+        waits already became is written later: its name waits in any case."""
         old = self._books[server, era]
         if book is old:
             return
-        accepted, waiting = _places(server, era)
         added, removed = book.waiting.keys() - old.waiting.keys(), old.waiting.keys() - book.waiting.keys()
         if added:
-            await self._store.put(waiting, dump(pins.waiting_to_json(book)))
+            await self._write_waiting(server, era, book)
         if book.pins is not old.pins or book.closed != old.closed:
-            await self._store.put(accepted, dump(pins.pins_to_json(book)))
+            await self._store.put(_places(server, era)[0], dump(pins.pins_to_json(book)))
             self._revision = secrets.token_bytes(16)
             await self._store.put(REVISION, self._revision)
         if removed and not added:
-            await self._store.put(waiting, dump(pins.waiting_to_json(book)))
+            await self._write_waiting(server, era, book)
+        elif not added and book.waiting != old.waiting:
+            self._unwritten.add((server, era))
         self._set(server, era, book)
+
+    async def _write_waiting(self, server: str, era: Era, book: Book) -> None:
+        await self._store.put(_places(server, era)[1], dump(pins.waiting_to_json(book)))
+        self._unwritten.discard((server, era))
 
     def _set(self, server: str, era: Era, book: Book) -> None:
         old = self._books[server, era]
