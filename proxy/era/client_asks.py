@@ -50,23 +50,6 @@ CANCELLED: Final = Settled({"action": "cancel"})
 NewId = Callable[[], str]
 
 
-def capabilities(declared: Json, revision: str) -> Json:
-    """What of a client's declared capabilities its revision has: nobody may ask for more."""
-    rules = REVISIONS[revision]
-    made = dict(declared)
-    for kind, exists, has_modes in (
-        ("elicitation", rules.elicitation, rules.url_elicitation),
-        ("sampling", True, rules.sampling_tools),
-    ):
-        if kind not in made:
-            continue
-        if not exists or not isinstance(made[kind], dict):
-            del made[kind]
-        elif not has_modes:
-            made[kind] = {}
-    return made
-
-
 # ---------------------------------------------------------------- asking
 
 
@@ -104,7 +87,7 @@ def _elicitation(params: Json, declared: Any, revision: Revision, new_id: NewId)
     if mode == "url":
         return _visit(params, declared, revision, new_id)
     # 2025-11-25 client/elicitation#capabilities: an empty object means form mode alone
-    if mode != "form" or (declared and "form" not in declared):
+    if mode != "form" or (revision.url_elicitation and declared and "form" not in declared):
         return _undeclared(f"input from its user in the mode {str(mode)[:40]!r}")
     return _form(params, revision)
 

@@ -20,7 +20,6 @@ from proxy.call import (
     Outcome,
     Result,
 )
-from proxy.era import client_asks
 from proxy.era.modern_client import Parsed, capability_key
 from proxy.era.revisions import LEGACY, LISTS, LOG_LEVELS, META, MODERN_METHODS, NEWEST_LEGACY, REVISIONS, Revision
 from proxy.message import (
@@ -65,7 +64,6 @@ def initialize(params: Json) -> Handshake | Failure:
     if not isinstance(version, str) or not isinstance(capabilities, dict) or not isinstance(info, dict):
         return Failure(INVALID_PARAMS, "initialize needs protocolVersion, capabilities and clientInfo")
     revision = version if version in LEGACY else NEWEST_LEGACY
-    capabilities = client_asks.capabilities(capabilities, revision)
     return Handshake(revision, info, capabilities, capability_key(capabilities))
 
 

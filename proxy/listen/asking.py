@@ -110,11 +110,13 @@ class Way:
 
 
 async def go_on(handler: Handler, call: Call, outcome: Outcome, way: Way) -> Outcome:
-    """Asks and calls again until the outcome asks for nothing more."""
-    pause = 0.0
-    for _ in range(MAX_ROUNDS):
-        if not isinstance(outcome, InputRequired):
-            return outcome
+    """Asks and calls again until the outcome asks for nothing more. What its server holds open ends by its own time,
+    what a stateless server asks by the number of rounds."""
+    pause, rounds = 0.0, 0
+    while isinstance(outcome, InputRequired):
+        rounds += not outcome.is_held
+        if rounds > MAX_ROUNDS:
+            return client_asks.unanswered(call.method, f"The server asked for input more than {MAX_ROUNDS} times.")
         if _may_spin(outcome):
             pause = min(max(2 * pause, _PAUSE_FIRST), _PAUSE_MOST)
         try:
@@ -127,10 +129,7 @@ async def go_on(handler: Handler, call: Call, outcome: Outcome, way: Way) -> Out
             way.abandon(call.trail.id)
             return client_asks.unanswered(call.method, answers.why)
         outcome = await handler(_next_round(call, outcome, answers, way.trail()))
-    if not isinstance(outcome, InputRequired):
-        return outcome
-    way.abandon(call.trail.id)
-    return client_asks.unanswered(call.method, f"The server asked for input more than {MAX_ROUNDS} times.")
+    return outcome
 
 
 def _may_spin(outcome: InputRequired) -> bool:
