@@ -21,6 +21,7 @@ from proxy.downstream.server import DownstreamServer
 from proxy.guards import chain
 from proxy.guards.commit import commit
 from proxy.guards.enforce import Decide, enforce
+from proxy.guards.inspect import inspect
 from proxy.guards.measure import measure
 from proxy.guards.name import name
 from proxy.guards.quota import quota
@@ -33,6 +34,7 @@ from proxy.lists.pinboard import Pinboard
 from proxy.message import Json
 from proxy.metrics import Metrics
 from proxy.policy.allowlist import ToolRules, allowlist
+from proxy.policy.outputs import Outputs
 from proxy.policy.rates import Windows
 from proxy.router import Cursors, Router
 from proxy.store.keys import KeyRing, Sealer
@@ -152,7 +154,7 @@ def _wire(
             "quota": _limited(quota, config.limits.per_tool),
             "approve": None,  # no decision asks a human in this version
             "commit": commit(store.spend),
-            "inspect": None,  # sizes are bounded where answers are read
+            "inspect": inspect(strict, Outputs().check) if (strict := slices.results(config)) else None,
         },
         _timed(router, metrics) if config.telemetry.metrics else router,
     )

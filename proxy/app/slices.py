@@ -6,6 +6,7 @@ from functools import partial
 from proxy.config import AnyServer, Config, HttpServer
 from proxy.downstream.server import DownstreamServer
 from proxy.downstream.settings import ServerSettings
+from proxy.guards.inspect import Mode as Strictness
 from proxy.listen import settings as wire
 from proxy.listen.identity import IdentitySettings, Key
 from proxy.lists import ListSettings
@@ -40,6 +41,12 @@ def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettin
 
 def pins(config: Config) -> dict[str, Mode]:
     return {key: server.pinning for key, server in config.servers.items() if server.enabled}
+
+
+def results(config: Config) -> dict[str, Strictness]:
+    """How answers are inspected; nothing if no server's are."""
+    modes = {key: server.results for key, server in config.servers.items() if server.enabled}
+    return modes if set(modes.values()) - {"off"} else {}
 
 
 def generation(config: Config) -> Json:

@@ -42,6 +42,7 @@ servers:
   #   timeout: 60s                            # without an answer or progress
   #   max_time: 1h                            # whatever the progress
   #   concurrency: 8                          # open calls at once
+  #   results: warn                           # off | warn | block: answers with terminal orders or hidden text
   #   pin: review                             # off | warn | review | block: definitions that changed wait for
   #                                           # `sluice pins accept`
   #   unlisted: refuse                        # forward (with prefix "" only): relay names it did not list

@@ -103,8 +103,6 @@ class Tools(Section):
 class Server(Section):
     """What started servers and remote servers have in common."""
 
-    later = frozenset({"results"})
-
     enabled: Flag = True
     """false keeps the section and leaves the server out."""
     prefix: Prefix = Field(default="", json_schema_extra=_no_default)
@@ -130,6 +128,9 @@ class Server(Section):
     """What becomes of definitions that changed since they were accepted: off looks away; warn serves and reports them;
     review takes the first list as it is and withholds later changes until `sluice pins accept`; block withholds
     all that no person accepted. off where `unlisted: forward` unless set."""
+    results: Literal["off", "warn", "block"] = "warn"
+    """What becomes of answers that hold terminal orders, hidden text or broken promises: warn takes the characters out
+    and marks the answer; block withholds it; off looks away."""
     unlisted: Literal["refuse", "forward"] = "refuse"
     """forward (transparent mode only) also relays names that the server did not list."""
     tools: Tools = Tools()

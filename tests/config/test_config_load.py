@@ -19,7 +19,7 @@ listen: {mcp: "[::1]:0", admin: "localhost:7411", allowed_hosts: [localhost], al
 servers:
   github: {command: ./bin/gh, args: [-y, "a b"], env: {T: "${env:TOKEN}", D: "${env:NOPE:-fall back}"}, cwd: sub,
            enabled: true, prefix: gh, uris: plain, sharing: shared, era: legacy, lazy: true, required: true,
-           timeout: 500ms, max_time: 1.5h, concurrency: "${env:N}", unlisted: refuse,
+           timeout: 500ms, max_time: 1.5h, concurrency: "${env:N}", unlisted: refuse, results: block,
            tools: {allow: ["a*"], deny: ["fork_*"]}}
   linear: {url: "https://mcp.linear.app/mcp", transport: http, ca: ca.pem,
            headers: {Authorization: "Bearer ${file:token.txt}"}}
@@ -58,6 +58,7 @@ def test_every_key_of_the_format_can_be_set(full: config.Config, tmp_path: Path)
     assert (github.prefix, github.uris, github.sharing, github.era) == ("gh", "plain", "shared", "legacy")
     assert (github.timeout, github.max_time, github.concurrency) == (0.5, 5400.0, 3)
     assert (github.lazy, github.required, github.tools.allow, github.tools.deny) == (True, True, ("a*",), ("fork_*",))
+    assert (github.results, linear.results) == ("block", "warn")
     assert linear.headers["Authorization"].get_secret_value() == "Bearer from a file"
     assert (linear.url, linear.prefix, linear.ca) == ("https://mcp.linear.app/mcp", "linear", tmp_path / "ca.pem")
     assert off.enabled is False

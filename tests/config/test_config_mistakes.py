@@ -26,7 +26,6 @@ MISTAKES = {
     "neither command nor url": ("servers:\n  §a: {}", ['missing-key "command" (to start it) or a "url"']),
     "later section": ("§audit: {}", ['not-in-this-version "audit" is not supported']),
     "later key of a listener": ("listen: {§public_url: 'https://x/'}", ['not-in-this-version "public_url"']),
-    "later key of a server": ("servers: {a: {command: x, §results: warn}}", ['not-in-this-version "results"']),
     "unknown way to pin": ("servers: {a: {command: x, pin: §maybe}}", ["wrong-value off, warn, review or block"]),
     "pins of what is not listed": (
         "servers: {a: {command: x, prefix: '', unlisted: forward, pin: §review}}",
@@ -83,6 +82,7 @@ MISTAKES = {
     "a rate in a unit of its own": ("limits: {per_tool: §600/minute}", ["bad-rate"]),
     "a rate of nothing": ("limits: {per_tool: §0/min}", ["wrong-value must be more than zero"]),
     "a rate that was begun and not written": ("limits: {per_client:§ }", ["bad-rate"]),
+    "wrong strictness": ("servers: {a: {command: x, results: §strict}}", ["wrong-value must be off, warn or block"]),
     "bad url": ("servers: {a: {url: §'ftp://x/'}}", ["bad-url https://host/path"]),
     "credentials in a url": ("servers: {a: {url: §'https://u:hunter2@x/'}}", ["bad-url no user name or password"]),
     "bad header name": ("servers: {a: {url: 'https://x/', headers: {§'a b': c}}}", ["bad-header not a header name"]),

@@ -1,0 +1,157 @@
+"""Characters that a person does not see but a terminal or a model obeys: found, named, and the worst taken out.
+
+Pure, and the one place that knows which characters these are. Text that everybody can read passes untouched, at about
+a microsecond a KiB. Emoji, joined scripts and the flags of England, Scotland and Wales need some of these characters:
+where those stand, they are not meant.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
+
+Kind = Literal["terminal", "tags", "bidi", "invisible"]
+
+FLAGS: Final = "dev.sluice/flags"
+"""The key of `_meta` that names what was found."""
+MAX_FLAGS: Final = 20
+
+# What a terminal obeys: C0 except tab and line ends, DELETE, C1; whole sequences where they are whole (ECMA-48 5.4
+# and 5.6), so that no "[31m" is left over. No repetition runs over what another match may begin with, so that every
+# character is read once.
+_ORDERS: Final = (
+    r"(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x08\x0a-\x1f\x7f-\x9f]*+(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*+[0-~]"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+# Text in characters that nothing shows: tags, and the variation selectors that can carry bytes. Not meant are the
+# flags that are spelled in tags, and a selector right behind an ideograph.
+_IDEOGRAPH: Final = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+_TAGS: Final = f"[\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]+|(?<!{_IDEOGRAPH})[\U000e0100-\U000e01ef]"
+_BLACK_FLAG: Final = "\U0001f3f4"
+_SPELLED: Final = "|".join(
+    "".join(chr(0xE0000 + ord(letter)) for letter in name) for name in ("gbeng", "gbsct", "gbwls")
+)
+# Unicode's Bidi_Control
+_BIDI: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+# Of no width: none of it is seen, and words that differ look alike.
+_NO_WIDTH: Final = "\u034f\u115f\u1160\u180e\u200b\u2060-\u2064\u206a-\u206f\u3164\uffa0\ufff9-\ufffb"
+_JOINERS: Final = "\u200c\u200d"
+_JOINED: Final = f"[^\x00-\x7f{_NO_WIDTH}{_JOINERS}]"
+
+_CONTROLS: Final = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\n\r")
+_SUSPECT: Final = re.compile(
+    f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDI}{_NO_WIDTH}{_JOINERS}\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+)
+_TERMINAL: Final = re.compile(_ORDERS)
+_HIDDEN: Final = re.compile(_TAGS)
+_FLAG: Final = re.compile(f"({_BLACK_FLAG}(?:{_SPELLED})\U000e007f)")
+_NAMED: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
+    ("bidi", re.compile(f"[{_BIDI}]")),
+    (
+        "invisible",
+        re.compile(
+            f"[{_NO_WIDTH}]|(?<=[\x00-\U0010ffff])\ufeff|[\ufe00-\ufe0f]{{2}}"
+            f"|(?<!{_JOINED})[{_JOINERS}]|[{_JOINERS}](?!{_JOINED})"
+        ),
+    ),
+)
+_SHORT: Final = 64
+_HOLDERS: Final = (dict, list)  # a union would be made anew at each value
+
+
+def is_plain(text: str) -> bool:
+    """Whether nothing in the text needs a closer look."""
+    if text.isascii():
+        if len(text) < _SHORT and text.isprintable():
+            return True
+        return len(text.encode().translate(None, _CONTROLS)) == len(text)  # ten times as fast as an expression
+    return _SUSPECT.search(text) is None
+
+
+def clean_text(text: str, found: set[str]) -> str:
+    """The text without terminal orders and hidden text. Adds the kinds of all that was found."""
+    if is_plain(text):
+        return text
+    for kind, strip in (("terminal", _strip_orders), ("tags", _strip_tags)):
+        shorter = strip(text)
+        if len(shorter) < len(text):
+            found.add(kind)
+            text = shorter
+    found.update(kind for kind, pattern in _NAMED if pattern.search(text))
+    return text
+
+
+def _strip_orders(text: str) -> str:
+    return _TERMINAL.sub("", text)
+
+
+def _strip_tags(text: str) -> str:
+    if _BLACK_FLAG not in text:
+        return _HIDDEN.sub("", text)
+    return "".join(part if at % 2 else _HIDDEN.sub("", part) for at, part in enumerate(_FLAG.split(text)))
+
+
+def clean(value: Any, found: set[str]) -> Any:
+    """A JSON value with every text in it cleaned, names of fields as well. What is clean comes back itself."""
+    if isinstance(value, str):
+        return clean_text(value, found)
+    if isinstance(value, dict):
+        value = _clean_names(value, found)
+        return _clean_parts(value, value.items(), found)
+    return _clean_parts(value, enumerate(value), found) if isinstance(value, list) else value
+
+
+def _clean_names(value: dict[str, Any], found: set[str]) -> dict[str, Any]:
+    if is_plain("".join(value)):
+        return value
+    names = [clean_text(name, found) for name in value]
+    return value if names == list(value) else dict(zip(names, value.values(), strict=True))
+
+
+def _clean_parts(value: Any, parts: Iterable[tuple[Any, Any]], found: set[str]) -> Any:
+    """Copy on write. A plain text, which nearly all are, is left behind here and costs no further call."""
+    copy = value
+    for key, old in parts:
+        if isinstance(old, str):
+            if is_plain(old):
+                continue
+        elif not isinstance(old, _HOLDERS):
+            continue
+        new = clean(old, found)
+        if new is not old:
+            if copy is value:
+                copy = value.copy()
+            copy[key] = new
+    return copy
+
+
+def flags(definition: Any) -> list[str]:
+    """What is wrong in a definition, as `KIND at PLACE`, the first `MAX_FLAGS` of it: for a report and for the person
+    who accepts it. A definition is never altered: what a client sees is what was accepted."""
+    told: list[str] = []
+    for place, text in _texts(definition, ""):
+        found: set[str] = set()
+        clean_text(text, found)
+        told += [f"{kind} at {place or '/'}" for kind in sorted(found)]
+        if len(told) >= MAX_FLAGS:
+            return told[:MAX_FLAGS]
+    return told
+
+
+def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Every text in it and where it stands; the name of a field stands at the field."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            at = f"{place}/{_shown(key)}"
+            yield at, key
+            yield from _texts(inner, at)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, f"{place}/{index}")
+
+
+def _shown(key: str) -> str:
+    return key[:80].encode("unicode_escape").decode("ascii")

@@ -1,0 +1,176 @@
+"""inspect, in its place in the chain: what it marks, takes out and withholds, and what it lets alone."""
+
+from typing import Any
+
+import pytest
+
+from proxy.call import Call, Client, Emit, Failure, Guard, InputRequired, Outcome, Result, Target, Trail
+from proxy.guards import ORDER, chain
+from proxy.guards.inspect import Mode, inspect
+from proxy.message import Json, Notification
+from proxy.policy.outputs import Outputs
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+TOOL = Target("git", "tool", "log", "g__log", {"name": "log"})
+TYPED = Target("git", "tool", "count", "g__count", {"name": "count", "outputSchema": SCHEMA})
+PROMPT = Target("git", "prompt", "p", "g__p", {})
+FILE = Target("git", "res", "file:///a", "g+file:///a")
+TAG = "\U000e0041"
+
+
+async def ask(
+    outcome: Outcome, mode: Mode = "warn", method: str = "tools/call", target: Target | None = TOOL,
+    said: Notification | None = None, emit: Emit | None = None,
+) -> Outcome:  # fmt: skip
+    async def server(call: Call) -> Outcome:
+        if said is not None:
+            await call.emit(said)
+        return outcome
+
+    guards: dict[str, Guard | None] = dict.fromkeys(ORDER)
+    guards["inspect"] = inspect({"git": mode}, Outputs().check)
+    call = Call(Client("key:a"), method, {"name": "log"}, target=target, trail=Trail("c"))
+    if emit is not None:
+        call = Call(call.client, method, call.params, target=target, emit=emit)
+    return await chain(guards, server)(call)
+
+
+def text(*parts: str, **more: Any) -> Result:
+    return Result({"content": [{"type": "text", "text": part} for part in parts], **more})
+
+
+def marks(outcome: Outcome) -> list[str]:
+    assert isinstance(outcome, Result)
+    found: list[str] = outcome.value.get("_meta", {}).get("dev.sluice/flags", [])
+    return found
+
+
+def value(outcome: Outcome) -> Json:
+    assert isinstance(outcome, Result)
+    return outcome.value
+
+
+@pytest.mark.parametrize("mode", ["off", "warn", "block"])
+async def test_a_clean_result_comes_back_itself(mode: Mode) -> None:
+    for clean in (text("hello\n", "wörld 👩‍💻"), text("x", structuredContent={"n": 1}), text("no", isError=True)):
+        assert await ask(clean, mode) is clean
+    typed = text("1", structuredContent={"n": 1})
+    assert await ask(typed, mode, target=TYPED) is typed
+
+
+async def test_orders_and_hidden_text_are_taken_out_and_named() -> None:
+    outcome = await ask(text("a\x1b[31mb", f"c{TAG}", _meta={"their": 1}))
+    assert value(outcome) == {
+        "content": [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}],
+        "_meta": {"their": 1, "dev.sluice/flags": ["tags", "terminal"]},
+    }
+
+
+async def test_what_is_only_named_stays_as_it_is() -> None:
+    outcome = await ask(text("a\u202eb\u200bc"))
+    assert marks(outcome) == ["bidi", "invisible"]
+    assert value(outcome)["content"] == text("a\u202eb\u200bc").value["content"]
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "given", "left"),
+    [
+        ("tools/call", TOOL, {"structuredContent": {"a\x00": ["b\x1b[1m"]}}, {"structuredContent": {"a": ["b"]}}),
+        ("prompts/get", PROMPT, {"messages": [{"role": "user", "content": {"type": "text", "text": f"a{TAG}"}}]},
+         {"messages": [{"role": "user", "content": {"type": "text", "text": "a"}}]}),
+        ("resources/read", FILE, {"contents": [{"uri": "file:///a", "text": "a\x07"}]},
+         {"contents": [{"uri": "file:///a", "text": "a"}]}),
+        ("completion/complete", PROMPT, {"completion": {"values": ["a\x1b[2J"]}}, {"completion": {"values": ["a"]}}),
+    ],
+)  # fmt: skip
+async def test_whatever_a_server_answers_is_inspected(method: str, target: Target, given: Json, left: Json) -> None:
+    outcome = await ask(Result(given), method=method, target=target)
+    assert marks(outcome)
+    assert {key: part for key, part in value(outcome).items() if key != "_meta"} == left
+
+
+@pytest.mark.parametrize("bad", ["a\x1b[31m", f"a{TAG}", "a\u202e", "a\u200bb"])
+async def test_under_block_whatever_would_be_marked_is_withheld_and_nothing_of_it_is_said(bad: str) -> None:
+    outcome = await ask(text(bad, "SECRET"), "block")
+    assert value(outcome)["_meta"] == {"dev.sluice/reason": "denied"} and value(outcome)["isError"] is True
+    told = value(outcome)["content"][0]["text"]
+    assert told.startswith("This was executed") and "servers.git.results" in told and "SECRET" not in str(outcome)
+    read = await ask(Result({"contents": [{"uri": "a:b", "text": bad}]}), "block", "resources/read", FILE)
+    assert isinstance(read, Failure) and read.data == {"reason": "denied"}
+
+
+async def test_off_is_off() -> None:
+    for outcome in (text("\x1b"), Failure(1, "\x1b"), InputRequired({"a": {"params": {"message": "\x1b"}}})):
+        assert await ask(outcome, "off") is outcome
+    broken = text("x", structuredContent={})
+    assert await ask(broken, "off", target=TYPED) is broken
+
+
+async def test_lists_are_not_touched() -> None:
+    listed = Result({"tools": [{"name": "a", "description": "\x1b"}]})
+    assert await ask(listed, "block", "tools/list", None) is listed
+
+
+@pytest.mark.parametrize("content", [{"structuredContent": {"n": "x"}}, {"structuredContent": {}}, {}])
+async def test_a_broken_promise_is_marked_or_withheld(content: Json) -> None:
+    marked = await ask(text("x", **content), target=TYPED)
+    assert marks(marked) == ["output_schema"]
+    assert value(marked).get("structuredContent") == content.get("structuredContent")
+    refused = await ask(text("SECRET", **content), "block", target=TYPED)
+    assert "not what the tool promised" in str(refused) and "SECRET" not in str(refused)
+
+
+@pytest.mark.parametrize("mode", ["warn", "block"])
+async def test_a_schema_that_may_not_be_used_is_told_and_withholds_nothing(mode: Mode) -> None:
+    target = Target("git", "tool", "t", "g__t", {"outputSchema": {"$ref": "https://evil.example.com/"}})
+    assert marks(await ask(text("x", structuredContent={}), mode, target=target)) == ["output_schema_unused"]
+
+
+async def test_an_error_of_the_tool_promises_nothing() -> None:
+    error = text("no such branch", isError=True)
+    assert await ask(error, "block", target=TYPED) is error
+
+
+ASKS = {
+    "good": {"method": "elicitation/create", "params": {"message": "Your name?"}},
+    "bad": {"method": "elicitation/create", "params": {"message": f"Sure?{TAG}\x1b[2K\u202e"}},
+    "bare": {"method": "roots/list"},
+}
+
+
+async def test_questions_are_cleaned_and_marked_one_by_one() -> None:
+    outcome = await ask(InputRequired(ASKS, "state"))
+    assert outcome == InputRequired(
+        {
+            **ASKS,
+            "bad": {
+                "method": "elicitation/create",
+                "params": {"message": "Sure?\u202e", "_meta": {"dev.sluice/flags": ["bidi", "tags", "terminal"]}},
+            },
+        },
+        "state",
+    )
+    assert isinstance(await ask(InputRequired(ASKS), "block"), Result)
+    passed = InputRequired({"good": ASKS["good"]}, "")
+    assert await ask(passed, "block") == passed
+
+
+@pytest.mark.parametrize("mode", ["warn", "block"])
+async def test_errors_are_cleaned(mode: Mode) -> None:
+    assert await ask(Failure(-32000, "no\x1b[31m", {"why": f"x{TAG}"}), mode) == Failure(-32000, "no", {"why": "x"})
+    untouched = Failure(-32000, "no", {"why": "x"})
+    assert await ask(untouched, mode) is untouched
+
+
+async def test_what_is_said_during_a_call_is_cleaned() -> None:
+    heard: list[Notification] = []
+
+    async def emit(notification: Notification) -> None:
+        heard.append(notification)
+
+    progress = Notification("notifications/progress", {"progressToken": 1, "progress": 1, "message": "50 %\x1b[1A"})
+    clean = Notification("notifications/message", {"level": "info", "data": {"a": ["b"]}})
+    for said in (progress, clean):
+        await ask(text("x"), said=said, emit=emit)
+    assert heard[0].params == {"progressToken": 1, "progress": 1, "message": "50 %"}
+    assert heard[1] is clean

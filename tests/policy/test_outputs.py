@@ -1,0 +1,123 @@
+"""Promises of tools: kept, broken, or not worth checking. Both sides of each check are hostile."""
+
+from typing import Any
+
+import pytest
+
+from proxy.policy.outputs import MAX_KNOWN, MAX_PATTERNS, Outputs
+
+ROWS = {
+    "type": "object",
+    "properties": {"rows": {"type": "array", "items": {"$ref": "#/$defs/row"}}},
+    "required": ["rows"],
+    "$defs": {"row": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}},
+}
+TREE = {"type": "object", "properties": {"v": {"type": "integer"}, "kids": {"type": "array", "items": {"$ref": "#"}}}}
+
+
+def check(schema: Any, content: Any, **more: Any) -> str | None:
+    judged = Outputs().check("s", "t", schema, {"content": [], "structuredContent": content, **more})
+    return judged.flag if judged else None
+
+
+@pytest.mark.parametrize(
+    ("schema", "content"),
+    [
+        (ROWS, {"rows": [{"id": 1}, {"id": 2}]}),
+        (ROWS, {"rows": [{"id": number, "more": "x" * 50} for number in range(10_000)]}),
+        (TREE, {"v": 1, "kids": [{"v": 2, "kids": []}]}),
+        ({"type": "array"}, [1, 2]),
+        ({"type": ["string", "null"]}, None),
+        ({"type": "object", "properties": {"result": {"type": "string"}}}, {"result": "x" * 8_000_000}),
+        ({"type": "object", "$schema": "http://json-schema.org/draft-07/schema#"}, {}),
+        ({"type": "object", "default": {"$ref": "#/nowhere"}}, {}),
+        ({"properties": {"$ref": {"type": "string"}, "pattern": {"pattern": "^a"}}}, {"$ref": "x", "pattern": "ab"}),
+        (True, 1),
+    ],
+)
+def test_a_result_that_keeps_the_promise_is_not_marked(schema: Any, content: Any) -> None:
+    assert check(schema, content) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "content"),
+    [
+        (ROWS, {"rows": [{"id": 1}, {"id": "2"}]}),
+        (ROWS, {}),
+        (ROWS, None),
+        (TREE, {"kids": [{"kids": [{"v": "x"}]}]}),
+        ({"type": "object", "$schema": "http://json-schema.org/draft-07/schema#"}, []),
+        (False, {}),
+    ],
+)
+def test_a_result_that_breaks_it_is(schema: Any, content: Any) -> None:
+    assert check(schema, content) == "output_schema"
+
+
+def test_a_result_without_structured_content_breaks_it_and_an_error_promises_nothing() -> None:
+    outputs = Outputs()
+    missing = outputs.check("s", "t", ROWS, {"content": []})
+    assert missing is not None and missing.flag == "output_schema"
+    assert outputs.check("s", "t", ROWS, {"content": [], "isError": True}) is None
+    assert check(ROWS, {"error": "no such row"}, isError=True) is None
+
+
+HOSTILE = {
+    "no schema": 7,
+    "not a schema inside": {"type": "objekt"},
+    "from the network": {"$ref": "https://evil.example.com/schema.json"},
+    "from a file": {"$ref": "file:///etc/passwd"},
+    "too large": {"description": "x" * 70_000},
+    "too many": {"allOf": [True] * 1_001},
+    "multiplying": {
+        "$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)} | {"d30": {}},
+        "$ref": "#/$defs/d0",
+    },
+    "an endless reference": {"$ref": "#"},
+    "long lists again and again": {
+        "$defs": {"e": {"enum": [{"a": n} for n in range(1000)]}}, "allOf": [{"$ref": "#/$defs/e"}] * 100,
+    },
+    "many expressions": {"properties": {f"p{n}": {"pattern": f"(a{{1,30}}b{{1,30}}){{1,9}}{n}"} for n in range(100)}},
+    "many named expressions": {"patternProperties": {f"p{n}": True for n in range(MAX_PATTERNS + 1)}},
+    "an expression that cannot be linear": {"pattern": r"(a+)+\1"},
+    "by anchor": {"$defs": {"a": {"$anchor": "a"}}, "$ref": "#a"},
+    "another dialect": {"$schema": "http://json-schema.org/draft-04/schema#"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_schema_is_not_used_and_the_result_says_so(name: str) -> None:
+    assert check(HOSTILE[name], {"a": 1}) == "output_schema_unused"
+
+
+@pytest.mark.parametrize(
+    ("schema", "content"),
+    [
+        ({"items": {"allOf": [{"minimum": -n} for n in range(900)]}}, list(range(100_000))),
+        ({"items": {"enum": [{"a": n} for n in range(1000)]}}, [{"a": 999}] * 10_000),
+        (TREE, {"kids": [{"v": 1}] * 100_000}),
+        ({"allOf": [{"pattern": f"(a|b|ab)*{n}"} for n in range(10)]}, "ab" * 4_000_000),
+        ({"propertyNames": {"pattern": "^(a|b|ab)*$"}}, {"ab" * 1_000_000 + str(n): n for n in range(8)}),
+    ],
+    ids=["many rules for many values", "long lists", "recursion", "expressions", "expressions over names"],
+)
+def test_a_result_that_would_take_too_long_is_not_checked(schema: Any, content: Any) -> None:
+    assert check(schema, content) == "output_schema_unused"
+
+
+def test_a_schema_is_compiled_once_until_it_changes() -> None:
+    outputs = Outputs()
+    schema: dict[str, Any] = {"type": "object"}
+    assert outputs.check("s", "t", schema, {"structuredContent": {}}) is None
+    first = outputs._known["s", "t"]
+    assert outputs.check("s", "t", {"type": "object"}, {"structuredContent": {}}) is None
+    assert outputs._known["s", "t"] is first
+    assert outputs.check("s", "t", {"type": "array"}, {"structuredContent": {}}) is not None
+    assert outputs.check("other", "t", schema, {"structuredContent": {}}) is None
+
+
+def test_so_many_are_kept_and_no_more() -> None:
+    outputs = Outputs()
+    for number in range(MAX_KNOWN + 5):
+        assert outputs.check("s", f"t{number}", {"type": "object"}, {"structuredContent": {}}) is None
+    assert len(outputs._known) <= MAX_KNOWN
