@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 
@@ -21,15 +21,18 @@ from proxy.catalog.snapshot import Snapshot, without
 from proxy.message import Json, Malformed, decode_fast, dump
 from proxy.policy import pins
 from proxy.policy.pins import Book, Change, Found, Key, Mode, PinKind, Wanted
-from proxy.policy.visible import hidden
+from proxy.policy.visible import hidden_in
 from proxy.store import Store
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 log = logging.getLogger(__name__)
 
 ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
 REVISION: Final = "pins-revision"  # of all books: another process that accepts changes it
 POLL: Final = 2.0
-LARGE: Final = 500  # definitions; comparing more for the first time takes longer than others should wait
+LARGE: Final = 100  # definitions; comparing more for the first time takes longer than others should wait
 MAX_LINES: Final = 20  # of log for one list
 
 _SHUT: Final = Book(closed=frozenset(pins.KINDS))
@@ -113,9 +116,9 @@ class Pinboard:
         async with self._lock:
             book, twin = self._both(server, era)
             work = (book, twin, mode, kind, found, self._now())
-            new, changes = await anyio.to_thread.run_sync(pins.meet, *work) if len(found) > LARGE else pins.meet(*work)
+            new, changes = await _apart(len(found), pins.meet, *work)
             await self._write(server, era, new)
-        self._report(server, era, mode, changes, found)
+        self._report(server, era, mode, new, changes)
 
     async def settle(self, server: str, era: Era) -> None:
         """All lists of a server have arrived for once."""
@@ -137,13 +140,13 @@ class Pinboard:
         pin, held, mode = book.pins.get(key), book.waiting.get(key), self._modes[server]
         current = book.current(key) or ""
         withheld = pins.is_withheld(mode, book, self._both(server, era)[1], key, current)
-        newest = held.text if held and not held.returned else pin.text if pin else ""
+        newest = pins.newest(book, key)
         row: Json = {
             "server": server, "era": era, "kind": pins.WORDS[key[0]], "name": key[1] or "instructions",
             "state": pins.state(book, key), "withheld": withheld, "current": current,
             "fingerprint": pin.fingerprint if pin else None, "by": pin.by if pin else "", "at": pin.at if pin else "",
             "waiting": held.fingerprint if held else None, "since": held.since if held else "",
-            "hidden": hidden(_decoded(newest.encode())),
+            "hidden": hidden_in(newest) if newest else 0,
         }  # fmt: skip
         texts = {"accepted_text": pin.text if pin else None, "waiting_text": held.text if held else None}
         return {**row, **texts} if definitions else row
@@ -165,8 +168,8 @@ class Pinboard:
         for event in events:
             log.info("definition accepted", extra=_fields(event))
             self._on_change(event)
-        touched = {(event.era, pins.WORDS[event.kind], event.name or "instructions") for event in events}
-        return [row for row in self.rows(server) if (row["era"], row["kind"], row["name"]) in touched]
+        taken_keys = dict.fromkeys((event.era, (event.kind, event.name)) for event in events)
+        return [self._row(server, era, books[era], key, definitions=False) for era, key in taken_keys]
 
     def _take(self, server: str, era: Era, books: dict[Era, Book], one: Wanted, by: str) -> PinEvent | None:
         key, old = (one.kind, one.name), books[era]
@@ -232,7 +235,8 @@ class Pinboard:
         if added:
             await self._write_waiting(server, era, book)
         if book.pins is not old.pins or book.closed != old.closed:
-            await self._store.put(_places(server, era)[0], dump(pins.pins_to_json(book)))
+            data = await _apart(len(book.pins), _encoded, pins.pins_to_json, book)
+            await self._store.put(_places(server, era)[0], data)
             self._revision = secrets.token_bytes(16)
             await self._store.put(REVISION, self._revision)
         if removed and not added:
@@ -242,7 +246,8 @@ class Pinboard:
         self._set(server, era, book)
 
     async def _write_waiting(self, server: str, era: Era, book: Book) -> None:
-        await self._store.put(_places(server, era)[1], dump(pins.waiting_to_json(book)))
+        data = await _apart(len(book.waiting), _encoded, pins.waiting_to_json, book)
+        await self._store.put(_places(server, era)[1], data)
         self._unwritten.discard((server, era))
 
     def _set(self, server: str, era: Era, book: Book) -> None:
@@ -256,7 +261,7 @@ class Pinboard:
 
     # ------------------------------------------------------------ telling
 
-    def _report(self, server: str, era: Era, mode: Mode, changes: list[Change], found: Mapping[str, Found]) -> None:
+    def _report(self, server: str, era: Era, mode: Mode, book: Book, changes: list[Change]) -> None:
         events = [_event(server, era, mode, change) for change in changes]
         new = zip(events, changes, strict=True)
         loud = [event for event, change in new if change.what == "waiting" and not change.again]
@@ -267,10 +272,19 @@ class Pinboard:
             log.warning(words, extra={"server": server, "era": era, "more": len(loud) - MAX_LINES})
         if first := sum(event.what == "first_use" for event in events):
             log.info("definitions recorded at first use", extra={"server": server, "era": era, "definitions": first})
-        for name in [change.key[1] for change in changes if hidden(found[change.key[1]].value)][:MAX_LINES]:
-            log.warning("definition with hidden characters", extra={"server": server, "era": era, "definition": name})
+        for key in [change.key for change in changes if hidden_in(pins.newest(book, change.key))][:MAX_LINES]:
+            log.warning("definition with hidden characters", extra={"server": server, "era": era, "definition": key[1]})
         for event in events:
             self._on_change(event)
+
+
+async def _apart(size: int, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+    """In a worker thread where it is much, so that others do not wait for it."""
+    return await anyio.to_thread.run_sync(function, *args) if size > LARGE else function(*args)
+
+
+def _encoded(form: Callable[[Book], Json], book: Book) -> bytes:
+    return dump(form(book))
 
 
 def said(about: Json) -> dict[str, Found]:

@@ -35,7 +35,7 @@ MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scop
 PATIENCE: Final = 2.0
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
-LARGE: Final = 500  # items; making a listing of more takes longer than others should wait
+LARGE: Final = 200  # items; making a listing of more takes longer than others should wait
 # A server may change a list without saying so: behind a list served from an older snapshot, it is looked at again.
 REVALIDATE: Final = 5.0
 

@@ -194,11 +194,8 @@ def accept(book: Book, key: Key, fingerprint: str, by: str, at: str) -> Book | N
     """The book in which what the server gave last is the pin; None if that is not what the person has seen."""
     if book.current(key) != fingerprint:
         return None
-    held = book.waiting.get(key)
-    pin = book.pins.get(key)
-    text = held.text if held and not held.returned else pin.text if pin else ""
-    waiting = {other: value for other, value in book.waiting.items() if other != key}
-    return Book({**book.pins, key: Pin(fingerprint, text, by, at)}, waiting, book.closed)
+    waiting = {other: held for other, held in book.waiting.items() if other != key}
+    return Book({**book.pins, key: Pin(fingerprint, newest(book, key), by, at)}, waiting, book.closed)
 
 
 # ---------------------------------------------------------------- showing
@@ -210,6 +207,14 @@ def state(book: Book, key: Key) -> str:
     if held is None:
         return pin.state if pin else "unknown"
     return "new" if pin is None else "returned" if held.returned else "changed"
+
+
+def newest(book: Book, key: Key) -> str:
+    """The canonical text of what the server gave last under that name; empty where there is none."""
+    pin, held = book.pins.get(key), book.waiting.get(key)
+    if held is not None and not held.returned:
+        return held.text
+    return pin.text if pin else ""
 
 
 def keys(book: Book) -> list[Key]:
