@@ -4,7 +4,8 @@ The middle speaks the newest, stateless revision only (2026-07-28). Edges transl
 into these types and back; guards, router and servers see nothing else. No I/O, no wire, no library.
 
 `Call.method` is one of: server/discover, tools/list, tools/call, prompts/list, prompts/get, resources/list,
-resources/templates/list, resources/read, completion/complete, subscriptions/listen. `Call.params` is the
+resources/templates/list, resources/read, completion/complete, subscriptions/listen; and, with an outcome that
+nobody waits for, notifications/roots/list_changed of a legacy client. `Call.params` is the
 request's params without `_meta`; `Call.meta` is `_meta` without what describes the sender (revision,
 clientInfo, clientCapabilities: those are the `Client`). `meta["progressToken"]` is the client's own token.
 `Result.value` is the result without `resultType` and without the reserved serverInfo key of `_meta`.
@@ -172,7 +173,14 @@ Guard = Callable[[Call, Handler], Awaitable[Outcome]]
 
 Publish = Callable[[str, str | None, Notification], None]
 """(server key, scope, notification) of a notification that belongs to no call. A scope of None means every
-scope of that server. Never blocks."""
+scope of that server; `session_scope` is that of one legacy session alone. Never blocks."""
+
+
+def session_scope(session: str) -> str:
+    """For what a server says to one legacy client and to no call of it: a log message, a page that was visited. It is
+    no state: told as often as it is said, and only to that client."""
+    return f"session:{session}"
+
 
 Ask = Callable[[str, str, Json], Awaitable[Response | None]]
 """(session id, method, params): asks the client of one legacy session something that belongs to no call. None when

@@ -2,18 +2,22 @@
 
 Knows servers by key and notifications by method; it judges and renames nothing: a subscriber does that. Publishing
 never waits: each subscriber has room for one pending event per (server, method, uri), because two "the list
-changed" in a row say no more than one, and a bound on how many such, because a listener may be slow for ever.
+changed" in a row say no more than one (what is said to one session is no such state), and a bound on how many such,
+because a listener may be slow for ever.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
+from proxy.call import session_scope
 from proxy.message import Notification
 
 MAX_PENDING: Final = 1000
+_ONE_SESSION: Final = session_scope("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,11 @@ class Event:
     server: str
     scope: str | None
     notification: Notification
+
+    @property
+    def is_said(self) -> bool:
+        """It says something to one session, where others say that something changed: then only the last counts."""
+        return self.scope is not None and self.scope.startswith(_ONE_SESSION)
 
 
 Accept = Callable[[Event], bool]
@@ -34,7 +43,8 @@ class Subscription:
     def __init__(self, accept: Accept, max_pending: int) -> None:
         self._accept = accept
         self._max_pending = max_pending
-        self._pending: dict[tuple[str, str, str], Event] = {}
+        self._pending: dict[tuple[str, str, object], Event] = {}
+        self._numbers = count()
         self._news = asyncio.Event()
         self._closed = False
 
@@ -55,7 +65,10 @@ class Subscription:
     def offer(self, event: Event) -> None:
         if not self._accept(event):
             return
-        key = (event.server, event.notification.method, str(event.notification.params.get("uri")))
+        if event.is_said and len(self._pending) >= self._max_pending:
+            return  # talk must not push out what changed
+        about = next(self._numbers) if event.is_said else str(event.notification.params.get("uri"))
+        key = (event.server, event.notification.method, about)
         if key not in self._pending and len(self._pending) >= self._max_pending:
             self._pending.pop(next(iter(self._pending)))  # the oldest: what comes last is closest to the truth
         self._pending[key] = event

@@ -11,10 +11,12 @@ from typing import Any, Final, Protocol
 import anyio
 
 from proxy.call import Call, Client, Emit, Failure, Handler, Outcome, Result, Trail, not_found
+from proxy.era import legacy_client
 from proxy.era.revisions import LISTS
 from proxy.message import INVALID_PARAMS, Json, Notification
 
 MAX_SUBSCRIPTIONS: Final = 1_000
+_SAID: Final = frozenset({"notifications/message", legacy_client.ELICITATION_COMPLETE})
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
@@ -114,6 +116,8 @@ class Listening:
             if note.method == ACKNOWLEDGED:
                 listen.honoured = frozenset(note.params.get("notifications", {}).get("resourceSubscriptions", ()))
                 listen.settled.set()
+            elif note.method in _SAID and listen is not self._current:
+                pass  # two calls overlap for a moment; what is no state would be said twice
             elif not listen.scope.cancel_called:
                 await self._tell(note)
 

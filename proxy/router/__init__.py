@@ -7,6 +7,8 @@ called arrives with its target resolved and its params in own names; what is lis
 
 from collections.abc import Mapping
 
+import anyio
+
 from proxy.call import Call, Failure, Handler, Outcome, Result, Server, not_found
 from proxy.catalog import merge
 from proxy.catalog.snapshot import KINDS
@@ -19,6 +21,7 @@ from proxy.router.pages import Cursors, Pages
 
 __all__ = ["Cursors", "MayList", "MaySee", "Router"]
 
+ROOTS_CHANGED = "notifications/roots/list_changed"
 _RELAYED = ("tools/call", "prompts/get", "resources/read", "completion/complete")
 
 
@@ -39,6 +42,7 @@ class Router:
             "subscriptions/listen": Listener(servers, lists, hub, may_list, may_see).listen,
             "resources/list": self._if_declared(pages.walked),
             **dict.fromkeys(KINDS, self._if_declared(pages.held)),
+            ROOTS_CHANGED: self._tell,
             **dict.fromkeys(_RELAYED, self._relay),
         }
 
@@ -52,6 +56,15 @@ class Router:
         if call.target is None:
             return not_found(call.method, call.params)
         return await self._servers[call.target.server](call)
+
+    async def _tell(self, call: Call) -> Outcome:
+        """What a legacy client tells all its servers: those that it is a legacy client to. For others it has no form
+        (2026-07-28 client/roots: they ask when they need to know). One that hangs holds up nobody else."""
+        async with anyio.create_task_group() as group:
+            for key, server in self._servers.items():
+                if server.status == "up" and server.era_for(call.client) == "legacy" and self._may_see(call, key):
+                    group.start_soon(server, call)
+        return Result({})
 
     async def _discover(self, call: Call) -> Outcome:
         known = await self._lists.all(call.client)

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from proxy.call import Call, Failure, Outcome, Result, Server
+from proxy.call import Call, Failure, Outcome, Result, Server, session_scope
 from proxy.catalog import merge
 from proxy.catalog.snapshot import KINDS, digest
 from proxy.era.revisions import LISTS
@@ -24,6 +24,8 @@ from proxy.message import INVALID_PARAMS, Json, Notification
 MaySee = Callable[[Call, str], bool]
 """(call, server key): whether this client has any right on that server."""
 
+# What a server says to one legacy client outside of its calls
+_SAID: Final = frozenset({"notifications/message", "notifications/elicitation/complete"})
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 ACKNOWLEDGE_WITHIN: Final = 0.5
 RETRY_FIRST: Final = 0.5
@@ -63,13 +65,18 @@ class Listener:
                 seen = await self._digests(call, told)
                 await call.emit(Notification(ACKNOWLEDGED, {"notifications": dict.fromkeys(honoured, True)}))
                 async for event in events:
-                    if event.notification.method in told and self._is_news(call, event, seen):
+                    if event.notification.method in _SAID:
+                        await call.emit(event.notification)
+                    elif event.notification.method in told and self._is_news(call, event, seen):
                         await call.emit(Notification(event.notification.method, {}))
                 group.cancel_scope.cancel()
         return Result({})
 
     def _concerns(self, call: Call, methods: set[str], event: Event) -> bool:
         """Scopes are asked anew each time: a server's era, and so its scope, may be known only after it is up."""
+        if event.notification.method in _SAID:
+            session = call.client.session
+            return session is not None and event.scope == session_scope(session) and self._may_see(call, event.server)
         if event.notification.method not in methods:
             return False
         return event.scope is None or event.scope == self._servers[event.server].scope(call.client)
