@@ -62,7 +62,7 @@ class Audit:
         self._signer = Signer(sign_seeds)
         redactor = Redactor(digest_key, settings.redact.keys, settings.redact.pointers)
         self.composer = Composer(redactor, settings.arguments, settings.results, settings.transport, classify, revision)
-        self._open: set[str] = set()
+        self._open: dict[str, str] = {}  # by call: what its intent said of it
         self._failures = IdentityFailures(lambda fields: self.note("identity", fields))
         self._refused = self._lost = 0
         self._writer: Writer | None = None
@@ -120,9 +120,9 @@ class Audit:
         if writer is None or writer.problem is not None or not writer.takes_records:
             return self._without_record()
         id = call.trail.id
-        self._open.add(id)
+        about = self._open[id] = self.composer.about(call)
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        writer.inbox.put(Item(self.composer.intent(call, approval), opens=id, done=done))
+        writer.inbox.put(Item(self.composer.intent(call, about, approval), opens=id, done=done))
         return await done
 
     def _without_record(self) -> bool:
@@ -135,9 +135,8 @@ class Audit:
     def outcome(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         """The closing record. Never waits; None is a cancelled call."""
         id = call.trail.id
-        has_intent = id in self._open
-        self._open.discard(id)
-        self._put(self.composer.outcome(call, outcome, seconds, has_intent), closes=id if has_intent else "")
+        about = self._open.pop(id, None)
+        self._put(self.composer.outcome(call, about, outcome, seconds), closes=id if about else "")
 
     def note(self, type: str, fields: Json) -> None:
         """A decision, approval, pin, policy, identity or administrative record. Never waits."""

@@ -39,7 +39,7 @@ MAX_ROLES: Final = 64
 _MAX_REMEMBERED: Final = 5_000
 _MAX_SMALL: Final = 128
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_PLAIN: Final = re.compile(r"[0-9A-Za-z_.:-]{1,64}")
+_PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
 
 # Reasons (see `Reason`) whose outcome is not a denial by Sluice.
 _BY_REASON: Final = {
@@ -138,22 +138,40 @@ class Composer:
         self._decisions: dict[tuple[Verdict, str, str], str] = {}
         self._stamp = Stamp()
 
-    def intent(self, call: Call, approval: Json | None) -> bytes:
-        head = f'"type":"intent",{self._about(call)}'
-        extra = f',"approval":{self._small(approval)}' if approval else ""
-        return f"{head}{self._said(call)}{extra}".encode("ascii")
+    def about(self, call: Call) -> str:
+        """Who calls what, and what was decided: the same in both records of a call, so made once."""
+        target = call.trail.target or call.target
+        parts = [
+            f'"call":{self._id(call.trail.id)},"method":{self._id(call.method)},"transport":"{self._transport}",'
+            f"{self._client(call.client)}"
+        ]
+        if target is not None:
+            parts.append(self._target(target))
+        if call.trail.decisions:
+            parts.append(self._decision(call.trail.decisions[-1]))
+        if call.trail.round is not None:
+            parts.append(f'"round":{{"call":{self._id(call.trail.round[0])},"number":{int(call.trail.round[1])}}}')
+        parent = call.meta.get("traceparent")
+        if isinstance(parent, str) and (trace := _TRACE.fullmatch(parent)):
+            parts.append(f'"trace":"{trace[1]}"')
+        return ",".join(parts)
 
-    def outcome(self, call: Call, outcome: Outcome | None, seconds: float, has_intent: bool) -> bytes:
+    def intent(self, call: Call, about: str, approval: Json | None) -> bytes:
+        extra = f',"approval":{self._small(approval)}' if approval else ""
+        return f'"type":"intent","time":"{self._stamp()}",{about}{self._said(call)}{extra}'.encode("ascii")
+
+    def outcome(self, call: Call, about: str | None, outcome: Outcome | None, seconds: float) -> bytes:
+        """`about` is what the intent said; None where there was none."""
         word, reason, code = judge(outcome, call)
-        parts = [f'"type":"outcome",{self._about(call)}']
-        if not has_intent:  # refused before a server was reached, or a list: nothing else says what was asked
+        parts = [f'"type":"outcome","time":"{self._stamp()}",{about or self.about(call)}']
+        if about is None:  # refused before a server was reached, or a list: nothing else says what was asked
             parts.append(self._said(call))
         parts.append(f',"outcome":"{word}","seconds":{max(seconds, 0.0):.6f}')
         if reason:
             parts.append(f',"reason":{dump(self._redactor.text(reason, 64))}')
         if code is not None:
             parts.append(f',"code":{code if abs(code) < 10**9 else 0}')
-        if self._results == "digest" and isinstance(outcome, Result) and has_intent:
+        if self._results == "digest" and isinstance(outcome, Result) and about is not None:
             parts.append(f',"result_digest":"{self._redactor.digest(dump_message(outcome.value))}"')
         return "".join(parts).encode("ascii")
 
@@ -165,24 +183,6 @@ class Composer:
         return f'"type":"{type}","time":"{self._stamp()}"{"," if inner else ""}{inner}'.encode("ascii")
 
     # ------------------------------------------------------------ parts
-
-    def _about(self, call: Call) -> str:
-        id = call.trail.id
-        target = call.trail.target or call.target
-        parts = [
-            f'"time":"{self._stamp()}","call":{self._id(id)},"method":{dump(call.method)},'
-            f'"transport":"{self._transport}",{self._client(call.client)}'
-        ]
-        if target is not None:
-            parts.append("," + self._target(target))
-        if call.trail.decisions:
-            parts.append("," + self._decision(call.trail.decisions[-1]))
-        if call.trail.round is not None:
-            parts.append(f',"round":{{"call":{self._id(call.trail.round[0])},"number":{int(call.trail.round[1])}}}')
-        parent = call.meta.get("traceparent")
-        if isinstance(parent, str) and (trace := _TRACE.fullmatch(parent)):
-            parts.append(f',"trace":"{trace[1]}"')
-        return "".join(parts)
 
     def _id(self, id: str) -> str:
         return f'"{id}"' if _PLAIN.fullmatch(id) else dump(self._redactor.text(id, 64).replace('"', "'"))
@@ -257,14 +257,15 @@ class Composer:
         if self._arguments == "none" or not isinstance(value, dict):
             return asked
         whole = canonical(value)
-        digest = f'{asked},"arguments_digest":"{self._redactor.digest(whole)}"'
+        digest = f'{asked},"arguments_digest":"{self._redactor.digest(whole.encode("ascii"))}"'
         if self._arguments == "digest":
             return digest
+        tool = f"{target.server}/{target.own}" if target else ""
+        if self._redactor.is_innocent(whole, tool):
+            return f'{digest},"arguments":{whole}'
         if self._arguments == "full":
-            shown = self._redactor.without_credentials(value)
-        else:
-            shown = self._redactor.arguments(value, f"{target.server}/{target.own}" if target else "")
-        return f'{digest},"arguments":{dump(shown)}'
+            return f'{digest},"arguments":{dump(self._redactor.without_credentials(value))}'
+        return f'{digest},"arguments":{dump(self._redactor.arguments(value, tool))}'
 
     def _small(self, value: Json) -> str:
         return dump(self._redactor.without_credentials(value))
@@ -280,7 +281,7 @@ class Composer:
 
 def fingerprint(item: Json) -> str:
     """What a definition was, in one word: any change of a value or its type changes it, key order does not."""
-    return f"sha256:{sha256(canonical(item)).hexdigest()}"
+    return f"sha256:{sha256(canonical(item).encode('ascii')).hexdigest()}"
 
 
 def _remember(memory: dict[Any, Any], key: Any, value: Any) -> Any:

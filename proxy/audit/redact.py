@@ -29,8 +29,9 @@ _SECRET_NAME: Final = re.compile(
     r"(?:password|passwd|passphrase|pwd|secret|secrets|secretkey|token|apikey|accesskey|accesskeyid|privatekey|"
     r"authorization|authkey|credential|credentials|cookie|setcookie|bearer|jwt|otp|pincode|connectionstring|dsn)$"
 )
-# One look decides for most texts: each pattern below needs a run like this, or a password in a URL.
-_SUSPECT: Final = re.compile(r"[\w+/=.\-]{16}|://[^\s/@]{0,256}@|[?&;][\w.\-]{1,40}=")
+# One look decides for most texts: each pattern below needs a run like this, a URL or a parameter.
+_RUN: Final = re.compile(r"[A-Za-z0-9_+/=.\-]{16}")
+_MEMBER: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*":?')  # every string of a JSON text; names end in a colon
 _WORD: Final = r"(?<![A-Za-z0-9_\-])"
 _PATTERNS: Final = re.compile(
     "|".join(
@@ -81,9 +82,9 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def canonical(value: Any) -> bytes:
-    """The same bytes for the same JSON value, whatever the order of its members."""
-    return _canonical(value).encode("ascii")
+def canonical(value: Any) -> str:
+    """The same text for the same JSON value, whatever the order of its members."""
+    return _canonical(value)
 
 
 @dataclass(slots=True)
@@ -96,7 +97,7 @@ class Redactor:
     """`key` is the secret of the digests; `keys` and `pointers` are the operator's own."""
 
     def __init__(self, key: bytes, keys: Iterable[str] = (), pointers: Mapping[str, Iterable[str]] | None = None):
-        self._key = key
+        self._hmac = hmac.new(key, digestmod="sha256")
         self._keys = frozenset(_plain(name) for name in keys)
         self._pointers = [(tool, [_parse(pointer) for pointer in places]) for tool, places in (pointers or {}).items()]
         self._names: dict[str, bool] = {}
@@ -106,13 +107,18 @@ class Redactor:
 
     # ------------------------------------------------------------ digests
 
+    def _sum(self, data: bytes) -> str:
+        keyed = self._hmac.copy()  # the key is worked in once
+        keyed.update(data)
+        return keyed.hexdigest()
+
     def digest(self, data: bytes) -> str:
         """The keyed digest of a whole value."""
-        return f"hmac-sha256:{hmac.digest(self._key, data, 'sha256').hex()}"
+        return f"hmac-sha256:{self._sum(data)}"
 
     def _mark(self, secret: str) -> str:
         """What stands for a secret; equal secrets, equal marks."""
-        return f"[redacted:{hmac.digest(self._key, secret.encode('utf-8', 'surrogatepass'), 'sha256').hex()[:16]}]"
+        return f"[redacted:{self._sum(secret.encode('utf-8', 'surrogatepass'))[:16]}]"
 
     # ------------------------------------------------------------ texts
 
@@ -121,17 +127,28 @@ class Redactor:
         cut = len(text) - limit
         if cut > 0:
             text = text[: limit + _OVERLAP]
-        if _SUSPECT.search(text):
+        if _is_suspect(text):
             text = _PATTERNS.sub(lambda match: self._mark(match.group()), text)
         return f"{text[:limit]}...({cut} more)" if cut > 0 else text
 
     # ------------------------------------------------------------ values
 
+    def is_innocent(self, text: str, tool: str) -> bool:
+        """Whether arguments, given as canonical JSON, may be written down as they are. A yes is sure and quick;
+        a no only means that every value must be looked at."""
+        if len(text) > MAX_TEXT or _is_suspect(text) or "\\ud" in text:
+            return False
+        names = self._names
+        for member in _MEMBER.findall(text):
+            if member[-1] == ":" and names.get(member[1:-2], True):
+                return False
+        return not any(fnmatchcase(tool, glob) for glob, _ in self._pointers)
+
     def arguments(self, value: Json, tool: str) -> Any:
         """The arguments of a call to `server/own_name`, as they may be written down."""
         places = [place for glob, found in self._pointers if fnmatchcase(tool, glob) for place in found]
         for place in places:
-            value = _change(value, place, lambda secret: self._mark(canonical(secret).decode("ascii")))
+            value = _change(value, place, lambda secret: self._mark(canonical(secret)))
         return self._walk(value, _Budget(), MAX_DEPTH, self._is_secret_name)
 
     def without_credentials(self, value: Json) -> Any:
@@ -163,7 +180,7 @@ class Redactor:
             budget.chars -= len(shown)
             # A flag or nothing is no secret; `"password": null` is worth knowing.
             if item is not None and not isinstance(item, bool) and is_secret(name):
-                kept[shown] = self._mark(item if isinstance(item, str) else canonical(item).decode("ascii"))
+                kept[shown] = self._mark(item if isinstance(item, str) else canonical(item))
                 budget.nodes -= 1
             else:
                 kept[shown] = self._walk(item, budget, depth - 1, is_secret)
@@ -179,6 +196,10 @@ class Redactor:
             if len(name) <= MAX_NAME:
                 self._names[name] = known
         return known
+
+
+def _is_suspect(text: str) -> bool:
+    return _RUN.search(text) is not None or "://" in text or "=" in text
 
 
 def _no_name(name: str) -> bool:

@@ -16,7 +16,7 @@ from proxy.audit.failures import MAX_ADDRESSES, IdentityFailures
 from proxy.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, judge, needs_intent, read_schema
 from proxy.audit.redact import Redactor
 from proxy.audit.settings import Checkpointing, Rotation
-from proxy.call import REASON, Client, Failure, InputRequired, Outcome, Result, Target, Verdict, not_found, refuse
+from proxy.call import REASON, Call, Client, Failure, InputRequired, Outcome, Result, Target, Verdict, not_found, refuse
 
 SCHEMA = read_schema()
 NAUGHTY = [
@@ -30,6 +30,10 @@ NAUGHTY = [
 def body(data: bytes) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(b"{" + data + b"}")
     return value
+
+
+def intent(made: Composer, call: Call) -> dict[str, Any]:
+    return body(made.intent(call, made.about(call), None))
 
 
 def composer(**how: Any) -> Composer:
@@ -92,7 +96,7 @@ async def test_whatever_a_peer_chooses_makes_one_valid_line(tmp_path: Path, text
 
 def test_an_intent_says_who_what_and_why() -> None:
     made = composer(classify=lambda target: "write", revision=lambda: "r7", transport="stdio")
-    said = body(made.intent(make_call("c1", {"title": "x", "password": "p"}), None))
+    said = intent(made, make_call("c1", {"title": "x", "password": "p"}))
     assert said["principal"] == "key:ci-bot" and said["roles"] == ["role:ci"] and said["groups"] == ["group:dev"]
     assert (said["server"], said["own"], said["public"], said["class"]) == (
         "github",
@@ -108,9 +112,9 @@ def test_an_intent_says_who_what_and_why() -> None:
 
 def test_a_changed_definition_has_another_fingerprint() -> None:
     made = composer()
-    one = body(made.intent(make_call("c1"), None))["definition"]
-    two = body(made.intent(make_call("c2", target=replace(TARGET, item={**ITEM, "description": "evil"})), None))
-    again = body(made.intent(make_call("c3"), None))["definition"]
+    one = intent(made, make_call("c1"))["definition"]
+    two = intent(made, make_call("c2", target=replace(TARGET, item={**ITEM, "description": "evil"})))
+    again = intent(made, make_call("c3"))["definition"]
     assert one == again != two["definition"]
 
 
@@ -120,7 +124,7 @@ def test_a_changed_definition_has_another_fingerprint() -> None:
      ("full", {"arguments_digest", "arguments"})],
 )  # fmt: skip
 def test_arguments_are_told_as_far_as_wanted(mode: Any, fields: set[str]) -> None:
-    said = body(composer(arguments=mode).intent(make_call("c1", {"password": "hunter2", "t": "ghp_" + "a" * 36}), None))
+    said = intent(composer(arguments=mode), make_call("c1", {"password": "hunter2", "t": "ghp_" + "a" * 36}))
     assert {name for name in said if name.startswith("arguments")} == fields
     text = json.dumps(said)
     assert ("hunter2" in text) is (mode == "full")
@@ -150,7 +154,7 @@ def test_a_denial_is_told_though_the_client_was_told_that_it_is_unknown() -> Non
     assert judge(not_found("tools/call", denied.params), denied) == ("denied", "denied", -32602)
     nothing = make_call(target=None, params={"name": "made_up"})
     assert judge(not_found("tools/call", nothing.params), nothing) == ("protocol_error", "not_found", -32602)
-    assert body(composer().outcome(nothing, not_found("tools/call", nothing.params), 0, False))["asked"] == "made_up"
+    assert body(composer().outcome(nothing, None, not_found("tools/call", nothing.params), 0))["asked"] == "made_up"
 
 
 def test_only_what_can_do_something_needs_an_intent() -> None:

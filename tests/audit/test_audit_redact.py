@@ -123,3 +123,24 @@ def test_any_value_becomes_one_line_of_printable_json(value: Any) -> None:
 def test_canonical_bytes_do_not_depend_on_order() -> None:
     assert canonical({"a": 1, "b": [1, 2]}) == canonical({"b": [1, 2], "a": 1})
     assert canonical({"a": 1}) != canonical({"a": 1.0}) != canonical({"a": "1"})
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_the_quick_look_never_passes_a_secret(name: str) -> None:
+    secret = SECRETS[name] if name != "url" else f"https://{SECRETS['url']}/x"
+    assert not PLAIN.is_innocent(canonical({"a": f"some {secret}"}), "s/t")
+    innocent = {"a": 'some words: \\ "n":', "n": [1, 2.5, None]}
+    PLAIN.arguments(innocent, "s/t")  # names are learned by looking at them once
+    assert PLAIN.is_innocent(canonical(innocent), "s/t")
+
+
+@pytest.mark.parametrize("name", ["password", "api-key", "Otp", "PIN code", "db_dsn", "connectionString", "x_JWT"])
+def test_the_quick_look_never_passes_a_telling_name(name: str) -> None:
+    assert not PLAIN.is_innocent(canonical({"a": {name: "x"}}), "s/t")
+
+
+@given(VALUES)
+def test_what_the_quick_look_passes_is_left_alone_by_the_long_one(value: Any) -> None:
+    shown = PLAIN.arguments({"v": value}, "s/t")
+    if PLAIN.is_innocent(canonical({"v": value}), "s/t"):
+        assert shown == {"v": value}

@@ -1,0 +1,108 @@
+"""No record, no call: the guards that write the audit log, around a recording server."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from proxy.audit.log import Audit
+from proxy.audit.settings import AuditSettings
+from proxy.call import REASON, Call, Client, Failure, Handler, Outcome, Result, Target, Trail
+from proxy.guards.commit import commit
+from proxy.guards.record import record
+from proxy.store.memory import MemoryStore
+
+TOOL = Target("github", "tool", "push", "gh__push", {"name": "push"})
+
+
+def call(method: str = "tools/call", id: str = "c1") -> Call:
+    return Call(Client("key:a"), method, {"name": "push"}, target=TOOL, trail=Trail(id))
+
+
+class Server:
+    """Writes down what reached it, and in what order with the log."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    async def __call__(self, call: Call) -> Outcome:
+        self.events.append(f"server {call.trail.id}")
+        return Result({})
+
+
+def wire(events: list[str], keeps: bool, server: Handler | None = None) -> Handler:
+    async def intend(call: Call) -> bool:
+        events.append(f"intent {call.trail.id}")
+        return keeps
+
+    def close(call: Call, outcome: Outcome | None, seconds: float) -> None:
+        events.append(f"closed {call.trail.id} {type(outcome).__name__}")
+
+    inner, outer, last = commit(MemoryStore().spend, intend), record(close), server or Server(events)
+
+    async def committed(call: Call) -> Outcome:
+        return await inner(call, last)
+
+    async def handle(call: Call) -> Outcome:
+        return await outer(call, committed)
+
+    return handle
+
+
+async def test_the_intent_is_kept_before_the_server_is_reached() -> None:
+    events: list[str] = []
+    assert await wire(events, keeps=True)(call()) == Result({})
+    assert events == ["intent c1", "server c1", "closed c1 Result"]
+
+
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get", "resources/read"])
+async def test_without_a_record_nothing_reaches_the_server(method: str) -> None:
+    events: list[str] = []
+    outcome: Any = await wire(events, keeps=False)(call(method))
+    assert not [event for event in events if event.startswith("server")] and len(events) == 2
+    if method == "tools/call":
+        assert outcome.value["isError"] and outcome.value["_meta"][REASON] == "audit_unavailable"
+    else:
+        assert (outcome.code, outcome.data) == (-32603, {"reason": "audit_unavailable"})
+
+
+async def test_a_round_that_was_spent_is_no_intent() -> None:
+    events: list[str] = []
+    handle = wire(events, keeps=True)
+    for attempt in ("c2", "c3"):
+        again = call(id=attempt)
+        again.trail.resume("c1", 1)
+        last = await handle(again)
+    assert isinstance(last, Failure)
+    assert events == ["intent c2", "server c2", "closed c2 Result", "closed c3 Failure"]
+
+
+async def test_crashes_and_cancellation_are_closed_too() -> None:
+    events: list[str] = []
+
+    async def crash(call: Call) -> Outcome:
+        raise RuntimeError
+
+    async def hang(call: Call) -> Outcome:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    with pytest.raises(RuntimeError):
+        await wire(events, keeps=True, server=crash)(call())
+    with anyio.move_on_after(0.01):
+        await wire(events, keeps=True, server=hang)(call(id="c2"))
+    assert events == ["intent c1", "closed c1 NoneType", "intent c2", "closed c2 NoneType"]
+
+
+async def test_with_a_real_log_a_refused_call_reaches_nobody(tmp_path: Path) -> None:
+    events: list[str] = []
+    audit = Audit(AuditSettings(tmp_path / "audit" / "sluice.jsonl", tmp_path / "state"), b"d" * 32, [b"s" * 32])
+    await audit.start()
+    guard = commit(MemoryStore().spend, audit.intent)
+    assert await guard(call(), Server(events)) == Result({})
+    (tmp_path / "audit" / "sluice.jsonl").unlink()
+    refused = await guard(call(id="c2"), Server(events))
+    assert isinstance(refused, Result) and refused.value["isError"]
+    await audit.stop()
+    assert events == ["server c1"]
