@@ -9,8 +9,9 @@ ARGS ?=
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
 demo: .venv/.ready  ## one endpoint in front of real servers, and what it does; ARGS=--once exits
@@ -28,7 +29,6 @@ bench: .venv/.ready  ## CPU per call and latency against nginx, in one run
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
 lock: .venv/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
-	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --group test --group lint --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 

@@ -83,9 +83,10 @@ def _environment(home: Path, say: Say) -> str:
     ready = home / f"ready-{'-'.join(PACKAGES)}"
     if not ready.exists():
         say(f"Installing {', '.join(PACKAGES)} into {home} (once) ...")
-        venv.create(home, with_pip=True, clear=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES]
-        subprocess.run(install, check=True, stdout=sys.stderr)
+        uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+        venv.create(home, with_pip=uv is None, clear=True)
+        pip = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+        subprocess.run([*pip, "--quiet", *PACKAGES], check=True, stdout=sys.stderr)
         ready.touch()
     return str(python)
 
