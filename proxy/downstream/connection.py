@@ -65,13 +65,14 @@ class Wire(Protocol):
     async def open(self, group: TaskGroup) -> None: ...
 
     async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
-        """Sends a request. A private wire returns when the exchange is over, a shared one at once."""
+        """Sends a request. A private wire returns when the exchange is over, or when its
+        stream has begun, where it may outlive its task; a shared one at once."""
 
     async def notify(self, body: bytes) -> None:
         """Sends what has no answer."""
 
-    def tell(self, body: bytes) -> None:
-        """The same without waiting, and without promise."""
+    def tell(self, *bodies: bytes) -> None:
+        """The same without waiting, and without promise; in that order."""
 
     def agreed(self, revision: Revision) -> None:
         """The handshake is over: from now on this revision."""
@@ -79,18 +80,27 @@ class Wire(Protocol):
     async def live(self) -> None:
         """Returns once what the server says by itself can be heard, or is known never to come."""
 
+    def hush(self) -> None:
+        """Nothing that still comes is worth reading."""
+
     async def close(self) -> None: ...
 
 
 class Connection:
-    """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned."""
+    """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned, `scope`
+    whose lists it sees, `session` the one legacy session that it belongs to."""
 
     era: Era
+    is_exclusive = False
+    """Only one call that may be asked back can be told apart on it."""
+    is_taken = False
+    """There is such a call."""
 
     def __init__(self, settings: ServerSettings, wire: Wire, heard: Heard, client_info: Json) -> None:
         self.settings = settings
         self.wire = wire
         self.scope: str | None = None
+        self.session: str | None = None
         self.client_info = client_info
         self.revision = ""
         self.discovered: Json = {}
@@ -138,12 +148,20 @@ class Connection:
     def _abandon(self, exchange: Exchange, why: str) -> None:
         raise NotImplementedError
 
-    def _asked(self, request: Request) -> None:
+    def _asked(self, request: Request, exchange: Exchange | None) -> None:
         raise NotImplementedError
 
     def _noticed(self, notification: Notification, exchange: Exchange | None) -> Exchange | None:
         """Takes a notification that only one era has. Others are dropped."""
         return None
+
+    def belong(self, scope: str | None, session: str | None) -> bool:
+        """Says whose it is from now on; False where it cannot become theirs."""
+        self.scope, self.session = scope, session
+        return True
+
+    def tell_roots_changed(self) -> None:
+        """The client has other roots now."""
 
     # ------------------------------------------------------------ our requests
 
@@ -232,7 +250,7 @@ class Connection:
                 owner.settle(message)
             return owner
         if isinstance(message, Request):
-            self._asked(message)
+            self._asked(message, exchange)
             return None
         return self._notified(message, exchange)
 
@@ -281,6 +299,7 @@ class Connection:
             )
         if self._garbage > MAX_GARBAGE:
             self.retire("the server does not speak MCP: nothing but noise")
+            self.wire.hush()
 
     def refuse(self, request: Request) -> None:
         """Says at once that nobody answers that here. A server left waiting would never finish its call."""

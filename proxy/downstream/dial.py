@@ -16,6 +16,7 @@ from proxy.downstream.connection import Connection, Heard, Wire
 from proxy.downstream.http import HttpWire
 from proxy.downstream.legacy import LegacyConnection
 from proxy.downstream.modern import PROBE_TIME, ModernConnection
+from proxy.downstream.parking import Parking
 from proxy.downstream.probe import LEGACY_ONLY, Eras, judge, judge_silence
 from proxy.downstream.settings import Lost, ServerSettings
 from proxy.downstream.stdio import ChildWire, Tail
@@ -40,12 +41,14 @@ class Dialler:
         client_info: Json,
         transport: httpx.AsyncBaseTransport | None,
         clock: Callable[[], float],
+        parking: Parking,
     ) -> None:
         self._settings = settings
         self._heard = heard
         self._client_info = client_info
         self._transport = transport
         self._clock = clock
+        self._parking = parking
         self._judged = 0.0
         self.stderr = self._stderr_of_probe = Tail()
         self.discovered: dict[Era, Json] = {}
@@ -61,13 +64,16 @@ class Dialler:
         if is_old and self._settings.era == "auto":
             self.eras = None
 
-    async def open(self, era: Era, group: TaskGroup, hears: bool = True) -> Connection:
-        """Raises `Lost`, `OSError` or `TimeoutError`; the wire is closed again then."""
+    async def open(
+        self, era: Era, group: TaskGroup, declared: Json, session: str | None = None, hears: bool = True
+    ) -> Connection:
+        """`declared` are the capabilities that a legacy server is told of, `session` whose it is from its first word
+        on. Raises `Lost`, `OSError` or `TimeoutError`; the wire is closed again then."""
         wire = self._wire(era, hears)
         try:
             if era == "modern":
                 return await self._modern(wire, group)
-            return await self._legacy(wire, group)
+            return await self._legacy(wire, group, declared, session)
         except BaseException:
             await wire.close()
             raise
@@ -78,7 +84,7 @@ class Dialler:
         with anyio.move_on_after(PROBE_TIME):
             async with anyio.create_task_group() as group:
                 try:
-                    connection = await self.open("legacy", group, hears=False)
+                    connection = await self.open("legacy", group, {}, hears=False)
                     is_legacy = True
                     await connection.wire.close()
                 except (OSError, TimeoutError):
@@ -96,8 +102,11 @@ class Dialler:
             raise Lost("no transport", sent=False)
         return HttpWire(self._settings, self._transport, era, hears)
 
-    async def _legacy(self, wire: Wire, group: TaskGroup) -> Connection:
-        connection = LegacyConnection(self._settings, wire, self._heard, self._client_info)
+    async def _legacy(self, wire: Wire, group: TaskGroup, declared: Json, session: str | None) -> Connection:
+        connection = LegacyConnection(
+            self._settings, wire, self._heard, self._client_info, declared, self._parking
+        )  # fmt: skip
+        connection.session = session
         try:
             await connection.open(group)
         except TimeoutError:

@@ -18,6 +18,7 @@ from proxy.call import Era
 from proxy.downstream.answer import Answer, Raw, fetch, is_event_stream, is_json, whole_body
 from proxy.downstream.connection import Receive
 from proxy.downstream.exchange import Exchange
+from proxy.downstream.parking import Asking
 from proxy.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
 from proxy.downstream.sse import Events, Place
 from proxy.downstream.wire import WireTransport
@@ -134,6 +135,9 @@ class HttpWire:
             if is_json(response):
                 self._answer(await self._body(response, self._settings.max_result), exchange)
             elif is_event_stream(response):
+                if isinstance(exchange, Asking) and response.content is None:
+                    self._group.start_soon(self._stream_alone, response, exchange)
+                    return
                 return await self._stream(response, exchange)
         elif status == 404 and self._session is not None:
             # 2025-11-25 basic/transports#session-management: the session has ended; nothing was executed
@@ -178,6 +182,16 @@ class HttpWire:
         if not exchange.is_over:
             exchange.settle(error=Lost("the stream ended without an answer", sent=True))
 
+    async def _stream_alone(self, response: Answer, exchange: Asking) -> None:
+        """The stream of an exchange that may outlive whoever began it; it ends with the exchange."""
+        with exchange.reading():
+            try:
+                await self._stream(response, exchange)
+            except (Lost, TooLarge) as error:
+                exchange.settle(error=error)
+        if exchange.answer is None:
+            await response.aclose()
+
     async def _resume(self, exchange: Exchange, place: Place) -> None:
         try:
             response = await self._get(place)
@@ -215,7 +229,8 @@ class HttpWire:
     async def _hand_on(self, found: list[bytes], exchange: Exchange) -> None:
         for data in found:
             self._receive(data, exchange)
-            await exchange.flush()
+            if not isinstance(exchange, Asking):  # who waits for that takes it by itself
+                await exchange.flush()
 
     async def _drain(self, response: Answer, chunks: AsyncIterator[bytes]) -> None:
         """Reads to the end of an answered stream, which is near: then its TCP connection can be used again."""
@@ -236,15 +251,16 @@ class HttpWire:
         if response.status >= 400:
             raise _refused(response.status)
 
-    def tell(self, body: bytes) -> None:
+    def tell(self, *bodies: bytes) -> None:
         if self._told < _MAX_TOLD:  # a server that asks faster than it reads is not answered
             self._told += 1
-            self._group.start_soon(self._tell, body)
+            self._group.start_soon(self._tell, bodies)
 
-    async def _tell(self, body: bytes) -> None:
+    async def _tell(self, bodies: tuple[bytes, ...]) -> None:
         try:
             with anyio.move_on_after(_TELL_TIME):
-                await self.notify(body)
+                for body in bodies:
+                    await self.notify(body)
         except Lost as error:
             log.debug("server could not be told", extra={"server": self._settings.key, "why": error.text})
         finally:
@@ -298,6 +314,9 @@ class HttpWire:
         finally:
             await response.aclose()
         return was_useful
+
+    def hush(self) -> None:
+        """Each answer ends by itself, and the stream of its own with the connection."""
 
     async def close(self) -> None:
         """2025-11-25 basic/transports#session-management: a session that is not needed any more is deleted."""

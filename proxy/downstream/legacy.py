@@ -1,34 +1,61 @@
-"""A connection of the initialize era: handshake, one log level for all, cancels as messages.
+"""A connection of the initialize era: handshake, one log level for all, cancels as messages, questions both ways.
 
-Knows that what the server asks cannot reach a client yet: nothing is declared, and everything is refused at once.
+Knows whom a server's question is for: the call on whose stream it came; else the calls of the one session that the
+connection belongs to; else the only open call; outside of any call that session itself. A question that is nobody's
+is refused at once: a server left waiting would never finish its call.
 """
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
 
+import anyio
 from anyio.abc import TaskGroup
 
-from proxy.call import LOG_LEVEL, Call, Era, Outcome
-from proxy.downstream.connection import Connection
-from proxy.downstream.exchange import Exchange, severity
-from proxy.downstream.settings import Lost
+from proxy.call import LOG_LEVEL, Ask, Call, Era, Failure, InputRequired, Outcome
+from proxy.downstream import pages
+from proxy.downstream.connection import Connection, Heard, Wire
+from proxy.downstream.exchange import Exchange, Patience, severity
+from proxy.downstream.parking import Asking, Parking
+from proxy.downstream.settings import Lost, ServerSettings
+from proxy.era import asks
 from proxy.era import legacy_server as dialect
-from proxy.era.revisions import LOG_LEVELS
-from proxy.message import Notification, Request, Response, encode
+from proxy.era.revisions import LOG_LEVELS, MRTR_METHODS
+from proxy.message import Json, Notification, Request, RequestId, Response, dump, encode
 
 log = logging.getLogger(__name__)
 
 # Starting is not calling: package runners download first.
 HANDSHAKE_TIME = 60.0
 _LEVEL_TIME = 5.0
+MAX_ASIDE: Final = 16
+"""Questions outside of any call that may be open at once."""
+_PAGE_VISITED: Final = "notifications/elicitation/complete"
 
 
 class LegacyConnection(Connection):
     era: Era = "legacy"
     _level = len(LOG_LEVELS)  # none was asked for yet
 
+    def __init__(
+        self, settings: ServerSettings, wire: Wire, heard: Heard, client_info: Json, declared: Json, parking: Parking
+    ) -> None:
+        super().__init__(settings, wire, heard, client_info)
+        self._declared = declared
+        self._parking = parking
+        self._may_be_asked = asks.may_ask(declared)
+        self._calls: dict[int, Asking] = {}
+        self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
+        self._roots: Json | None = None
+        self._missed_roots = False
+        self._loop = asyncio.get_running_loop()
+
     async def open(self, group: TaskGroup) -> None:
+        self._group = group
         await self.wire.open(group)
-        answer = await self.ask("initialize", dialect.initialize(self.client_info), HANDSHAKE_TIME)
+        answer = await self.ask("initialize", dialect.initialize(self.client_info, self._declared), HANDSHAKE_TIME)
         if answer.result is None:
             raise Lost(f"the server refused initialize: {(answer.error or {}).get('message')}", sent=False)
         revision = dialect.negotiated(answer.result)
@@ -40,13 +67,82 @@ class LegacyConnection(Connection):
         self.wire.agreed(revision)
         await self.wire.notify(encode(Notification("notifications/initialized", {})))
 
+    async def check(self) -> None:
+        await self.ask("ping", {}, self.settings.list_timeout)
+
+    async def live(self) -> None:
+        await self.wire.live()
+
+    # ------------------------------------------------------------ whose it is
+
+    def belong(self, scope: str | None, session: str | None) -> bool:
+        if session is not None and self.session is None and self._missed_roots:
+            if not self._tells_of_roots:
+                return False  # the server would never learn its roots
+            self.wire.tell(encode(Notification(asks.ROOTS_CHANGED, {})))
+        return super().belong(scope, session)
+
+    @property
+    def is_exclusive(self) -> bool:  # type: ignore[override]
+        """What a server asks on a channel that all calls share says not whose it is. Where the calls are of one
+        session, it does not matter."""
+        return self._may_be_asked and self.session is None and (not self.wire.is_private or self._parking.is_aside)
+
+    @property
+    def is_taken(self) -> bool:  # type: ignore[override]
+        return bool(self._calls)
+
+    @property
+    def _tells_of_roots(self) -> bool:
+        return bool((self._declared.get("roots") or {}).get("listChanged"))
+
+    def tell_roots_changed(self) -> None:
+        self._roots = None
+        if self._tells_of_roots:
+            self.wire.tell(encode(Notification(asks.ROOTS_CHANGED, {})))
+
+    # ------------------------------------------------------------ calls
+
     async def handle(self, call: Call) -> Outcome:
+        if self._may_be_asked and call.method in MRTR_METHODS:
+            asking = Asking(next(self._ids), call, self._loop.time() + self.settings.max_time, self._leave)
+            self._calls[asking.id] = asking  # before anything is awaited: from here on the connection is taken
+            return await self._turn(call, asking, partial(self._begin, call, asking))
         if LOG_LEVEL in call.meta:
             await self._lower(severity(call.meta[LOG_LEVEL]))
         exchange = Exchange(next(self._ids), call)
         params = dialect.params(call, exchange.id)
         response = await self.perform(exchange, call.method, params, self.patience(call.method), [])
         return dialect.outcome(call, response)
+
+    async def _turn(self, call: Call, asking: Asking, act: Callable[[], Awaitable[None]]) -> Outcome:
+        """One round: does its part, then waits for the server's answer or its questions."""
+        patience = Patience(self.settings.timeout, max(0.0, asking.ends - self._loop.time()))
+        try:
+            async with patience:
+                asking.patience = patience
+                await act()
+                response = await asking.turn()
+        except (TimeoutError, asyncio.CancelledError) as end:
+            self._give_up(asking, "timed out" if isinstance(end, TimeoutError) else "cancelled")
+            raise
+        except BaseException:
+            self._leave(asking)
+            raise
+        if response is None:
+            return self._park(call, asking)
+        self._leave(asking)
+        return pages.wanted(call, response) or dialect.outcome(call, response)
+
+    async def _begin(self, call: Call, asking: Asking) -> None:
+        if LOG_LEVEL in call.meta:
+            await self._lower(severity(call.meta[LOG_LEVEL]))
+        if self.is_over:
+            raise Lost(self.why or "the connection is ending", sent=False, gone=True)
+        params = dialect.params(call, asking.id)
+        body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
+        self.pending[asking.id] = asking
+        await self.wire.send(asking, body, [])
 
     async def _lower(self, level: int) -> None:
         """The level is the connection's: the lowest that anyone wanted, and each call filters for itself."""
@@ -58,22 +154,152 @@ class LegacyConnection(Connection):
         except TimeoutError:
             log.warning("server does not answer logging/setLevel", extra={"server": self.settings.key})
 
-    async def check(self) -> None:
-        await self.ask("ping", {}, self.settings.list_timeout)
-
-    async def live(self) -> None:
-        await self.wire.live()
-
     def _abandon(self, exchange: Exchange, why: str) -> None:
-        params = {"requestId": exchange.id, "reason": why}
-        self.wire.tell(encode(Notification("notifications/cancelled", params)))
+        self.wire.tell(_cancelled(exchange, why))
 
-    def _asked(self, request: Request) -> None:
+    # ------------------------------------------------------------ rounds
+
+    def _park(self, call: Call, asking: Asking) -> InputRequired:
+        requests = {key: asks.entry(request, call.client) for key, request in asking.asks.items()}
+        asking.park()
+        resume, give_up = partial(self._resume, asking), partial(self._give_up, asking)
+        state = self._parking.park(asking, call.client.principal, resume, give_up)
+        return InputRequired(requests, state, is_held=True)
+
+    async def _resume(self, asking: Asking, call: Call) -> Outcome:
+        """The client's next request for that call: its answers, and then whatever the server says to them."""
+        answers = self._read_answers(asking, call.params)
+        if isinstance(answers, Failure):
+            self._give_up(asking, "the client's answer is malformed")
+            return answers
+        asking.attach(call)
+        return await self._turn(call, asking, partial(self._answer, call, asking, answers))
+
+    def _read_answers(self, asking: Asking, params: Json) -> dict[str, Response] | Failure:
+        """To what was asked; other keys are ignored (2026-07-28 basic/patterns/mrtr)."""
+        given = asks.read_answers(params)
+        if isinstance(given, Failure):
+            return given
+        made: dict[str, Response] = {}
+        for key, request in asking.asks.items():
+            if key in given and key in asking.shown:
+                answer = asks.answer(request, key, given[key], self.revision)
+                if isinstance(answer, Failure):
+                    return answer
+                made[key] = answer
+                if request.method == asks.ROOTS:
+                    self._roots = answer.result
+        return made
+
+    async def _answer(self, call: Call, asking: Asking, answers: dict[str, Response]) -> None:
+        asking.answered(set(answers))
+        try:
+            if LOG_LEVEL in call.meta:
+                await self._lower(severity(call.meta[LOG_LEVEL]))
+            for answer in answers.values():
+                if not asking.is_over:
+                    await self.wire.notify(encode(answer))
+        except Lost as lost:
+            self._give_up(asking, "an answer could not be delivered")
+            raise Lost(lost.text, sent=True, gone=lost.gone) from None
+
+    def _give_up(self, asking: Asking, why: str) -> None:
+        """The server's questions get a refusal each, and then the call is cancelled."""
+        if not asking.is_over and asking.id in self.pending:
+            refusals = [asks.refusal(request.method, request.id, why) for request in asking.asks.values()]
+            asking.asks.clear()
+            self.wire.tell(*map(encode, refusals), _cancelled(asking, why))
+        self._leave(asking)
+
+    def _leave(self, asking: Asking) -> None:
+        """The call is over, well or badly; also what the server asked and does not need any more is answered."""
+        if self._calls.pop(asking.id, None) is None:
+            return
+        self.pending.pop(asking.id, None)
+        unanswered = asking.close()
+        if unanswered and not self.is_over:
+            self.wire.tell(*(encode(asks.refusal(ask.method, ask.id, "the call is over")) for ask in unanswered))
+        if self.over.is_set() and not self.in_flight:
+            self.drained.set()
+        self._parking.freed()
+
+    # ------------------------------------------------------------ what the server asks
+
+    def _asked(self, request: Request, exchange: Exchange | None) -> None:
         if request.method == "ping":
             self.wire.tell(encode(Response(request.id, {})))
+        elif (error := asks.objection(request, self._declared)) is not None:
+            self.wire.tell(encode(Response(request.id, error=error)))
+        elif exchange is None and self._calls:
+            self._parking.is_aside = True
+            self._ask_call(self._call_of_all(), request)
+        elif isinstance(exchange, Asking):
+            self._ask_call(exchange, request)
         else:
-            self.refuse(request)
+            self._ask_session(request)
+
+    def _ask_call(self, asking: Asking | None, request: Request) -> None:
+        if asking is None or not asking.asked(request):
+            why = "it cannot be told which call asks" if asking is None else "too many questions at once"
+            self.wire.tell(encode(asks.refusal(request.method, request.id, why)))
+
+    def _call_of_all(self) -> Asking | None:
+        """Of several calls of one session any will do, for its client is asked in any case; best one that runs."""
+        calls = list(self._calls.values())
+        if len(calls) > 1 and self.session is None:
+            return None
+        return next((call for call in reversed(calls) if not call.is_parked), calls[-1])
+
+    def _ask_session(self, request: Request) -> None:
+        key = (type(request.id), request.id)
+        if self.session is None or self._parking.ask is None or len(self._aside) >= MAX_ASIDE or key in self._aside:
+            self._answer_alone(request)
+            return
+        scope = self._aside[key] = anyio.CancelScope()
+        self._group.start_soon(
+            self.chore, partial(self._ask_aside, request, self.session, self._parking.ask, key, scope)
+        )
+
+    async def _ask_aside(
+        self, request: Request, session: str, ask: Ask, key: tuple[type, RequestId], scope: anyio.CancelScope
+    ) -> None:
+        try:
+            with scope:
+                answer = await ask(session, request.method, request.params)
+                if answer is None:
+                    return self._answer_alone(request)
+                if request.method == asks.ROOTS:
+                    self._roots = answer.result
+                self.wire.tell(encode(Response(request.id, answer.result, answer.error)))
+        finally:
+            del self._aside[key]
+
+    def _answer_alone(self, request: Request) -> None:
+        """There is nobody to ask: the roots may be known from earlier, the rest is refused."""
+        if request.method == asks.ROOTS and self._roots is not None:
+            self.wire.tell(encode(Response(request.id, self._roots)))
+            return
+        self._missed_roots = self._missed_roots or request.method == asks.ROOTS
+        self.wire.tell(encode(asks.refusal(request.method, request.id, "there is no client that could be asked")))
 
     def _noticed(self, notification: Notification, exchange: Exchange | None) -> Exchange | None:
-        self.publish(notification)
+        if notification.method == "notifications/cancelled":
+            self._withdraw(notification.params.get("requestId"))
+        elif notification.method == _PAGE_VISITED:
+            owner = exchange if exchange is not None else self._call_of_all() if self._calls else None
+            if owner is not None:
+                owner.offer(notification)
+            return owner
+        else:
+            self.publish(notification)
         return None
+
+    def _withdraw(self, id: RequestId | None) -> None:
+        """The server does not want to know any more what it asked."""
+        if isinstance(id, str | int) and not any(asking.withdraw(id) for asking in self._calls.values()):
+            if (scope := self._aside.get((type(id), id))) is not None:
+                scope.cancel()
+
+
+def _cancelled(exchange: Exchange, why: str) -> bytes:
+    return encode(Notification("notifications/cancelled", {"requestId": exchange.id, "reason": why}))

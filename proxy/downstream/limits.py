@@ -1,12 +1,15 @@
-"""How much of one server's trouble is let through: calls at once, and calls to a server that keeps failing.
+"""How much of one server's trouble is let through: calls at once, calls to a server that keeps failing, new attempts.
 
 Knows numbers and time; knows no call and no connection.
 """
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
+
+from proxy.telemetry import DEFAULT_BACKOFF
 
 
 class Gate:
@@ -52,6 +55,29 @@ class Gate:
 
     def __repr__(self) -> str:
         return f"<Gate {self.busy}/{self._limit}, {len(self._queue)} waiting>"
+
+
+class Pause:
+    """How long to wait before a server is dialled again: the longer, the more often it failed in a row."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._until = 0.0
+
+    @property
+    def left(self) -> float:
+        return max(self._until - self._clock(), 0.0)
+
+    def failed(self) -> None:
+        self._failures += 1
+        self._until = self._clock() + DEFAULT_BACKOFF.pause(self._failures) * random.uniform(0.75, 1.25)
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+    def __repr__(self) -> str:
+        return f"<Pause {self.left:.1f}s, {self._failures} failures>"
 
 
 Circuit = Literal["closed", "open", "half-open"]

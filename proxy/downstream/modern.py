@@ -194,7 +194,7 @@ class ModernConnection(Connection):
             params = {"requestId": exchange.id, "reason": why}
             self.wire.tell(encode(Notification("notifications/cancelled", params)))
 
-    def _asked(self, request: Request) -> None:
+    def _asked(self, request: Request, exchange: Exchange | None) -> None:
         # 2026-07-28 basic/transports: servers never ask so, and clients never send responses
         log.warning("server sent a request", extra={"server": self.settings.key, "method": request.method[:80]})
 

@@ -1,11 +1,13 @@
-"""Which connection serves which client.
+"""Which connections there are, whose they are, and how long they live.
 
 Knows keys, connections and their lives; knows no transport, no call and no reason to connect. One task is one
 connection's whole life: dialling, living, closing; so nothing of it can outlive it.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -15,27 +17,40 @@ from proxy.call import Client, Era
 from proxy.downstream.connection import Connection
 from proxy.downstream.settings import Lost, ServerSettings
 
-Open = Callable[[Era, TaskGroup], Awaitable[Connection]]
-
 IDLE: Final = 600.0
+IDLE_LANE: Final = 60.0
 MAX_CONNECTIONS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Equal keys share a connection. `scope` is whose lists it sees, None for everybody's."""
+    """Equal keys share a connection. `scope` is whose lists it sees, None for everybody's; `declared` the canonical
+    text of the capabilities that the server is told of; `lane` tells connections apart that do not differ."""
 
     era: Era
     owner: tuple[str, ...] = ()
     scope: str | None = None
+    declared: str = "{}"
+    lane: int = 0
+
+    @property
+    def session(self) -> str | None:
+        return self.owner[2] if self.owner[:1] == ("session",) else None
+
+    @property
+    def is_spare(self) -> bool:
+        return self.owner == _SPARE
 
 
+Open = Callable[[Key, TaskGroup], Awaitable[Connection]]
+
+_SPARE: Final = ("spare",)
 MODERN_KEY: Final = Key("modern")
-SPARE: Final = Key("legacy", ("spare",))
+SPARE: Final = Key("legacy", _SPARE)
 SHARED: Final = Key("legacy")
 
 
-def key_for(client: Client, era: Era, settings: ServerSettings, scope: str) -> Key:
+def key_for(client: Client, era: Era, settings: ServerSettings, scope: str, declared: str) -> Key:
     """Modern servers keep nothing between requests: one connection for all. A legacy connection is a session, and
     belongs to who may see what another left in it."""
     if era == "modern":
@@ -43,8 +58,20 @@ def key_for(client: Client, era: Era, settings: ServerSettings, scope: str) -> K
     if settings.sharing == "shared":
         return SHARED
     if settings.sharing == "session" and client.session is not None:
-        return Key("legacy", ("session", client.principal, client.session), scope)
-    return Key("legacy", ("client", client.principal, client.capability_key), scope)
+        return Key("legacy", ("session", client.principal, client.session), scope, declared)
+    return Key("legacy", ("client", client.principal), scope, declared)
+
+
+def nobodys_key(era: Era, settings: ServerSettings) -> Key:
+    """Of a connection that is open so that one is."""
+    if era == "modern":
+        return MODERN_KEY
+    return SHARED if settings.sharing == "shared" else SPARE
+
+
+def spare_for(key: Key) -> Key:
+    """Nobody's connection, that could become this one's: nothing was done on it but to look at its lists."""
+    return SHARED if key == SHARED else Key("legacy", _SPARE, None, key.declared)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +89,14 @@ class Slot:
     @property
     def is_live(self) -> bool:
         return self.connection is not None and not self.connection.is_over
+
+
+def _place(slot: Slot) -> tuple[Era, str | None]:
+    return slot.key.era, slot.key.scope
+
+
+def _is_heard(need: Key, heard: Container[tuple[Era, str | None]]) -> bool:
+    return (need.era, need.scope) in heard or (need.era, None) in heard
 
 
 class Pool:
@@ -89,9 +124,28 @@ class Pool:
         slot.used = self._clock()
         return slot.connection
 
+    def find_like(self, key: Key) -> Connection | None:
+        """A live connection that sees the same lists: one of that scope, or a spare of the same capabilities."""
+        spare = spare_for(key)
+        for slot in self._slots.values():
+            if slot.is_live and (slot.key == spare or (slot.key.era, slot.key.scope) == (key.era, key.scope)):
+                slot.used = self._clock()
+                return slot.connection
+        return None
+
+    def find_hearing(self, key: Key) -> Connection | None:
+        """A live connection on which the same changes are heard: one of that scope, or any spare."""
+        heard = ((key.era, key.scope), (key.era, None))
+        live = (slot.connection for slot in self._slots.values() if slot.is_live and _place(slot) in heard)
+        return next(live, None)
+
+    def is_there(self, key: Key) -> bool:
+        """Whether that key has a connection, or will."""
+        return key in self._slots
+
     async def get(self, key: Key) -> Connection:
-        """The same, dialled where it is missing; who asks twice at once waits for the same one. Raises what
-        dialling raises."""
+        """The same as `find`, dialled where it is missing; who asks twice at once waits for the same one. Raises
+        what dialling raises."""
         connection = self.find(key) or await self._spare_for(key) or self.find(key)
         if connection is not None:
             return connection
@@ -105,20 +159,22 @@ class Pool:
 
     async def _spare_for(self, key: Key) -> Connection | None:
         """The spare becomes the connection of the first client that has none; also one that is on its way."""
-        spare = self._slots.get(SPARE)
+        spare = self._slots.get(spare_for(key))
         if key.era != "legacy" or key in self._slots or spare is None:
             return None
         await spare.arrived.wait()
         return self._adopt(spare, key)
 
     def _adopt(self, spare: Slot, key: Key) -> Connection | None:
-        if key in self._slots or self._slots.get(SPARE) is not spare or not spare.is_live:
+        before = spare.key
+        if key in self._slots or self._slots.get(before) is not spare or not before.is_spare or not spare.is_live:
             return None
-        del self._slots[SPARE]
+        assert spare.connection is not None
+        if not spare.connection.belong(key.scope, key.session):
+            return None
+        del self._slots[before]
         spare.key, spare.used = key, self._clock()
         self._slots[key] = spare
-        assert spare.connection is not None
-        spare.connection.scope = key.scope
         return spare.connection
 
     def _dial(self, key: Key) -> Slot:
@@ -138,8 +194,8 @@ class Pool:
         try:
             async with anyio.create_task_group() as group:
                 try:
-                    connection = slot.connection = await self._open(slot.key.era, group)
-                    connection.scope = slot.key.scope
+                    connection = slot.connection = await self._open(slot.key, group)
+                    connection.belong(slot.key.scope, slot.key.session)
                     if self._slots.get(slot.key) is not slot:
                         connection.retire("not needed any more")
                 except (OSError, TimeoutError) as error:
@@ -147,6 +203,7 @@ class Pool:
                 finally:
                     slot.arrived.set()
                 if connection is not None:
+                    self._drop_spares(slot)
                     await connection.over.wait()
                     self._forget(slot)
                     await connection.drained.wait()
@@ -176,34 +233,64 @@ class Pool:
 
     # ------------------------------------------------------------ who needs what
 
-    def hold(self, key: Key) -> None:
-        self._holds[key] = self._holds.get(key, 0) + 1
+    def hold(self, key: Key) -> Callable[[], None]:
+        """Somebody wants to hear of changes as a connection of that key would: another of its scope will do. Gives
+        what ends the need."""
+        need = replace(key, owner=(), lane=0)
+        self._holds[need] = self._holds.get(need, 0) + 1
+        return partial(self._release, [need])
 
-    def release(self, key: Key) -> None:
-        self._holds[key] -= 1
-        if not self._holds[key]:
-            del self._holds[key]
+    def _release(self, held: list[Key]) -> None:
+        if held:  # once
+            need = held.pop()
+            self._holds[need] -= 1
+            if not self._holds[need]:
+                del self._holds[need]
 
     def missing(self) -> list[Key]:
-        """Keys that somebody holds and that have no connection."""
-        return [key for key in self._holds if not (slot := self._slots.get(key)) or not slot.is_live]
+        """Keys of connections that are needed so that everybody hears what they want to. One spare does for all."""
+        heard = self._heard()
+        lacking = {need.era: need for need in self._holds if not _is_heard(need, heard)}
+        return [MODERN_KEY if era == "modern" else spare_for(need) for era, need in lacking.items()]
+
+    def _heard(self) -> Counter[tuple[Era, str | None]]:
+        """Where changes are heard, and on how many connections. What is heard on one of no scope, all hear."""
+        return Counter(_place(slot) for slot in self._slots.values() if slot.is_live)
+
+    def _is_needed(self, slot: Slot) -> bool:
+        """Whether somebody would not hear any more what they want to if this one ended."""
+        heard = self._heard()
+        without = heard - Counter([_place(slot)])
+        return any(_is_heard(need, heard) and not _is_heard(need, without) for need in self._holds)
+
+    def _drop_spares(self, but: Slot) -> None:
+        """A spare that was made ready for other clients costs a process: nobody seems to want it."""
+        if but.key.era == "legacy" and but.key.declared != "{}":
+            for slot in tuple(self._slots.values()):
+                is_idle = slot is not but and slot.key.is_spare and slot.is_live and not self._is_busy(slot)
+                if is_idle and not self._is_needed(slot):
+                    self._end(slot, "not needed any more")
 
     def live(self) -> list[Connection]:
         return [slot.connection for slot in self._slots.values() if slot.connection is not None and slot.is_live]
 
     def end_session(self, session: str) -> None:
         for slot in tuple(self._slots.values()):
-            if slot.key.owner[:1] == ("session",) and slot.key.owner[2] == session:
+            if slot.key.session == session:
                 self._end(slot, "the client's session ended")
 
     def sweep(self) -> None:
         """Closes what nobody has used for long; the last connection stays, as the next client's."""
-        now = self._clock()
-        for slot in tuple(self._slots.values()):
-            is_idle = slot.is_live and now - slot.used >= IDLE and not self._holds.get(slot.key)
-            is_session = slot.key.owner[:1] == ("session",)  # these end with their session
-            if is_idle and not is_session and len(self._slots) > 1 and not self._is_busy(slot):
+        for slot in tuple(self._idle()):
+            if len(self._slots) > 1 and not self._is_needed(slot):
                 self._end(slot, "idle")
+
+    def _idle(self) -> Iterator[Slot]:
+        now = self._clock()
+        for slot in self._slots.values():
+            is_idle = slot.is_live and now - slot.used >= (IDLE_LANE if slot.key.lane else IDLE)
+            if is_idle and slot.key.session is None and not self._is_busy(slot):  # sessions end with their client's
+                yield slot
 
     def _is_busy(self, slot: Slot) -> bool:
         return slot.connection is not None and slot.connection.in_flight > 0

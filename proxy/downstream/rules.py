@@ -1,11 +1,11 @@
-"""What may be asked of a server, and what may be asked twice.
+"""What may be asked of a server, what may be asked twice, and what its failure means to the caller.
 
 Decides only.
 """
 
-from proxy.call import Call, Failure
+from proxy.call import Call, Failure, Outcome, refuse
 from proxy.downstream.connection import Connection
-from proxy.downstream.settings import Lost
+from proxy.downstream.settings import Lost, TooLarge
 from proxy.era.revisions import LISTS
 from proxy.message import METHOD_NOT_FOUND
 
@@ -28,3 +28,19 @@ def undeclared(call: Call, connection: Connection) -> Failure | None:
     else:
         is_there = True
     return None if is_there else Failure(METHOD_NOT_FOUND, "Method not found")
+
+
+def unavailable(call: Call, server: str, why: str) -> Outcome:
+    return refuse(call.method, "server_unavailable", f"The server {server} {why}.")
+
+
+def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge) -> Outcome:
+    """What the caller gets in place of an answer."""
+    if isinstance(error, TooLarge):
+        return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
+    if isinstance(error, TimeoutError):
+        return refuse(call.method, "timeout", f"The server {server} did not answer in time.")
+    if error.sent and call.method == "tools/call":
+        text = f"The connection to the server {server} ended before its answer: {error.text}. "
+        return refuse(call.method, "outcome_unknown", text + "The call may or may not have been executed.")
+    return unavailable(call, server, f"is not available: {error.text}")

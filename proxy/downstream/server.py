@@ -5,34 +5,43 @@ goes wrong here is an outcome: a server that hangs, dies or lies costs its own c
 """
 
 import logging
-import random
 import time
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Literal, TypeVar
 
 import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from proxy.call import Call, Client, Era, Outcome, Publish, Result, refuse
+from proxy.call import Ask, Call, Client, Era, Failure, Outcome, Publish, Result
+from proxy.downstream import pages
 from proxy.downstream.connection import Connection
 from proxy.downstream.dial import Dialler, NotModern
 from proxy.downstream.http import make_transport
-from proxy.downstream.limits import Breaker, Gate
-from proxy.downstream.pool import MODERN_KEY, SHARED, SPARE, Key, Pool, key_for
-from proxy.downstream.rules import may_resend, undeclared
+from proxy.downstream.limits import Breaker, Gate, Pause
+from proxy.downstream.parking import Parking
+from proxy.downstream.pool import MODERN_KEY, Key, Pool, nobodys_key
+from proxy.downstream.reach import Reach
+from proxy.downstream.rules import failed, may_resend, unavailable, undeclared
 from proxy.downstream.settings import Lost, ServerSettings, TooLarge
+from proxy.era.asks import ROOTS_CHANGED
 from proxy.era.revisions import LISTS
-from proxy.message import Json, Notification
-from proxy.telemetry import DEFAULT_BACKOFF
+from proxy.message import Json, Notification, decode_fast
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 HEALTHY: Final = 30.0
 """Seconds that a connection must live for its end to be no sign of trouble."""
 _SWEEP: Final = 30.0
 _PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
 _STDERR_LINES: Final = 20
+
+
+async def _era(era: Era) -> Era:
+    return era
 
 
 class DownstreamServer:
@@ -46,20 +55,23 @@ class DownstreamServer:
         client_info: Json,
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
+        ask: Ask | None = None,
     ) -> None:
+        """`ask` reaches the client of a legacy session outside of any call."""
         self.settings = settings
         self._publish = publish
         self._clock = clock
         self._transport = make_transport(settings) if transport is None and settings.url else transport
-        self._dialler = Dialler(settings, self._heard, client_info, self._transport, clock)
+        self._parking = Parking(ask)
+        self._dialler = Dialler(settings, self._heard, client_info, self._transport, clock, self._parking)
         self._pool = Pool(self._open, self._ended, clock)
+        self._reach = Reach(settings, self._pool, self._dialler, self._parking)
         self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
         self._last_error = ""
-        self._failures = 0
         self._restarts = 0
-        self._not_before = 0.0
+        self._pause = Pause(clock)
         self._is_suspect = False
         self._settled = anyio.Event()
         self._news = anyio.Event()
@@ -78,33 +90,19 @@ class DownstreamServer:
         return self._status
 
     def era_for(self, client: Client) -> Era | None:
-        eras = self._dialler.eras
-        if eras is None:
-            return None
-        if client.era in eras:
-            return client.era  # the client's own: nothing needs bridging then
-        return "legacy" if client.era == "modern" else "modern"
+        return self._reach.era_for(client)
 
     def scope(self, client: Client) -> str:
-        if self.settings.sharing == "shared":
-            return ""
-        return f"{self.era_for(client) or client.era} {client.principal} {client.capability_key}"
+        return self._reach.scope(client)
 
     async def ready(self) -> None:
         if not self.settings.lazy:
             await self._settled.wait()
 
     async def hold(self, client: Client) -> Callable[[], None]:
-        connection, key = await self._connect(client, self.settings.list_timeout)
-        self._pool.hold(key)
-        is_held = True
-
-        def release() -> None:
-            nonlocal is_held
-            if is_held:
-                is_held = False
-                self._pool.release(key)
-
+        reach = self._reach.hearing
+        connection, key = await self._in_time(self.settings.list_timeout, client, partial(reach, client))
+        release = self._pool.hold(key)
         try:
             with anyio.move_on_after(self.settings.list_timeout):
                 await connection.live()
@@ -112,6 +110,10 @@ class DownstreamServer:
             release()
             raise
         return release
+
+    def abandon(self, call_id: str) -> None:
+        """Nobody will answer what that call's server asked: it is given up."""
+        self._parking.abandon(call_id)
 
     def end_session(self, session: str) -> None:
         """A legacy client's session is over, and with it the connections that were its own."""
@@ -132,6 +134,7 @@ class DownstreamServer:
             "restarts": self._restarts,
             "last_error": self._last_error,
             "in_flight": self._gate.busy,
+            "parked": len(self._parking),
             "circuit": self._breaker.state,
             "stderr": self._dialler.stderr.lines(_STDERR_LINES),
         }
@@ -141,12 +144,18 @@ class DownstreamServer:
     async def __call__(self, call: Call) -> Outcome:
         if call.method == "server/discover" and (known := self._known(call.client)) is not None:
             return Result(known)
+        if call.method == ROOTS_CHANGED:
+            self._reach.tell_roots_changed(call.client)
+            return Result({})
+        return await (self._go_on(call) if "requestState" in call.params else self._start(call))
+
+    async def _start(self, call: Call) -> Outcome:
         if not self._breaker.admits():
-            return self._unavailable(call, "has failed repeatedly and is left alone for a moment")
+            return unavailable(call, self.key, "has failed repeatedly and is left alone for a moment")
         try:
             if not await self._gate.enter(self.settings.timeout):
                 self._breaker.gave_up()
-                return self._unavailable(call, "has too many calls waiting")
+                return unavailable(call, self.key, "has too many calls waiting")
             try:
                 return await self._relay(call)
             finally:
@@ -159,26 +168,55 @@ class DownstreamServer:
         era = self.era_for(client)
         return self._dialler.discovered.get(era) if era is not None and self._status == "up" else None
 
+    async def _go_on(self, call: Call) -> Outcome:
+        """The next round of a call. One that a legacy server did not end holds its place there already."""
+        state = call.params["requestState"]
+        try:
+            era = self.era_for(call.client) or await self._in_time(self.settings.timeout, call.client, _era)
+        except Lost as lost:
+            return self._failed(call, lost)
+        if era == "modern":
+            return await self._start(call)
+        if pages.is_state(state):
+            again = pages.consented(call)
+            return await self._start(again) if isinstance(again, Call) else again
+        parked = self._parking.take(state, call.client.principal)
+        if isinstance(parked, Failure):
+            return parked
+        try:
+            outcome = await parked.resume(call)
+        except (Lost, TimeoutError, TooLarge) as error:
+            return self._failed(call, error)
+        self._breaker.succeeded()
+        return outcome
+
     async def _relay(self, call: Call) -> Outcome:
-        is_again = False
-        while True:
+        try:
             try:
                 return await self._attempt(call)
             except Lost as lost:
+                if not may_resend(call.method, lost):
+                    raise
                 self._lost(lost)
-                if is_again or not may_resend(call.method, lost):
-                    return self._without_answer(call, lost)
-                is_again = True
-            except TimeoutError:
-                self._breaker.failed()
-                self._last_error = f"no answer to {call.method} in time"
-                return refuse(call.method, "timeout", f"The server {self.key} did not answer in time.")
-            except TooLarge:
-                self._breaker.succeeded()
-                return refuse(call.method, "result_too_large", f"The answer of the server {self.key} is too large.")
+                return await self._attempt(call)
+        except (Lost, TimeoutError, TooLarge) as error:
+            return self._failed(call, error)
+
+    def _failed(self, call: Call, error: Lost | TimeoutError | TooLarge) -> Outcome:
+        if isinstance(error, Lost):
+            self._lost(error)
+        elif isinstance(error, TooLarge):
+            self._breaker.succeeded()
+        else:
+            self._breaker.failed()
+            self._last_error = f"no answer to {call.method} in time"
+        return failed(call, self.key, error)
 
     async def _attempt(self, call: Call) -> Outcome:
-        connection, _ = await self._connect(call.client, self._dialling_time(call))
+        connection = self._reach.find(call)
+        if connection is None:
+            timeout = self.settings.list_timeout if call.method in LISTS else self.settings.timeout
+            connection = await self._in_time(timeout, call.client, partial(self._reach.get, call))
         if call.method == "server/discover":
             return Result(connection.discovered)
         if (failure := undeclared(call, connection)) is not None:
@@ -191,10 +229,6 @@ class DownstreamServer:
             self._rise()
         return outcome
 
-    def _dialling_time(self, call: Call) -> float:
-        settings = self.settings
-        return settings.list_timeout if call.method in LISTS else settings.timeout
-
     def _lost(self, lost: Lost) -> None:
         if lost.gone and not lost.sent:
             return  # the server is there; only that connection is not
@@ -205,53 +239,36 @@ class DownstreamServer:
             self._fall(lost.text)
             self._news.set()
 
-    def _without_answer(self, call: Call, lost: Lost) -> Outcome:
-        if lost.sent and call.method == "tools/call":
-            text = f"The connection to the server {self.key} ended before its answer: {lost.text}. "
-            return refuse(call.method, "outcome_unknown", text + "The call may or may not have been executed.")
-        return self._unavailable(call, f"is not available: {lost.text}")
-
-    def _unavailable(self, call: Call, why: str) -> Outcome:
-        return refuse(call.method, "server_unavailable", f"The server {self.key} {why}.")
-
     # ------------------------------------------------------------ connections
 
-    async def _connect(self, client: Client, timeout: float) -> tuple[Connection, Key]:
-        """Raises `Lost` when there is none in time."""
-        if (era := self.era_for(client)) is not None:
-            key = key_for(client, era, self.settings, self.scope(client))
-            if (connection := self._pool.find(key)) is not None:
-                return connection, key
+    async def _in_time(self, timeout: float, client: Client, reach: Callable[[Era], Awaitable[T]]) -> T:
+        """What `reach` finds or makes, once it is known how to speak to the server. Raises `Lost`."""
         with anyio.move_on_after(timeout):
-            return await self._dial_for(client)
-        raise Lost("it is still starting", sent=False)
+            if not self._settled.is_set():
+                self._is_needed = True
+                self._news.set()
+                await self._settled.wait()
+            if (era := self.era_for(client)) is None:
+                raise Lost(self._last_error or "it cannot be reached", sent=False)
+            try:
+                return await reach(era)
+            except TimeoutError:
+                raise Lost("it does not answer", sent=False) from None
+            except Lost:
+                raise
+            except OSError as error:
+                raise Lost(str(error), sent=False) from None
+        why = "all its connections are taken" if self._status == "up" else "it is still starting"
+        raise Lost(why, sent=False)
 
-    async def _dial_for(self, client: Client) -> tuple[Connection, Key]:
-        if not self._settled.is_set():
-            self._is_needed = True
-            self._news.set()
-            await self._settled.wait()
-        if (era := self.era_for(client)) is None:
-            raise Lost(self._last_error or "it cannot be reached", sent=False)
-        key = key_for(client, era, self.settings, self.scope(client))
-        try:
-            return await self._pool.get(key), key
-        except TimeoutError:
-            raise Lost("it does not answer", sent=False) from None
-        except Lost:
-            raise
-        except OSError as error:
-            raise Lost(str(error), sent=False) from None
-
-    async def _open(self, era: Era, group: TaskGroup) -> Connection:
+    async def _open(self, key: Key, group: TaskGroup) -> Connection:
         """Every dial passes here, and waits for the end of a back-off."""
-        wait = self._not_before - self._clock()
-        if wait > _PATIENT:
+        if self._pause.left > _PATIENT:
             raise Lost(self._last_error or "it failed a moment ago", sent=False)
-        if wait > 0:
+        if (wait := self._pause.left) > 0:
             await anyio.sleep(wait)
         try:
-            connection = await self._dialler.open(era, group)
+            connection = await self._dialler.open(key.era, group, decode_fast(key.declared.encode()), key.session)
         except NotModern:
             raise
         except (OSError, TimeoutError) as error:
@@ -261,10 +278,8 @@ class DownstreamServer:
         return connection
 
     def _back_off(self, why: str) -> None:
-        self._failures += 1
         self._last_error = why
-        pause = DEFAULT_BACKOFF.pause(self._failures) * random.uniform(0.75, 1.25)
-        self._not_before = self._clock() + pause
+        self._pause.failed()
 
     def _ended(self, lived: float, why: str) -> None:
         log.warning("connection ended", extra={"server": self.key, "why": why, "lived": round(lived, 1)})
@@ -273,7 +288,7 @@ class DownstreamServer:
         if lived < HEALTHY:
             self._back_off(why)
         else:
-            self._failures = 0
+            self._pause.succeeded()
         self._news.set()
 
     # ------------------------------------------------------------ its life
@@ -287,6 +302,7 @@ class DownstreamServer:
                 self._pool.start(group)
                 await self._tend()
         finally:
+            self._parking.close()
             self._settled.set()
             self._stopped.set()
 
@@ -307,7 +323,7 @@ class DownstreamServer:
                 if self._is_suspect or not self._pool.live():
                     self._fall(str(error) or type(error).__name__)
                 self._settled.set()
-                await anyio.sleep(max(self._not_before - self._clock(), 0.05))
+                await anyio.sleep(max(self._pause.left, 0.05))
             else:
                 self._rise()
                 self._settled.set()
@@ -321,7 +337,7 @@ class DownstreamServer:
 
     async def _attend(self) -> None:
         """Brings about what should be: the eras known, every held connection open, at least one in any case."""
-        await anyio.sleep(max(self._not_before - self._clock(), 0.0))
+        await anyio.sleep(self._pause.left)
         if len(self._pool) == 0:
             self._dialler.doubt()
         if self._dialler.eras is None:
@@ -331,13 +347,14 @@ class DownstreamServer:
         for key in self._pool.missing():
             await self._pool.get(key)
         if len(self._pool) == 0:
-            await self._pool.get(self._warm_key())
+            era: Era = "modern" if "modern" in (self._dialler.eras or ()) else "legacy"
+            await self._pool.get(nobodys_key(era, self.settings))
 
     async def _find_out(self) -> None:
         try:
             await self._pool.get(MODERN_KEY)
         except NotModern:
-            await self._pool.get(self._legacy_key())
+            await self._pool.get(nobodys_key("legacy", self.settings))
             self._dialler.learn(frozenset({"legacy"}))
             return
         if self.settings.url and "legacy" not in (self._dialler.eras or ()):
@@ -353,12 +370,6 @@ class DownstreamServer:
         except (Lost, TimeoutError) as error:
             self._back_off(str(error) or "no answer")
             raise
-
-    def _legacy_key(self) -> Key:
-        return SHARED if self.settings.sharing == "shared" else SPARE
-
-    def _warm_key(self) -> Key:
-        return MODERN_KEY if "modern" in (self._dialler.eras or ()) else self._legacy_key()
 
     # ------------------------------------------------------------ up and down
 

@@ -68,7 +68,8 @@ class Lines:
         if rest:
             self._parts.append(rest)
             self._size += len(rest)
-        if self._size > self._limit or any(len(line) > self._limit for line in lines):
+        is_long = len(data) > self._limit and any(len(line) > self._limit for line in lines)
+        if self._size > self._limit or is_long or (lines and len(lines[0]) > self._limit):
             raise ValueError(f"a line of more than {self._limit} bytes")
         return lines
 
@@ -83,6 +84,7 @@ class ChildWire:
         self._settings = settings
         self._stderr = stderr
         self._lines = Lines()
+        self._is_deaf = False
         self._process: Process | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
@@ -112,9 +114,10 @@ class ChildWire:
     async def notify(self, body: bytes) -> None:
         self._write(body)
 
-    def tell(self, body: bytes) -> None:
+    def tell(self, *bodies: bytes) -> None:
         try:
-            self._write(body)
+            for body in bodies:
+                self._write(body)
         except Lost:
             pass  # who cannot be reached needs no telling
 
@@ -139,12 +142,19 @@ class ChildWire:
             lines = self._lines.feed(data)
         except ValueError as error:
             self._retire(f"the server wrote {error}", True)
-            if self._stdout is not None:
-                self._stdout.close()  # what would follow is the rest of something that is no message
+            self.hush()  # what would follow is the rest of something that is no message
             return
         for line in lines:
+            if self._is_deaf:
+                return
             if line and line != b"\r":
                 self._receive(line, None)
+
+    def hush(self) -> None:
+        """A child that writes without end would take all of our time."""
+        self._is_deaf = True
+        if self._stdout is not None:
+            self._stdout.close()
 
     def _closed_output(self) -> None:
         self._retire_soon("the server closed its output")

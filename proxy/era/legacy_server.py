@@ -13,11 +13,12 @@ from proxy.message import INTERNAL_ERROR, Json, Response
 
 # 2025-11-25 client/elicitation#url-mode-errors; exists in that revision only and is never emitted to a modern client
 URL_ELICITATION_REQUIRED: Final = -32042
+_RETRY: Final = frozenset({"inputResponses", "requestState"})
 
 
-def initialize(client_info: Json) -> Json:
-    """The params of `initialize`. Nothing is declared: what a server asks has no way to the client yet."""
-    return {"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": client_info}
+def initialize(client_info: Json, capabilities: Json) -> Json:
+    """The params of `initialize`. What is declared there is fixed for the life of the session."""
+    return {"protocolVersion": NEWEST_LEGACY, "capabilities": capabilities, "clientInfo": client_info}
 
 
 def negotiated(result: Json) -> Revision | None:
@@ -32,7 +33,10 @@ def params(call: Call, token: int) -> Json:
     meta = {key: value for key, value in call.meta.items() if not key.startswith(META)}
     if "progressToken" in meta:
         meta["progressToken"] = token
-    return {**call.params, "_meta": meta} if meta else call.params
+    own = call.params
+    if not _RETRY.isdisjoint(own):  # answers that this server never asked for: it is a new call
+        own = {key: value for key, value in own.items() if key not in _RETRY}
+    return {**own, "_meta": meta} if meta else own
 
 
 def outcome(call: Call, response: Response) -> Outcome:

@@ -19,6 +19,7 @@ from proxy.call import (
     Outcome,
     Result,
 )
+from proxy.era.asks import for_modern_server
 from proxy.era.headers import annotations, argument, encode_value
 from proxy.era.revisions import (
     CACHEABLE,
@@ -45,11 +46,10 @@ def envelope(client_info: Json, capabilities: Json) -> Json:
 def params(call: Call, token: int, client_info: Json) -> Json:
     """The params of the request that `call` becomes; `token` stands in for the client's progress token.
 
-    A modern client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks
-    what nobody answers. For a legacy client nothing is declared: its answers have no way back yet.
+    The client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks what nobody
+    answers.
     """
-    capabilities = call.client.capabilities if call.client.era == "modern" else {}
-    meta = {**call.meta, **envelope(client_info, capabilities)}
+    meta = {**call.meta, **envelope(client_info, for_modern_server(call.client))}
     if "progressToken" in meta:
         meta["progressToken"] = token
     return {**call.params, "_meta": meta}

@@ -155,13 +155,16 @@ async def test_the_get_stream_brings_what_the_server_says_by_itself() -> None:
 
     async with endpoint(script) as (url, _), running(url=url, era="legacy") as rig:
         release = await rig.server.hold(LEGACY)
+        changed = event({"method": "notifications/tools/list_changed"})
         rig.published.clear()
-        await streams[0].more(
-            event({"method": "notifications/tools/list_changed"}), event({"method": "notifications/x"})
-        )
-        await until(lambda: rig.published)
+        await streams[0].more(changed, event({"method": "notifications/x"}))
+        await until(lambda: rig.published)  # on a connection that is nobody's yet: everybody hears it
+        await rig.request("tools/call", {"name": "t"})
+        await streams[0].more(changed)
+        await until(lambda: len(rig.published) == 2)
         assert [(scope, note.method) for _, scope, note in rig.published] == [
-            (rig.server.scope(LEGACY), "notifications/tools/list_changed")
+            (None, "notifications/tools/list_changed"),
+            (rig.server.scope(LEGACY), "notifications/tools/list_changed"),
         ]
         release()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import pytest
@@ -12,7 +12,7 @@ from scripted_servers import until
 from proxy.call import Client, Era
 from proxy.downstream.connection import Connection, Receive
 from proxy.downstream.exchange import Exchange
-from proxy.downstream.pool import IDLE, MODERN_KEY, SHARED, SPARE, Key, Pool, key_for
+from proxy.downstream.pool import IDLE, IDLE_LANE, MODERN_KEY, SHARED, SPARE, Key, Pool, key_for
 from proxy.downstream.settings import Lost, ServerSettings
 from proxy.era.modern_server import Headers
 from proxy.era.revisions import Revision
@@ -30,9 +30,10 @@ class NoWire:
     async def open(self, group: TaskGroup) -> None: ...
     async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None: ...
     async def notify(self, body: bytes) -> None: ...
-    def tell(self, body: bytes) -> None: ...
+    def tell(self, *bodies: bytes) -> None: ...
     def agreed(self, revision: Revision) -> None: ...
     async def live(self) -> None: ...
+    def hush(self) -> None: ...
     async def close(self) -> None:
         self.is_closed = True
 
@@ -48,7 +49,7 @@ class Bench:
     may_open: anyio.Event = field(default_factory=anyio.Event)
     error: Exception | None = None
 
-    async def open(self, era: Era, group: TaskGroup) -> Connection:
+    async def open(self, key: Key, group: TaskGroup) -> Connection:
         await self.may_open.wait()
         if self.error is not None:
             raise self.error
@@ -70,7 +71,8 @@ async def pooled(is_open: bool = True) -> AsyncIterator[tuple[Pool, Bench, TaskG
             group.cancel_scope.cancel()
 
 
-A, B = Key("legacy", ("client", "a", "{}"), "scope a"), Key("legacy", ("session", "b", "s1"), "scope b")
+A, B = Key("legacy", ("client", "a"), "scope a"), Key("legacy", ("session", "b", "s1"), "scope b")
+ASKED = Key("legacy", ("client", "c"), "scope c", '{"roots":{}}')
 
 
 @pytest.mark.parametrize(
@@ -79,14 +81,14 @@ A, B = Key("legacy", ("client", "a", "{}"), "scope a"), Key("legacy", ("session"
         (Client("p"), "modern", "session", MODERN_KEY),
         (Client("p", session="s"), "modern", "client", MODERN_KEY),
         (Client("p"), "legacy", "shared", SHARED),
-        (Client("p", session="s"), "legacy", "session", Key("legacy", ("session", "p", "s"), "x")),
-        (Client("p", capability_key="c"), "legacy", "session", Key("legacy", ("client", "p", "c"), "x")),
-        (Client("p", session="s", capability_key="c"), "legacy", "client", Key("legacy", ("client", "p", "c"), "x")),
+        (Client("p", session="s"), "legacy", "session", Key("legacy", ("session", "p", "s"), "x", "d")),
+        (Client("p"), "legacy", "session", Key("legacy", ("client", "p"), "x", "d")),
+        (Client("p", session="s"), "legacy", "client", Key("legacy", ("client", "p"), "x", "d")),
     ],
 )
 def test_who_shares_a_connection(client: Client, era: Era, sharing: str, key: Key) -> None:
     settings = ServerSettings("s", command=("x",), sharing=sharing)  # type: ignore[arg-type]
-    assert key_for(client, era, settings, "x") == key
+    assert key_for(client, era, settings, "x", "d") == key
 
 
 async def test_who_asks_at_once_for_the_same_waits_for_the_same() -> None:
@@ -149,29 +151,58 @@ async def test_a_connection_that_ends_by_itself_is_news_and_one_that_we_end_is_n
         assert pool.find(A) is pool.find(B) is None
 
 
-async def test_what_is_held_and_gone_is_missed() -> None:
+async def test_what_is_held_is_heard_on_any_connection_of_its_scope_or_a_spare_or_missed() -> None:
     async with pooled() as (pool, _, _group):
-        pool.hold(A)
-        pool.hold(A)
-        assert pool.missing() == [A]
-        (await pool.get(A)).retire("died")
-        assert pool.missing() == [A]
-        pool.release(A)
-        pool.release(A)
+        releases = [pool.hold(A), pool.hold(A), pool.hold(B)]
+        assert pool.missing() == [SPARE]
+        spare = await pool.get(SPARE)
+        assert pool.missing() == [] and pool.find_hearing(A) is spare
+        assert await pool.get(A) is spare
+        assert pool.missing() == [SPARE]  # for B
+        releases.pop()()
+        assert pool.missing() == [] and pool.find_hearing(B) is None
+        spare.retire("died")
+        assert pool.missing() == [SPARE]
+        for release in (*releases, *releases):
+            release()
         assert pool.missing() == []
 
 
-async def test_the_idle_are_closed_but_not_the_held_the_sessions_and_the_last() -> None:
+async def test_a_modern_connection_hears_for_no_legacy_client() -> None:
+    async with pooled() as (pool, _, _group):
+        pool.hold(A)
+        pool.hold(MODERN_KEY)
+        await pool.get(MODERN_KEY)
+        assert pool.missing() == [SPARE]
+
+
+async def test_only_a_spare_of_the_same_capabilities_is_adopted_and_the_other_ends_when_nobody_needs_it() -> None:
     async with pooled() as (pool, bench, _):
-        held = Key("legacy", ("client", "held", "{}"))
-        for key in (A, B, held):
+        spare = await pool.get(SPARE)
+        release = pool.hold(A)
+        asked = await pool.get(ASKED)
+        assert asked is not spare and pool.find(SPARE) is spare
+        release()
+        release()
+        await pool.get(Key("legacy", ("client", "d"), "scope d", ASKED.declared))
+        await until(lambda: spare.wire.is_closed)  # type: ignore[attr-defined]
+        assert pool.find(ASKED) is asked and len(bench.opened) == 3
+
+
+async def test_the_idle_are_closed_but_not_the_needed_the_sessions_and_the_last() -> None:
+    async with pooled() as (pool, bench, _):
+        held = Key("legacy", ("client", "held"), "scope held")
+        for key in (A, B, held, replace(A, lane=1)):
             await pool.get(key)
-        pool.hold(held)
-        bench.now = IDLE
+        release = pool.hold(held)
+        bench.now = IDLE_LANE
+        pool.sweep()
+        assert [pool.find(key) is not None for key in (A, B, held, replace(A, lane=1))] == [True, True, True, False]
+        bench.now += IDLE
         pool.sweep()
         assert [pool.find(key) is not None for key in (A, B, held)] == [False, True, True]
-        pool.release(held)
+        release()
         pool.end_session("s1")
-        bench.now = 3 * IDLE
+        bench.now += IDLE
         pool.sweep()
         assert pool.find(held) is not None

@@ -12,10 +12,10 @@ MODERN = Client("key:a")
 LEGACY = Client("key:a", revision="2025-11-25")
 
 
-def test_the_handshake_offers_the_newest_legacy_revision_and_declares_nothing() -> None:
-    assert dialect.initialize({"name": "sluice"}) == {
+def test_the_handshake_offers_the_newest_legacy_revision_and_declares_what_it_is_told() -> None:
+    assert dialect.initialize({"name": "sluice"}, {"roots": {}}) == {
         "protocolVersion": "2025-11-25",
-        "capabilities": {},
+        "capabilities": {"roots": {}},
         "clientInfo": {"name": "sluice"},
     }
 

@@ -45,8 +45,9 @@ def test_nothing_is_asked_for_that_the_client_did_not_ask_for() -> None:
     }
 
 
-def test_a_legacy_client_declares_nothing() -> None:
-    assert dialect.params(call(client=LEGACY), 1, INFO)["_meta"][PREFIX + "clientCapabilities"] == {}
+def test_a_legacy_client_declares_what_it_said_in_its_handshake() -> None:
+    declared = dialect.params(call(client=LEGACY), 1, INFO)["_meta"][PREFIX + "clientCapabilities"]
+    assert declared == {"sampling": {}}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,147 @@
+"""Which connection carries which call.
+
+Knows clients, eras and keys; knows no wire, no failure and no answer. Three rules: lists are equal for all of one
+scope, so any connection of it answers them; everything else goes by the connection of its own client; and where a
+server's questions could not be told apart, one call at a time has a connection for itself.
+
+The last rule is for servers on one channel for all (stdio) that may ask a client which has no session of its own:
+many clients may be behind one principal, and a question must reach the one whose call caused it. Calls that may be
+asked back take turns on a connection; who waits longer than a moment is given another, for a person may take
+minutes to answer.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from proxy.call import Call, Client, Era
+from proxy.downstream.connection import Connection
+from proxy.downstream.dial import Dialler
+from proxy.downstream.parking import Parking
+from proxy.downstream.pool import Key, Pool, key_for, spare_for
+from proxy.downstream.settings import ServerSettings
+from proxy.era import asks
+from proxy.era.modern_client import capability_key
+from proxy.era.revisions import LISTS, MRTR_METHODS
+
+MAX_LANES: Final = 32
+"""Connections of one client on which a call may be asked back, parked ones among them."""
+_MOMENT: Final = 0.1
+"""Seconds: most calls end sooner than another process starts."""
+_SEEN_BY_ALL: Final = frozenset({"server/discover", *LISTS})
+_MAX_KNOWN: Final = 1024
+
+
+class Reach:
+    def __init__(self, settings: ServerSettings, pool: Pool, dialler: Dialler, parking: Parking) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._dialler = dialler
+        self._known: dict[tuple[str, str, Era], str] = {}
+        self._queue: list[asyncio.Future[None]] = []
+        parking.freed = self._wake
+
+    # ------------------------------------------------------------ whose
+
+    def era_for(self, client: Client) -> Era | None:
+        eras = self._dialler.eras
+        if eras is None:
+            return None
+        if client.era in eras:
+            return client.era  # the client's own: nothing needs bridging then
+        return "legacy" if client.era == "modern" else "modern"
+
+    def scope(self, client: Client) -> str:
+        if self._settings.sharing == "shared":
+            return ""
+        era = self.era_for(client) or client.era
+        return f"{era} {client.principal} {self._declared(client, era)}"
+
+    def _declared(self, client: Client, era: Era) -> str:
+        """The capabilities that the server is told of, as canonical text: what is not carried makes no difference."""
+        place = (client.capability_key, client.revision, era)
+        known = self._known.get(place)
+        if known is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            carried = asks.for_legacy_server(client) if era == "legacy" else asks.for_modern_server(client)
+            known = self._known[place] = capability_key(carried)
+        return known
+
+    def key(self, client: Client, era: Era) -> Key:
+        declared = self._declared(client, era)
+        return key_for(client, era, self._settings, f"{era} {client.principal} {declared}", declared)
+
+    # ------------------------------------------------------------ finding and making
+
+    def find(self, call: Call) -> Connection | None:
+        """Without waiting. On the hot path."""
+        if (era := self.era_for(call.client)) is None:
+            return None
+        key = self.key(call.client, era)
+        connection = self._pool.find(key)
+        if connection is None:
+            return self._pool.find_like(key) if call.method in _SEEN_BY_ALL else None
+        return None if _is_busy(connection, call) else connection
+
+    async def get(self, call: Call, era: Era) -> Connection:
+        """Raises what dialling raises. Nothing may be awaited between its return and the use of what it returns."""
+        key = self.key(call.client, era)
+        if era == "legacy" and call.method in _SEEN_BY_ALL:
+            is_coming = self._pool.is_there(key)
+            return self._pool.find_like(key) or await self._pool.get(key if is_coming else spare_for(key))
+        connection = await self._pool.get(key)
+        return await self._lane(key, call) if _is_busy(connection, call) else connection
+
+    async def hearing(self, client: Client, era: Era) -> tuple[Connection, Key]:
+        """A connection on which the client's changes are heard, and the key to hold."""
+        key = self.key(client, era)
+        if era == "modern":
+            return await self._pool.get(key), key
+        return self._pool.find_hearing(key) or await self._pool.get(spare_for(key)), key
+
+    def tell_roots_changed(self, client: Client) -> None:
+        if client.session is not None:
+            for connection in self._pool.live():
+                if connection.session == client.session:
+                    connection.tell_roots_changed()
+
+    # ------------------------------------------------------------ one call at a time
+
+    async def _lane(self, key: Key, call: Call) -> Connection:
+        is_in_haste = False
+        while True:
+            lanes = [replace(key, lane=number) for number in range(MAX_LANES)]
+            for lane in lanes:
+                connection = self._pool.find(lane)
+                if connection is not None and not _is_busy(connection, call):
+                    return connection
+            missing = next((lane for lane in lanes if not self._pool.is_there(lane)), None)
+            if is_in_haste and missing is not None:
+                await self._pool.get(missing)  # who comes first is served first, also by this one
+            else:
+                with anyio.move_on_after(_MOMENT if missing is not None else None):
+                    await self._freed()
+                is_in_haste = True
+
+    async def _freed(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        finally:
+            if turn in self._queue:
+                self._queue.remove(turn)
+
+    def _wake(self) -> None:
+        """All who wait: they may wait for different clients' connections."""
+        queue, self._queue = self._queue, []
+        for turn in queue:
+            if not turn.done():
+                turn.set_result(None)
+
+
+def _is_busy(connection: Connection, call: Call) -> bool:
+    return connection.is_exclusive and call.method in MRTR_METHODS and connection.is_taken
