@@ -357,6 +357,37 @@ async def test_the_names_of_a_server_that_is_down_are_withheld_as_before() -> No
         assert await b.resolve("tools/call", name="a__y")
 
 
+async def test_a_snapshot_is_recalled_with_the_era_it_was_kept_in() -> None:
+    """A modern client of a legacy server that is down: its era is not known, the pins are of the legacy one."""
+    store = MemoryStore()
+    server = Scripted("a", tools=["x"])
+    server.era_for = lambda client: "legacy"  # type: ignore[method-assign]
+    async with bench(server, store=store) as b:
+        await b.front.names("tools/list")
+        with anyio.fail_after(2):
+            while not any(key.startswith("snapshot-of/") for key in store._values):
+                await anyio.lowlevel.checkpoint()
+    server = Scripted("a")
+    server.status = "down"
+    server.era_for = lambda client: None  # type: ignore[method-assign]
+    server.answers["server/discover"] = gone
+    async with bench(server, store=store) as b:
+        assert await b.resolve("tools/call", name="a__x")
+
+
+async def test_what_a_waiting_definition_became_is_written_down_soon() -> None:
+    store = MemoryStore()
+    server = Scripted("a", tools=["x"])
+    async with bench(server, store=store) as b:
+        await b.front.names("tools/list")
+        for text in ("1", "2"):
+            await b.change(server, "tools/list", tool("x", description=text))
+        await b.board.flush()
+        other = Pinboard({"a": "review"}, store)
+        await other.load()
+        assert [row["current"] for row in other.rows()] == [pins.fingerprint(tool("x", description="2"))]
+
+
 async def gone(call: Call) -> Any:
     raise ConnectionError("gone")
 
