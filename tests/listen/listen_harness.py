@@ -51,7 +51,7 @@ class Scripted:
             return Result({"supportedVersions": [], "capabilities": {"tools": {}}})
         if call.method == "subscriptions/listen":
             return await self._listen(call)
-        if call.method != "tools/call":
+        if call.method not in ("tools/call", "prompts/get"):
             return Result({"tools": []})
         tool = getattr(self, "tool_" + str(call.params.get("name")), None)
         return await tool(call) if tool else Failure(-32602, f"Unknown tool: {call.params.get('name')}")
@@ -222,10 +222,12 @@ def call(name: str, id: Any = 1, **arguments: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
 
 
-async def open_session(client: httpx.AsyncClient, revision: str = "2025-11-25", initialized: bool = True) -> str:
+async def open_session(
+    client: httpx.AsyncClient, revision: str = "2025-11-25", initialized: bool = True, **capabilities: Any
+) -> str:
     """A legacy session; its id goes into the client's headers too."""
     client.headers.pop("mcp-session-id", None)
-    params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    params = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": {"name": "t", "version": "1"}}
     answer = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
     assert answer.status_code == 200, answer.text
     assert answer.json()["result"]["protocolVersion"] == revision
