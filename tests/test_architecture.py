@@ -36,7 +36,6 @@ HOMES = {
     "uvicorn": {"listen"},
     "typer": {"cli", "__main__"},
     "ruamel": {"config", "cli", "policy"},
-    "limits": {"policy"},
 }
 IO_MODULES = {"anyio", "asyncio", "socket", "httpx", "subprocess", "sqlite3", "threading", "ssl"}
 BROAD_EXCEPTS = {
@@ -162,6 +161,6 @@ def is_broad(node: ast.AST) -> bool:
 
 def test_every_import_is_declared() -> None:
     declared = {"proxy", "casbin", "jsonschema_rs", "httptools", "httpx", "httpx_sse", "anyio", "cryptography", "prometheus_client", "pydantic",
-                "pydantic_core", "ruamel", "structlog", "typer", "limits", "uvicorn", "uvloop"}  # fmt: skip
+                "pydantic_core", "ruamel", "structlog", "typer", "uvicorn", "uvloop"}  # fmt: skip
     used = {name.split(".")[0] for path in FILES for name, _ in imports(path)}
     assert used - declared - set(sys.stdlib_module_names) == set()
