@@ -101,10 +101,11 @@ def _as_asked(used: str, own: str, rewrite: Rewriting) -> places.Change:
 
 def _signed(requests: Json, server: str) -> Json:
     """2026-07-28 client/elicitation: clients must show which server asks, and to a client we are the server."""
-    return {key: _signed_ask(ask, server) for key, ask in requests.items()}
+    return {key: signed(ask, server) for key, ask in requests.items()}
 
 
-def _signed_ask(ask: Any, server: str) -> Any:
+def signed(ask: Any, server: str) -> Any:
+    """The same for one question, also where it belongs to no call and so passes no guard."""
     if not isinstance(ask, dict) or ask.get("method") != "elicitation/create":
         return ask
     params = ask.get("params")
