@@ -43,6 +43,7 @@ BROAD_EXCEPTS = {
     "proxy/downstream/connection.py": "a connection's task",
     "proxy/listen/http.py": "a listener's request",
     "proxy/listen/stdio.py": "a listener's request",
+    "proxy/listen/asgi.py": "a listener's request",
     "proxy/telemetry.py": "supervise",
     "proxy/__main__.py": "the command line's main",
     "proxy/cli/__init__.py": "the command line's main",

@@ -18,8 +18,9 @@ from proxy.call import Client
 from proxy.config import Address, Config
 from proxy.downstream.server import DownstreamServer
 from proxy.listen import settings as listening
-from proxy.listen.asgi import Listener
+from proxy.listen.asgi import asgi
 from proxy.listen.identity import Identity
+from proxy.listen.listener import Listener
 from proxy.listen.serve import HttpServer as Port
 from proxy.message import Json
 from proxy.store.keys import new_operator_token
@@ -92,7 +93,7 @@ def _admin_port(config: Config, inner: Core, identity: Identity, token: str) -> 
             is_key=lambda key: identity.identify(b"Bearer " + key.encode(), True, None) is not None,
         ),
     )
-    return Port(application, config.listen.admin.host, config.listen.admin.port, drain=5.0)
+    return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, drain=5.0)
 
 
 def _unready(config: Config, inner: Core) -> list[str]:

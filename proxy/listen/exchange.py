@@ -5,29 +5,24 @@ no session, no call, no era.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-from proxy.listen.gate import Address, Headers
+from proxy.listen.request import Headers, Request, render
 from proxy.listen.settings import Pace
 from proxy.message import INVALID_REQUEST, RequestId, Response, encode
 
-Scope = MutableMapping[str, Any]
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-EXTENSION: Final = "sluice.disconnect"
-
-_JSON: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-_STREAM: Final = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
-    # 2026-07-28 basic/transports/streamable-http: SHOULD, or a buffering proxy holds events back
-    (b"x-accel-buffering", b"no"),
-]
-_EMPTY: Final = [(b"content-length", b"0")]
+# Rendered once: these lines are in every answer.
+_JSON: Final = b"content-type: application/json\r\ncache-control: no-store\r\ncontent-length: %d\r\n"
+_STREAM: Final = render(
+    [
+        (b"content-type", b"text/event-stream"),
+        (b"cache-control", b"no-store"),
+        # 2026-07-28 basic/transports/streamable-http: SHOULD, or a buffering proxy holds events back
+        (b"x-accel-buffering", b"no"),
+    ]
+)
+_EMPTY: Final = b"content-length: 0\r\n"
 _ALIVE: Final = b": \n\n"
 
 # Headers of which a request has one; a second could be read by one parser and not by another.
@@ -47,78 +42,47 @@ def event(data: bytes, id: str | None = None) -> bytes:
     return b"%bdata: %b\n\n" % (head, data)
 
 
-class Gone(Exception):
-    """The client went away before its request was whole."""
-
-
-class TooLarge(Exception):
-    """The body is over the limit."""
-
-
-class Peer:
-    """The client of one exchange, as far as a listener must know it: whether it is still there, and whether it
-    reads. This plain one stands in where the server below says nothing of connections."""
-
-    __slots__ = ("lost", "on_lost")
-
-    def __init__(self) -> None:
-        self.lost = False
-        self.on_lost: Callable[[], object] | None = None
-
-    @property
-    def congested(self) -> bool:
-        """It reads so slowly that the write buffer is full."""
-        return False
-
-    def abort(self) -> None:
-        """Closes the connection now."""
-        self.lose()
-
-    def lose(self) -> None:
-        """Told by whoever sees the connection end."""
-        self.lost = True
-        callback, self.on_lost = self.on_lost, None
-        if callback is not None:
-            callback()
-
-
 class Exchange:
-    __slots__ = ("_over", "_pace", "_receive", "_send", "_task", "_timer", "_watcher", "cors", "duplicate", "ending",
-                 "finished", "forwarded", "head", "headers", "method", "opened", "path", "peer", "preamble", "server",
-                 "started")  # fmt: skip
+    """`peer` is the client, as far as its connection shows it. `duplicate` is a header that came twice and must not."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, pace: Pace) -> None:
-        self._receive, self._send, self._pace = receive, send, pace
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.headers: Headers = scope["headers"]
-        self.server: Address | None = scope.get("server")
-        extension = scope.get("extensions", {}).get(EXTENSION)
-        self.peer: Peer = extension or Peer()
-        self._watcher: asyncio.Task[None] | bool = extension is not None
+    __slots__ = ("_over", "_pace", "_task", "_timer", "cors", "duplicate", "ending", "finished", "head", "headers",
+                 "method", "opened", "path", "peer", "preamble", "server", "started")  # fmt: skip
+
+    def __init__(self, request: Request, pace: Pace) -> None:
+        self.peer = request
+        self.method, self.path, self.server = request.method, request.path, request.server
+        self.headers, self.head = request.headers, request.head
+        # Almost never does a header come twice, and then their number says so: no walk over them.
+        self.duplicate = self._merge() if len(self.head) < len(self.headers) else None
+        self._pace = pace
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = None
         self.cors: Headers = []
         self.preamble: Callable[[], bytes] | None = None  # what a stream begins with, if it comes to a stream
         self.started = self.opened = self.finished = self.ending = False
-        self._read_head()
 
-    def _read_head(self) -> None:
-        """The single headers in one pass, and whether one of them came twice."""
-        head: dict[bytes, bytes] = {}
-        self.duplicate: bytes | None = None
-        self.forwarded = False
-        for name, value in self.headers:
-            if name in _SINGLE:
-                if name in head:
-                    self.duplicate = name
-                head[name] = value
-            elif name == b"accept":
-                head[name] = head[name] + b"," + value if name in head else value
-            elif name == b"forwarded" or name.startswith(b"x-forwarded-"):
-                self.forwarded = True
-        self.head = head
+    def _merge(self) -> bytes | None:
+        """The last single header that came twice. Of `accept` every value counts (RFC 9110 5.2)."""
+        seen: set[bytes] = set()
+        duplicate: bytes | None = None
+        for name, _ in self.headers:
+            if name in _SINGLE and name in seen:
+                duplicate = name
+            seen.add(name)
+        if b"accept" in seen:
+            self.head[b"accept"] = b",".join(value for name, value in self.headers if name == b"accept")
+        return duplicate
+
+    @property
+    def client(self) -> str:
+        """Its address."""
+        return self.peer.client[0] if self.peer.client else "unknown"
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether the request passed another proxy."""
+        return any(name == b"forwarded" or name.startswith(b"x-forwarded-") for name in self.head)
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "stream" if self.opened else "waiting"
@@ -127,56 +91,33 @@ class Exchange:
     def is_lost(self) -> bool:
         return self.peer.lost
 
-    # ------------------------------------------------------------ in
-
-    async def body(self, limit: int) -> bytes:
-        """The whole body, counted while it comes. Raises `TooLarge` and `Gone`."""
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise Gone
-            part = message.get("body", b"")
-            size += len(part)
-            if size > limit:
-                raise TooLarge
-            if not message.get("more_body") and not parts:
-                return bytes(part)
-            parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
-
     def on_lost(self, callback: Callable[[], object] | None) -> None:
         """Calls back when the client goes away before the answer is complete. One at a time; None forgets."""
         self.peer.on_lost = callback
-        if callback is not None and self._watcher is False:
-            self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.peer.lose()
+    async def body(self, limit: int) -> bytes:
+        """The whole body. Raises `TooLarge` and `Gone`."""
+        return await self.peer.body(limit)
 
     # ------------------------------------------------------------ out: one message
 
     async def json(self, status: int, body: bytes, extra: Headers = []) -> None:  # noqa: B006 (never changed)
-        await self._whole(status, [*_JSON, (b"content-length", b"%d" % len(body)), *extra, *self.cors], body)
+        await self._whole(status, _JSON % len(body), extra, body)
 
     async def empty(self, status: int, extra: Headers = []) -> None:  # noqa: B006
-        length = [] if status == 204 else _EMPTY  # RFC 9110 8.6: a 204 has none
-        await self._whole(status, [*length, *extra, *self.cors], b"")
+        await self._whole(status, b"" if status == 204 else _EMPTY, extra, b"")  # RFC 9110 8.6: a 204 has no length
 
     async def error(self, status: int, text: str, extra: Headers = [], id: RequestId | None = None) -> None:  # noqa: B006
         await self.json(status, error_body(text, id=id), extra)
 
-    async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
+    async def _whole(self, status: int, lines: bytes, extra: Headers, body: bytes) -> None:
         self.disarm()
         if self.started or self.peer.lost:
             return
         self.started = self.finished = True
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+        if extra or self.cors:
+            lines += render([*extra, *self.cors])
+        await self.peer.respond(status, lines, body)
         self._settle()
 
     # ------------------------------------------------------------ out: a stream
@@ -208,7 +149,7 @@ class Exchange:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._pace.keep_alive, self._tick)
         first = self.preamble() if self.preamble is not None else b""
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *self.cors]})
+        await self.peer.start(200, _STREAM + render(self.cors))
         if first:
             await self.write(first)
 
@@ -220,7 +161,7 @@ class Exchange:
         if self.peer.congested and not patient:
             self.peer.abort()
             return False
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self.peer.write(data)
         return True
 
     async def close(self, last: bytes = b"") -> None:
@@ -229,8 +170,7 @@ class Exchange:
         if not self.opened or self.finished:
             return
         self.finished = True
-        if not self.peer.lost:
-            await self._send({"type": "http.response.body", "body": last})
+        await self.peer.end(last)
         self._settle()
 
     # ------------------------------------------------------------ the end
@@ -251,8 +191,6 @@ class Exchange:
 
     def _settle(self) -> None:
         self.peer.on_lost = None
-        if isinstance(self._watcher, asyncio.Task):
-            self._watcher.cancel()
         self.end()
 
     async def crash(self, body: bytes) -> None:

@@ -10,10 +10,8 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
+from proxy.listen.request import Address, Headers
 from proxy.listen.settings import Names
-
-Headers = list[tuple[bytes, bytes]]
-Address = tuple[str, int | None]
 
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 _WEB_ORIGIN: Final = re.compile(r"https?://(.+)")

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from proxy.call import MODERN, Call, Client, Handler, Outcome, Result, Trail
 from proxy.era import modern_client
-from proxy.listen.exchange import Exchange, Gone, TooLarge, error_body, event
+from proxy.listen.exchange import Exchange, error_body, event
 from proxy.listen.identity import Principal
+from proxy.listen.request import Gone, TooLarge
 from proxy.listen.settings import Settings
 from proxy.message import INTERNAL_ERROR, Json, Malformed, Notification, Request, Response, decode, encode
 

@@ -1,89 +1,98 @@
-"""One HTTP/1.1 connection: uvicorn's protocol with the bounds that it lacks.
+"""One HTTP/1.1 connection: bytes in, requests out, and the bounds on what a peer may do to us.
 
-uvicorn has no deadline for receiving a request, takes any amount of headers, no Host or two, and lets trailers
-grow the header list after it was handed on. Middleware is too late for all of these. Knows HTTP and no MCP.
+The parser is llhttp; this file is what cannot be left to it. A deadline for every request, which a drip of bytes does
+not move. Bounds on headers, on what is read ahead and on what a slow reader leaves lying. One Host and no second way
+to read it. Requests that arrive together are answered one after the other. Knows HTTP and no MCP.
 """
 
 import asyncio
 import re
 from collections import deque
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import Final, cast
+from urllib.parse import unquote
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.server import ServerState
 
-from proxy.listen.exchange import EXTENSION, Peer, error_body
+from proxy.listen.exchange import error_body
+from proxy.listen.request import STATUS_LINE, Address, Headers, Request, Serve
 from proxy.listen.settings import Wire
 
 # RFC 9110 7.2: uri-host [":" port]; a slash, question mark or hash would move the path of a URL built from it.
-_AUTHORITY = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]+")
-_MAX_PIPELINED = 8
-
-
-class WirePeer(Peer):
-    """The client of one request on a real connection."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: "Http1") -> None:
-        super().__init__()
-        self._connection = connection
-
-    @property
-    def congested(self) -> bool:
-        return self._connection.flow.write_paused
-
-    def abort(self) -> None:
-        self._connection.transport.abort()
+_AUTHORITY: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]+")
+_MAX_PIPELINED: Final = 8
 
 
 class _Refused(Exception):
     """Leaves the parser from inside one of its callbacks; the connection knows the answer."""
 
 
-class Http1(HttpToolsProtocol):
-    wire: ClassVar[Wire] = Wire()
+class Http1(asyncio.Protocol):
+    """`connections` and `tasks` are sets of the server's, by which it drains: we keep ourselves in them."""
+
+    transport: asyncio.Transport
 
     def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        self, serve: Serve, wire: Wire, connections: "set[Http1]", tasks: "set[asyncio.Task[None]]"
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._peers: deque[WirePeer] = deque()
+        self._serve, self._wire = serve, wire
+        self._connections, self._tasks = connections, tasks
+        self.loop = asyncio.get_running_loop()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self._parser = httptools.HttpRequestParser(self)
+        self._requests: deque[Request] = deque()  # those without a whole answer, oldest first; it has its turn
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self._idler: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
         self._refusal = (400, "not a valid HTTP/1.1 request")
+        self._deaf = self._paused = False
+        # Of the message that is arriving:
         self._receiving = True
-        self._headed = self._progressed = self._extended = self._deaf = False
-        self._hosts = self._overhead = self._unheaded = 0
+        self._incoming: Request | None = None  # from the end of its head to the end of its body
+        self._extended = self._progressed = False
+        self._url = b""
+        self._host: bytes | None = None  # that of an earlier request, judged
+        self._headers: Headers = []
+        self._read = self._unheaded = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=self.wire.write_buffer)
-        self._deadline = self.loop.call_later(self.wire.head_deadline, self._too_late)
+    # ------------------------------------------------------------ the connection begins and ends
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base class
+        self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
+        self.server = _address(transport.get_extra_info("sockname"))
+        self.client = _address(transport.get_extra_info("peername"))
+        self._connections.add(self)
+        self._deadline = self.loop.call_later(self._wire.head_deadline, self._too_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._unset_keepalive_if_required()
-        for timer in (self._deadline, self._stalled):
+        self._connections.discard(self)
+        for timer in (self._deadline, self._stalled, self._idler):
             if timer is not None:
                 timer.cancel()
-        for peer in self._peers:
-            peer.lose()
+        self.writable.set()
+        for request in self._requests:
+            request.lose()
+        del self._parser  # it holds our methods: a circle
+
+    def shutdown(self) -> None:
+        """Asked by the server to end: now, or with the last answer that is due."""
+        if self._requests:
+            self._requests[-1].keeps = False
+        else:
+            self.transport.close()
 
     # ------------------------------------------------------------ bytes in
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        self._read = len(data)
         self._progressed = False
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(*self._refusal)
             return
@@ -94,38 +103,39 @@ class Http1(HttpToolsProtocol):
         """The usual request comes whole and needs no timer; this one did not."""
         if not self._progressed:  # head, trailers, chunk extensions: what the parser may be holding unseen
             self._unheaded += size
-            if self._unheaded > self.wire.headers:
+            if self._unheaded > self._wire.headers:
                 self._refuse(431, "headers too large")
                 return
         if self._deadline is None:
-            self._extended = self._headed
-            wait = self.wire.request_deadline if self._headed else self.wire.head_deadline
+            self._extended = self._incoming is not None
+            wait = self._wire.request_deadline if self._extended else self._wire.head_deadline
             self._deadline = self.loop.call_later(wait, self._too_late)
 
     def _too_late(self) -> None:
         """Absolute: a drip of bytes does not move it. Where we stopped reading, the peer is not to blame."""
         self._deadline = None
-        rest = self.wire.request_deadline - self.wire.head_deadline
-        if self.flow.read_paused:
-            self._deadline = self.loop.call_later(self.wire.request_deadline, self._too_late)
-        elif self._headed and not self._extended:
+        rest = self._wire.request_deadline - self._wire.head_deadline
+        if self._paused:
+            self._deadline = self.loop.call_later(self._wire.request_deadline, self._too_late)
+        elif self._incoming is not None and not self._extended:
             self._extended = True
             self._deadline = self.loop.call_later(rest, self._too_late)
         else:
             self._refuse(408, "the request took too long")
 
     def _refuse(self, status: int, text: str) -> None:
-        """An answer if none is under way, then the end of the connection. The peer may still be talking: closing
+        """An answer if no other is due, then the end of the connection. The peer may still be talking: closing
         over unread bytes resets the connection and would take the answer with it, so we listen on, deaf."""
         if self._deaf or self.transport.is_closing():
             return
         self._deaf = True
-        if self.cycle is not None and not self.cycle.response_complete:
-            if self.cycle.response_started or not self.cycle.more_body:
-                self.cycle.keep_alive = False  # what came after a whole request is not that one's fault
-                return
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        broken = self._incoming
+        if broken is not None and self._requests and self._requests[-1] is broken and not broken.is_started:
+            self._requests.pop()
+            broken.lose()
+        if self._requests:
+            self._requests[-1].keeps = False  # what came after a whole request is not that one's fault
+            return
         body = error_body(text)
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
@@ -135,82 +145,157 @@ class Http1(HttpToolsProtocol):
         self.transport.write_eof()
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = self.loop.call_later(self.wire.linger, self.transport.abort)
+        self._deadline = self.loop.call_later(self._wire.linger, self.transport.abort)
+
+    def pause_reading(self) -> None:
+        if not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    # ------------------------------------------------------------ parser callbacks
+
+    def on_message_begin(self) -> None:
+        self._receiving = True
+        self._incoming = None
+        self._extended = False
+        self._unheaded = 0
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._incoming is None:  # else a trailer: nobody here may mistake it for a header
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        head = dict(self._headers)
+        self._check(head)
+        parser = self._parser
+        is_1_1 = parser.get_http_version() != "1.0"
+        method, (path, query) = parser.get_method().decode("ascii"), _split(self._url)
+        keeps = is_1_1 and parser.should_keep_alive()
+        request = Request(self, method, path, query, self._headers, head, is_1_1, keeps)
+        self._incoming = request
+        self._requests.append(request)
+        if len(self._requests) == 1:
+            self._begin(request)
+        else:
+            self.pause_reading()
+
+    def _check(self, head: dict[bytes, bytes]) -> None:
+        """What no request may say, whatever it is about. Raises `_Refused`."""
+        if self._unheaded + self._read > self._wire.headers:  # else there was no room for too many: no need to count
+            self._check_size()
+        host = head.get(b"host")
+        if host is None or (len(head) < len(self._headers) and sum(name == b"host" for name, _ in self._headers) > 1):
+            raise self._leave(400, "exactly one Host header is required")
+        if host != self._host:  # a connection says the same one each time
+            if not _AUTHORITY.fullmatch(host):
+                raise self._leave(400, "malformed Host header")
+            self._host = host
+        if b"_" in b"".join(head):  # some gateways read Mcp_Name as Mcp-Name
+            raise self._leave(400, "header names must not have underscores")
+        if not self._url.startswith(b"/"):  # absolute-form would bring a second, unchecked authority
+            raise self._leave(400, "the request target must be a path")
+        if self._parser.should_upgrade():  # the parser would give the body away as another protocol's bytes
+            raise self._leave(400, "no protocol to upgrade to")
+        if len(self._requests) > _MAX_PIPELINED:
+            raise self._leave(400, "too many requests at once on one connection")
+
+    def _check_size(self) -> None:
+        if sum(len(name) + len(value) + 4 for name, value in self._headers) > self._wire.headers:
+            raise self._leave(431, "headers too large")
+        if len(self._url) > self._wire.headers:
+            raise self._leave(431, "request target too long")
 
     def _leave(self, status: int, text: str) -> _Refused:
         self._refusal = (status, text)
         return _Refused(text)
 
-    # ------------------------------------------------------------ parser callbacks
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._unset_keepalive_if_required()
-        self._receiving = True
-        self._headed = self._extended = False
-        self._hosts = self._overhead = self._unheaded = 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._overhead += len(name) + len(value) + 4
-        if self._overhead > self.wire.headers:
-            raise self._leave(431, "headers too large")
-        if self._headed:
-            return  # a trailer: nobody here may mistake it for a header
-        name = name.lower()
-        if b"_" in name:  # some gateways read Mcp_Name as Mcp-Name
-            raise self._leave(400, "header names must not have underscores")
-        if name == b"host":
-            self._hosts += 1
-            if not _AUTHORITY.fullmatch(value):
-                raise self._leave(400, "malformed Host header")
-        elif name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
-
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        if len(self.url) > self.wire.headers:
-            raise self._leave(431, "request target too long")
-
-    def on_headers_complete(self) -> None:
-        if self._hosts != 1:
-            raise self._leave(400, "exactly one Host header is required")
-        if not self.url.startswith(b"/"):  # absolute-form would bring a second, unchecked authority
-            raise self._leave(400, "the request target must be a path")
-        if self.parser.should_upgrade():  # the parser would give the body away as another protocol's bytes
-            raise self._leave(400, "no protocol to upgrade to")
-        if len(self.pipeline) >= _MAX_PIPELINED:
-            raise self._leave(400, "too many requests at once on one connection")
-        self._headed = True
-        peer = WirePeer(self)
-        self._peers.append(peer)
-        self.scope["extensions"] = {EXTENSION: peer}  # type: ignore[dict-item]
-        super().on_headers_complete()
-
     def on_body(self, body: bytes) -> None:
         self._progressed = True
-        super().on_body(body)
+        if self._incoming is not None:
+            self._incoming.feed(body)
 
     def on_message_complete(self) -> None:
-        super().on_message_complete()
         self._receiving = False
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            incoming.end_body()
+
+    # ------------------------------------------------------------ one request after the other
+
+    def _begin(self, request: Request) -> None:
+        request.task = self.loop.create_task(self._answer(request))
+        self._tasks.add(request.task)
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            await self._serve(request)
+        except asyncio.CancelledError:
+            pass  # the end of the drain time: no crash that has to be logged
+        finally:
+            self._tasks.discard(cast("asyncio.Task[None]", request.task))
+            if not (request.is_answered or request.lost):
+                self.transport.abort()
+
+    def answered(self, request: Request) -> None:
+        self._requests.popleft()
+        if not request.keeps:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.resume_reading()
+            if self._requests:
+                self._begin(self._requests[0])
+            else:
+                self._rest()
+
+    def _rest(self) -> None:
+        """Notes the time only: a timer set and cancelled with every request would cost it 1 us."""
+        self._idle_since = self.loop.time()
+        if self._idler is None:
+            self._idler = self.loop.call_later(self._wire.idle, self._check_idle)
+
+    def _check_idle(self) -> None:
+        self._idler = None
+        left = self._idle_since + self._wire.idle - self.loop.time()
+        if self._requests or self._receiving:
+            return  # busy: set again when it rests
+        if left > 0:
+            self._idler = self.loop.call_later(left, self._check_idle)
+        else:
+            self.transport.close()
 
     # ------------------------------------------------------------ bytes out
 
-    def on_response_complete(self) -> None:
-        self._peers.popleft()
-        super().on_response_complete()
-
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self.writable.clear()
         if self._stalled is None:
-            self._stalled = self.loop.call_later(self.wire.stall, self.transport.abort)
+            self._stalled = self.loop.call_later(self._wire.stall, self.transport.abort)
 
     def resume_writing(self) -> None:
-        super().resume_writing()
+        self.writable.set()
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+
+
+@lru_cache(maxsize=256)
+def _split(target: bytes) -> tuple[str, bytes]:
+    """Path and query of a request target."""
+    url = httptools.parse_url(target)
+    return unquote(url.path.decode("ascii")), url.query or b""
+
+
+def _address(name: object) -> Address | None:
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

@@ -1,21 +1,22 @@
-"""One ASGI application on one address: uvicorn as a task of ours. Knows no application and no MCP.
+"""One address that is served: uvicorn as a task of ours. Knows no application and no MCP.
 
-Signals, logs and the life of the application belong to whoever composes the program: uvicorn is only asked
-to accept, parse and drain. The socket is bound here, so that a taken port is an `OSError` and no exit.
+Signals, logs and the life of the application belong to whoever composes the program: uvicorn is only asked to accept
+and to drain, connections are our own (http1.py). The socket is bound here, so that a taken port is an `OSError` and
+no exit.
 """
 
-import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import uvicorn
 from anyio.abc import TaskStatus
+from uvicorn.server import ServerState
 
-from proxy.listen.exchange import EXTENSION, Application, Receive, Scope, Send
 from proxy.listen.http1 import Http1
+from proxy.listen.request import Serve
 from proxy.listen.settings import Wire
 
 
@@ -29,25 +30,26 @@ class HttpServer:
     """`bind` tells the port (asked for 0: any free one), `run` serves until `stop`."""
 
     def __init__(
-        self, app: Application, host: str, port: int, wire: Wire | None = None, drain: float = 30.0, backlog: int = 2048
+        self, serve: Serve, host: str, port: int, wire: Wire | None = None, drain: float = 30.0, backlog: int = 2048
     ) -> None:
         self._address = (host, port)
         self._sockets: list[socket.socket] = []
+        self._serve, self._wire = serve, wire or Wire()
         self._server = _Server(
             uvicorn.Config(
-                _quiet(app),
-                http=type("BoundHttp1", (Http1,), {"wire": wire or Wire()}),
+                serve,
+                interface="asgi3",  # nobody calls it so: connections know what to do
+                http=cast(Any, self._connection),
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
                 backlog=backlog,
-                timeout_keep_alive=(wire or Wire()).idle,  # type: ignore[arg-type]
                 timeout_graceful_shutdown=drain,  # type: ignore[arg-type]
             )
         )
+
+    def _connection(self, server_state: ServerState, **_: object) -> Http1:
+        return Http1(self._serve, self._wire, cast(Any, server_state.connections), server_state.tasks)
 
     def __repr__(self) -> str:
         return f"HttpServer({self._address[0]}:{self.port if self._sockets else 'unbound'})"
@@ -88,18 +90,6 @@ class HttpServer:
         """Accepts nothing more; `now` does not wait for requests that are running."""
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or now
-
-
-def _quiet(app: Application) -> Application:
-    """A request cut off at the end of the drain time is no crash that uvicorn has to log."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await app(scope, receive, send)
-        except asyncio.CancelledError:
-            scope["extensions"][EXTENSION].abort()
-
-    return serve
 
 
 def _listen(family: int, kind: int, protocol: int, address: tuple[Any, int]) -> socket.socket:

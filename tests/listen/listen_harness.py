@@ -13,8 +13,8 @@ import anyio.lowlevel
 import httpx
 
 from proxy.call import Call, Failure, Outcome, Result
-from proxy.listen.asgi import Listener
 from proxy.listen.identity import Identity, IdentitySettings, Key
+from proxy.listen.listener import Listener
 from proxy.listen.serve import HttpServer
 from proxy.listen.settings import Settings, Wire
 from proxy.message import Notification

@@ -1,17 +1,14 @@
 """A modern client over HTTP: one request, one answer, nothing remembered; going away cancels."""
 
-import asyncio
 import json
 
 import anyio
 import anyio.lowlevel
-import httpx
 import pytest
-from listen_harness import ACCEPT, META, A, B, events, messages, modern, patch, post, site, until
+from listen_harness import META, B, events, messages, modern, patch, post, site, until
 
-from proxy.listen.asgi import Listener
-from proxy.listen.exchange import EXTENSION
 from proxy.listen.identity import Identity, IdentitySettings
+from proxy.listen.listener import Listener
 from proxy.listen.settings import Settings
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -76,35 +73,6 @@ async def test_going_away_cancels(tool: str) -> None:
             assert not here.handler.ended.is_set()
         headers, body = modern("tools/list")
         assert (await other.post("/mcp", json=body, headers=headers)).status_code == 200
-
-
-async def test_going_away_is_noticed_without_help_of_the_server_below() -> None:
-    """The same listener in another ASGI server: a watcher takes the place of the connection's hook."""
-    async with site() as here:
-        headers, body = modern("tools/call", name="wait", arguments="mine")
-        gone = asyncio.Event()
-        parts = [{"type": "http.request", "body": json.dumps(body).encode()}]
-
-        async def receive() -> dict[str, object]:
-            if parts:
-                return parts.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(event: object) -> None:
-            raise AssertionError("nothing is sent to who went away")
-
-        raw = {"host": "localhost", "authorization": f"Bearer {A}", "content-type": "application/json", **headers}
-        scope = {
-            "type": "http", "method": "POST", "path": "/mcp",
-            "headers": [(name.encode(), value.encode()) for name, value in raw.items()],
-        }  # fmt: skip
-        assert EXTENSION not in scope
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(here.listener, scope, receive, send)
-            await here.handler.waiting.wait()
-            gone.set()
-        assert here.handler.cancelled == ["mine"]
 
 
 async def test_a_listen_stream_is_acknowledged_first_and_ends_with_its_client() -> None:
@@ -232,15 +200,6 @@ async def test_many_clients_with_the_same_ids_get_their_own_answers() -> None:
 
         for name in range(20):
             tasks.start_soon(one, name)
-
-
-async def test_it_is_an_asgi_application_like_any_other() -> None:
-    async with site() as here:
-        transport = httpx.ASGITransport(here.listener)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            headers, body = modern("tools/list")
-            more = {"accept": ACCEPT, "authorization": f"Bearer {A}"}
-            assert (await client.post("/mcp", json=body, headers={**headers, **more})).status_code == 200
 
 
 async def test_old_sessions_are_swept_while_it_runs() -> None:

@@ -6,6 +6,7 @@ import anyio
 import pytest
 from listen_harness import Raw, call, modern, open_session, post, site, until
 
+from proxy.listen.request import render
 from proxy.listen.settings import Wire
 
 QUICK = Wire(head_deadline=0.2, request_deadline=0.4, idle=0.2, stall=0.3, linger=0.1)
@@ -128,3 +129,101 @@ async def test_a_large_answer_that_nobody_reads_is_dropped() -> None:
         raw.writer.write(post(body, *lines))
         await here.handler.ended.wait()
         await until(lambda: not here.server.connections)
+
+
+async def test_a_busy_connection_is_not_idle_and_an_idle_one_is_closed() -> None:
+    async with site(wire=Wire(idle=0.8)) as here:
+        raw = await here.raw(b"")
+        for _ in range(5):
+            raw.writer.write(post(b"{"))
+            assert (await raw.answer())[0] == 400
+            await anyio.sleep(0.2)
+        assert await raw.closed() == b""
+
+
+async def test_a_call_longer_than_the_idle_time_keeps_its_connection() -> None:
+    headers, body = modern("tools/call", name="wait")
+    async with site(wire=Wire(idle=0.05)) as here:
+        raw = await here.raw(post(b"{"))
+        assert (await raw.answer())[0] == 400
+        raw.writer.write(post(body, *(f"{name}: {value}" for name, value in headers.items())))
+        await here.handler.waiting.wait()
+        await anyio.sleep(0.2)
+        here.handler.go.set()
+        assert (await raw.answer())[0] == 200
+
+
+async def test_an_answer_says_when_it_was_given() -> None:
+    async with site() as here:
+        raw = await here.raw(post(b"{"))
+        _, headers, _ = await raw.answer()
+        assert headers["date"].endswith(" gmt")
+        assert "server" not in headers
+
+
+@pytest.mark.parametrize("line", ["Connection: close", "connection: keep-alive, Close"])
+async def test_a_client_that_wants_one_answer_gets_one(line: str) -> None:
+    async with site() as here:
+        raw = await here.raw(post(b"{", line))
+        status, headers, _ = await raw.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert await raw.closed() == b""
+
+
+async def test_a_stream_for_http_1_0_is_not_chunked_and_ends_with_the_connection() -> None:
+    headers, body = modern("tools/call", name="progress")
+    data = post(body, *(f"{name}: {value}" for name, value in headers.items())).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    async with site() as here:
+        raw = await here.raw(data)
+        status, head = await raw.head()
+        assert (status, head["connection"]) == (200, "close") and "transfer-encoding" not in head
+        text = await raw.closed()
+        assert text.startswith(b"event: message\n") and text.count(b"data: ") == 4
+
+
+async def test_a_broken_second_request_leaves_the_answer_to_the_first_alone() -> None:
+    headers, body = modern("tools/call", name="wait")
+    first = post(body, *(f"{name}: {value}" for name, value in headers.items()))
+    async with site() as here:
+        raw = await here.raw(first + post(b"2\r\n{}\r\nnonsense", "Transfer-Encoding: chunked"))
+        await here.handler.waiting.wait()
+        here.handler.go.set()
+        assert b"waited" in (await raw.answer())[2]
+        assert await raw.closed() == b""
+
+
+async def test_nine_requests_at_once_are_too_many() -> None:
+    headers, body = modern("tools/call", name="wait")
+    first = post(body, *(f"{name}: {value}" for name, value in headers.items()))
+    async with site() as here:
+        raw = await here.raw(first + post(b"{") * 9)
+        await here.handler.waiting.wait()
+        here.handler.go.set()
+        assert (await raw.answer())[0] == 200
+        for _ in range(8):
+            assert (await raw.answer())[0] == 400
+        assert await raw.closed() == b""
+
+
+async def test_a_body_that_nobody_asks_for_stays_with_its_sender() -> None:
+    """It waits for its turn behind a call: what it sends then is not our memory."""
+    headers, body = modern("tools/call", name="wait")
+    first = post(body, *(f"{name}: {value}" for name, value in headers.items()))
+    async with site() as here:
+        raw = await here.raw(first)
+        await here.handler.waiting.wait()
+        raw.writer.write(post(b"x" * 3_000_000))
+        (connection,) = here.server._server.server_state.connections
+        await until(lambda: connection._paused)  # type: ignore[union-attr]
+        held = connection._requests[-1]._size  # type: ignore[union-attr]
+        assert held < 600_000
+        here.handler.go.set()
+        assert (await raw.answer())[0] == 200
+        assert (await raw.answer())[0] == 400
+
+
+async def test_a_header_of_ours_cannot_become_two() -> None:
+    for value in (b"a\r\nx: y", b"a\ny", b"a\ry", b"a\0"):
+        with pytest.raises(ValueError):
+            render([(b"name", value)])
+    assert render([(b"a", b"b"), (b"c", b"d")]) == b"a: b\r\nc: d\r\n"

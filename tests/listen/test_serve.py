@@ -6,11 +6,11 @@ import anyio
 import pytest
 from listen_harness import A, call, messages, modern, open_session, post, site, until
 
-from proxy.listen.exchange import Receive, Scope, Send
+from proxy.listen.request import Request
 from proxy.listen.serve import HttpServer
 
 
-async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+async def nothing(request: Request) -> None:
     raise AssertionError
 
 
