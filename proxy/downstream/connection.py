@@ -266,10 +266,8 @@ class Connection:
         method = notification.method
         if method == "notifications/progress":
             return self._progressed(notification)
-        if method == "notifications/message":
-            owner = exchange or self._only_call()
-            if owner is not None:
-                owner.log(notification)
+        if method == "notifications/message" and (owner := exchange or self._only_call()) is not None:
+            owner.log(notification)
             return owner
         return self._noticed(notification, exchange)
 

@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from proxy.call import LOG_LEVEL, Ask, Call, Era, Failure, InputRequired, Outcome
+from proxy.call import LOG_LEVEL, Ask, Call, Era, Failure, InputRequired, Outcome, session_scope
 from proxy.downstream import pages
 from proxy.downstream.connection import Connection, Heard, Wire
 from proxy.downstream.exchange import Exchange, Patience, severity
@@ -287,12 +287,21 @@ class LegacyConnection(Connection):
             self._withdraw(notification.params.get("requestId"))
         elif notification.method == _PAGE_VISITED:
             owner = exchange if exchange is not None else self._call_of_all() if self._calls else None
-            if owner is not None:
+            if owner is None or (isinstance(owner, Asking) and owner.is_parked):
+                self._say(notification)
+            else:
                 owner.offer(notification)
             return owner
+        elif notification.method == "notifications/message":
+            self._say(notification)
         else:
             self.publish(notification)
         return None
+
+    def _say(self, notification: Notification) -> None:
+        """What belongs to no call is for the session that the connection belongs to, or for nobody."""
+        if self.session is not None:
+            self._heard(session_scope(self.session), notification)
 
     def _withdraw(self, id: RequestId | None) -> None:
         """The server does not want to know any more what it asked."""
