@@ -6,6 +6,7 @@ Functions of one room are handed to another here; nothing about MCP is decided.
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ import anyio
 
 from proxy import __version__, telemetry
 from proxy.app import slices
-from proxy.call import Call, Client, Guard, Handler, Outcome, Publish, Result, Target, Verdict
+from proxy.call import Ask, Call, Client, Guard, Handler, Outcome, Publish, Result, Target, Verdict
 from proxy.catalog import cursor
 from proxy.catalog.uris import Rewriting
 from proxy.config import Config, Rate
@@ -23,7 +24,7 @@ from proxy.guards.commit import commit
 from proxy.guards.enforce import Decide, enforce
 from proxy.guards.inspect import inspect
 from proxy.guards.measure import measure
-from proxy.guards.name import name
+from proxy.guards.name import name, signed
 from proxy.guards.quota import quota
 from proxy.guards.record import record
 from proxy.guards.seal import seal
@@ -31,7 +32,7 @@ from proxy.guards.throttle import throttle
 from proxy.hub import Hub
 from proxy.lists import Lists, Resolver
 from proxy.lists.pinboard import Pinboard
-from proxy.message import Json
+from proxy.message import Json, Response
 from proxy.metrics import Metrics
 from proxy.policy.allowlist import ToolRules, allowlist
 from proxy.policy.outputs import Outputs
@@ -55,10 +56,16 @@ class Core:
     pins: Pinboard
     router: Router
     metrics: Metrics
+    asking: "Asking"
 
     def end_session(self, session: str) -> None:
         for server in self.servers.values():
             server.end_session(session)
+
+    def abandon(self, call_id: str) -> None:
+        """A call has ended that waited for its client's answers."""
+        for server in self.servers.values():
+            server.abandon(call_id)
 
     def describe(self) -> list[Json]:
         return [server.describe() for server in self.servers.values()]
@@ -91,9 +98,14 @@ async def core(config: Config) -> AsyncIterator[Core]:
         store = SqliteStore(directory / DATABASE)
         stack.push_async_callback(store.close)
         hub, sealer = Hub(), Sealer(ring)
-        announce = _Later()
+        announce, asking = _Later(), Asking()
         servers = {
-            key: DownstreamServer(slices.server(key, server, config), publish=announce, client_info=ME)
+            key: DownstreamServer(
+                slices.server(key, server, config),
+                publish=announce,
+                client_info=ME,
+                ask=partial(asking, key if server.prefix else ""),
+            )
             for key, server in config.servers.items()
             if server.enabled
         }
@@ -115,7 +127,20 @@ async def core(config: Config) -> AsyncIterator[Core]:
             stack.push_async_callback(server.aclose)
         group.start_soon(telemetry.supervise, "pins", pins.watch)
         stack.callback(hub.close)
-        yield Core(handler, servers, lists, pins, router, metrics)
+        yield Core(handler, servers, lists, pins, router, metrics, asking)
+
+
+class Asking:
+    """Servers ask outside of calls through whichever way in has the session; there is one, and it comes last."""
+
+    through: Ask | None = None
+
+    async def __call__(self, server: str, session: str, method: str, params: Json) -> Response | None:
+        """`server` is the name to show, empty where Sluice stands for that server alone."""
+        if self.through is None:
+            return None
+        shown = signed({"method": method, "params": params}, server)["params"] if server else params
+        return await self.through(session, method, shown)
 
 
 class _Later:

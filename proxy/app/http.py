@@ -52,7 +52,9 @@ async def running(config: Config) -> AsyncIterator[Running]:
         token = new_operator_token(Path(config.state.dir))
         inner = await stack.enter_async_context(core(config))
         identity = Identity(slices.identity(config))
-        listener = Listener(inner.handler, ME, identity, slices.listening(config), inner.end_session)
+        listener = Listener(inner.handler, ME, identity, slices.listening(config), inner.end_session,
+                            on_abandoned=inner.abandon)  # fmt: skip
+        inner.asking.through = listener.sessions.ask
         inner.metrics.watch(sessions=lambda: len(listener.sessions))
         wire = listening.Wire(headers=config.limits.headers)
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain)

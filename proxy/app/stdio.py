@@ -1,5 +1,7 @@
 """Serving one client on stdin and stdout."""
 
+from functools import partial
+
 from proxy import telemetry
 from proxy.app.core import ME, core
 from proxy.call import Client
@@ -16,5 +18,6 @@ async def serve_stdio(config: Config) -> None:
         await stdio.serve(
             inner.handler, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
             server_info=ME, on_session_end=inner.end_session, max_line=limits.max_request,
-            max_depth=limits.max_depth, max_batch=limits.max_batch,
+            max_depth=limits.max_depth, max_batch=limits.max_batch, on_abandoned=inner.abandon,
+            offer_ask=partial(setattr, inner.asking, "through"),
         )  # fmt: skip
