@@ -9,7 +9,18 @@ from pathlib import Path
 import httpx
 import pytest
 from e2e.sluice_process import COMMAND, Sluice, sluice
-from peers.fleet import DRIVERS, MODERN_DRIVERS, Json, check, drive, drive_all, fixture_over_http, inspect, job_for
+from peers.fleet import (
+    DRIVERS,
+    MODERN_DRIVERS,
+    Json,
+    check,
+    drive,
+    drive_all,
+    fixture_over_http,
+    inspect,
+    job_for,
+    was_asked,
+)
 
 KEY = secrets.token_urlsafe(32)
 KEYS: Json = {"keys": {"laptop": {"hash": f"sha256:{hashlib.sha256(KEY.encode()).hexdigest()}", "roles": []}}}
@@ -46,8 +57,8 @@ def reports(guarded: Guarded) -> dict[str, Json]:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_client_comes_in_with_its_key(reports: dict[str, Json], driver: str) -> None:
-    modern = driver in MODERN_DRIVERS
-    check(reports[driver], modern, asked=modern)
+    check(reports[driver], modern=driver in MODERN_DRIVERS)
+    assert was_asked(reports[driver]), reports[driver]["errors"]
     names = [name for page in reports[driver]["tools"] for name in page]
     assert "web__echo" in names and not [name for name in names if "test_tool_" in name or "crash" in name]
 
@@ -80,5 +91,6 @@ def test_a_stdio_client_is_bridged_to_a_sluice_that_runs(guarded: Guarded, drive
     command = [*COMMAND, "stdio", "--url", guarded.process.url, "--key", KEY]
     job = job_for({"command": command}, "web__", "web+")
     name = f"bridged_{driver.replace('-', '_')}"
-    modern = driver in MODERN_DRIVERS
-    check(drive(driver, job | {"adds": name, "added": f"web__{name}"}), modern, asked=modern)
+    report = drive(driver, job | {"adds": name, "added": f"web__{name}"})
+    check(report, modern=driver in MODERN_DRIVERS)
+    assert was_asked(report), report["errors"]

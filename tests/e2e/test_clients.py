@@ -1,7 +1,8 @@
 """Five SDK clients and the Inspector in front of Sluice, eight real servers behind it.
 
 Each client does the whole script of peers/clients/script.py against the fixture server behind Sluice, once the one
-that is reached over HTTP and once the one over stdio, and calls a tool of every other server.
+that is reached over HTTP and once the one over stdio, and calls a tool of every other server. The one over stdio is
+shared by all clients: it is told of no capabilities, so through it nobody is asked anything.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from e2e.servers import calls, eight_servers
 from e2e.sluice_process import Sluice, sluice, stdio_command
-from peers.fleet import DRIVERS, MODERN_DRIVERS, Json, check, drive_all, fixture_over_http, inspect, job_for
+from peers.fleet import DRIVERS, MODERN_DRIVERS, Json, check, drive_all, fixture_over_http, inspect, job_for, was_asked
 
 PREFIXES = ["web__", "pipe__", "time__", "git__", "everything__", "everyweb__", "files__", "memory__"]
 
@@ -41,9 +42,17 @@ def bed(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @pytest.mark.parametrize("server", ["web", "pipe"])
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_client_gets_everything_through_sluice(bed: Bed, driver: str, server: str) -> None:
-    modern = driver in MODERN_DRIVERS
-    # through a connection that is shared nobody can be asked, and no legacy client yet
-    check(bed.reports[server][driver], modern, asked=modern and server == "web")
+    check(bed.reports[server][driver], modern=driver in MODERN_DRIVERS)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_every_client_is_asked_by_a_server_of_its_own(bed: Bed, driver: str) -> None:
+    assert was_asked(bed.reports["web"][driver]), bed.reports["web"][driver]["errors"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_nobody_is_asked_by_a_server_that_is_shared(bed: Bed, driver: str) -> None:
+    assert not was_asked(bed.reports["pipe"][driver])
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -103,8 +112,8 @@ def over_stdio(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_client_gets_everything_through_sluice_over_stdio(over_stdio: dict[str, Json], driver: str) -> None:
-    modern = driver in MODERN_DRIVERS
-    check(over_stdio[driver], modern, asked=modern)
+    check(over_stdio[driver], modern=driver in MODERN_DRIVERS)
+    assert was_asked(over_stdio[driver]), over_stdio[driver]["errors"]
 
 
 @pytest.fixture(scope="module")
@@ -127,5 +136,5 @@ def across(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
 def test_every_client_gets_everything_from_a_server_of_either_era(
     across: dict[str, dict[str, Json]], driver: str, era: str
 ) -> None:
-    modern = driver in MODERN_DRIVERS
-    check(across[era][driver], modern, asked=modern and era == "modern")
+    check(across[era][driver], modern=driver in MODERN_DRIVERS)
+    assert was_asked(across[era][driver]), across[era][driver]["errors"]

@@ -15,6 +15,7 @@ from peers.fleet import (
     fixture_over_http,
     inspect,
     job_for,
+    was_asked,
 )
 
 
@@ -32,6 +33,7 @@ def test_every_client_gets_everything_from_the_fixture_server(
     reports: dict[str, dict[str, Json]], driver: str, transport: str
 ) -> None:
     check(reports[transport][driver], modern=driver in MODERN_DRIVERS)
+    assert was_asked(reports[transport][driver]), reports[transport][driver]["errors"]
 
 
 def test_all_clients_see_the_same_lists_whatever_their_page_size(reports: dict[str, dict[str, Json]]) -> None:
