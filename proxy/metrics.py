@@ -52,6 +52,36 @@ _SESSIONS = "Open sessions of legacy clients. One that only rises is a client th
 _BUILD = "Always 1; the labels say what runs. Different versions at once mean an unfinished roll-out."
 _CRASHES = "Crashes of background tasks, which were started again. Any rise is a bug: report it with its log."
 
+_AUDIT_RECORDS = "Audit records by sink. result=refused are calls that were not let through because nothing could be \
+recorded, result=failed are failures of a sink: see the log, the disk, and /readyz."
+_AUDIT_LOST = "Audit records that no file has. Any rise is a gap in the audit log: see the disk and audit.on_failure."
+
+
+_POLICY = "Always 1; `revision` is a digest of the policy in force. Several at once: replicas decide differently."
+_SHADOW = "1 while the policy is in shadow mode: what its rows deny is let through. It ends at policy.until."
+_RELOADED = "0 while the config or policy on disk cannot be used, so that an older one is in force: /readyz says why."
+_RELOADED_AT = "When the config and policy in force were taken into use, as Unix time."
+_DECISION_ERRORS = "Decisions that raised, and so denied. Any rise is a bug: report it with its log."
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """Which policy is in force, and how it came to be. `is_newest`: nothing newer was rejected."""
+
+    revision: str
+    is_shadow: bool
+    errors: int
+    is_newest: bool
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How the audit log does: records by (sink, result), and those that are lost."""
+
+    records: Mapping[tuple[str, str], int]
+    lost: int
+
 
 def describe(outcome: Outcome | None, call: Call) -> str:
     """The one word for how a call ended; None is a cancelled one. Reasons count only if they are of ours: a
@@ -213,9 +243,15 @@ class Metrics:
             counter = _keep(self._bound_clients, key, self._client_calls.labels(*self._limits["clients"](*key)))
         counter.inc()
 
-    def watch(self, *, sessions: Callable[[], int]) -> None:
-        """Says who knows the number of sessions: a listener, where there is one."""
-        self._sampled.sessions = sessions
+    def watch(
+        self, *, sessions: Callable[[], int] | None = None, audit: Callable[[], Tally] | None = None,
+        policy: Callable[[], PolicyState] | None = None,
+    ) -> None:  # fmt: skip
+        """Says who knows the number of sessions (a listener, where there is one), and how the audit log and the
+        policy do."""
+        self._sampled.sessions = sessions or self._sampled.sessions
+        self._sampled.audit = audit or self._sampled.audit
+        self._sampled.policy = policy or self._sampled.policy
 
     def forget(self) -> None:
         """Labels are looked up anew: a changed policy may class a target differently."""
@@ -261,6 +297,8 @@ class _Sampled:
 
     def __init__(self, servers: Callable[[], Mapping[str, bool]], sessions: Callable[[], int]) -> None:
         self._servers, self.sessions = servers, sessions
+        self.audit: Callable[[], Tally] | None = None
+        self.policy: Callable[[], PolicyState] | None = None
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("sluice_server_up", _UP, labels=("server",))
@@ -272,3 +310,25 @@ class _Sampled:
         for task, count in telemetry.crashes.copy().items():
             crashes.add_metric((task,), count)
         yield crashes
+        if self.audit is not None:
+            yield from _audited(self.audit())
+        if self.policy is not None:
+            yield from _judged(self.policy())
+
+
+def _judged(state: PolicyState) -> Iterator[Metric]:
+    info = GaugeMetricFamily("sluice_policy_info", _POLICY, labels=("revision",))
+    info.add_metric((state.revision,), 1)
+    yield info
+    yield GaugeMetricFamily("sluice_policy_shadow", _SHADOW, value=float(state.is_shadow))
+    yield GaugeMetricFamily("sluice_policy_reload_success", _RELOADED, value=float(state.is_newest))
+    yield GaugeMetricFamily("sluice_policy_last_reload_timestamp_seconds", _RELOADED_AT, value=state.since)
+    yield CounterMetricFamily("sluice_decision_errors", _DECISION_ERRORS, value=state.errors)
+
+
+def _audited(tally: Tally) -> Iterator[Metric]:
+    records = CounterMetricFamily("sluice_audit_records", _AUDIT_RECORDS, labels=("sink", "result"))
+    for labels, count in tally.records.items():
+        records.add_metric(labels, count)
+    yield records
+    yield CounterMetricFamily("sluice_audit_lost", _AUDIT_LOST, value=tally.lost)

@@ -40,6 +40,7 @@ HOMES = {
 IO_MODULES = {"anyio", "asyncio", "socket", "httpx", "subprocess", "sqlite3", "threading", "ssl"}
 BROAD_EXCEPTS = {
     "proxy/guards/__init__.py": "the guard chain",
+    "proxy/policy/judge.py": "a decision",
     "proxy/downstream/connection.py": "a connection's task",
     "proxy/listen/http.py": "a listener's request",
     "proxy/listen/stdio.py": "a listener's request",

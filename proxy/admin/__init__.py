@@ -1,7 +1,7 @@
 """The admin port: health, metrics and what is behind, as an ASGI application.
 
-Knows no other room: what it shows comes from functions it is given. Probes and metrics need no credential;
-`/api/v1/` needs the operator's token, from this machine alone, or a client key with the right.
+Knows no other room: what it shows and who may see it comes from functions it is given. Probes and metrics need no
+credential; `/api/v1/` needs the operator's token, from this machine alone, or a client key, and the right.
 """
 
 import json
@@ -27,7 +27,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _API: Final = "/api/v1/"
 _WRITABLE: Final = frozenset({_API + "pins"})
-_OPERATOR: Final = "local"  # whom the operator's token stands for
+_OPERATOR: Final = "local"  # whom the operator's token stands for, in the policy as elsewhere
 _JSON: Final = "application/json"
 MAX_QUERY: Final = 4_096
 MAX_BODY: Final = 4 * 1024 * 1024
@@ -50,8 +50,10 @@ class Sources:
     metrics: Callable[[], tuple[bytes, str]] | None  # text and content type, in a worker thread; None: not shown
     describe_servers: Callable[[], list[Json]]
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
-    is_key: Callable[[str], bool]  # whether a credential is a client's key
+    principal_of: Callable[[str], str | None]  # whose key a credential is
+    may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
     pins: Pins | None = None  # None: nothing is pinned
+    notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,12 @@ class _Admin:
             return _error(405, "only GET is served here", (b"allow", b"GET, HEAD"))
         if path in _PROBES:
             return await self._probe(scope, path, host)
-        return self._refusal(scope) or (await self._post(scope, receive) if is_post else await self._api(scope, path))
+        who = self._principal(scope)
+        if who is None:
+            return _error(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
+        return self._refusal(who, path, is_post) or (
+            await self._post(scope, receive, who) if is_post else await self._api(scope, path)
+        )
 
     # ------------------------------------------------------------ probes
 
@@ -144,33 +151,32 @@ class _Admin:
         reasons = self._sources.ready()
         status, word = (503, "not ready") if reasons else (200, "ready")
         if self._may_see_reasons(scope, host):
-            return _json(status, {"status": word, "reasons": reasons})
+            notes = self._sources.notes()
+            return _json(status, {"status": word, "reasons": reasons, **({"notes": notes} if notes else {})})
         return Answer(status, b"", "text/plain")
 
     def _may_see_reasons(self, scope: Scope, host: Host) -> bool:
         """With a credential; without one from this machine, if it is no page that a foreign name led here."""
-        if self._is_operator(scope) or self._is_client(scope):
+        if self._principal(scope) is not None:
             return True
         return is_loopback_peer(scope) and is_known_host(scope, host, self._hosts)
 
     # ------------------------------------------------------------ credentials
 
-    def _is_operator(self, scope: Scope) -> bool:
+    def _principal(self, scope: Scope) -> str | None:
         token = bearer(scope)
-        return token is not None and is_loopback_peer(scope) and is_same(token, self._token)
-
-    def _is_client(self, scope: Scope) -> bool:
-        token = bearer(scope)
-        return token is not None and self._sources.is_key(token)
-
-    def _refusal(self, scope: Scope) -> Answer | None:
-        """None for who may ask. The operator stands for `local`; of clients none holds a right on Sluice itself."""
-        if self._is_operator(scope):
+        if token is None:
             return None
-        if self._is_client(scope):
-            log.info("admin: a client key without the right asked for %s", scope["path"])
-            return _error(403, "this key has no right on Sluice itself")
-        return _error(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
+        is_operator = is_loopback_peer(scope) and is_same(token, self._token)
+        return _OPERATOR if is_operator else self._sources.principal_of(token)
+
+    def _refusal(self, who: str, path: str, is_post: bool) -> Answer | None:
+        """None for who may ask: a row of the policy says so."""
+        area, act = path.removeprefix(_API).partition("/")[0], "write" if is_post else "read"
+        if self._sources.may(who, area, act):
+            return None
+        log.info("admin: %s without the right asked for %s", who, path)
+        return _error(403, f"the policy gives {who} no right on Sluice itself to {act} this")
 
     # ------------------------------------------------------------ /api/v1/
 
@@ -187,7 +193,7 @@ class _Admin:
             return _json(*show(self._sources.pins, values))
         return _error(404, "no such path")
 
-    async def _post(self, scope: Scope, receive: Receive) -> Answer:
+    async def _post(self, scope: Scope, receive: Receive, who: str) -> Answer:
         """A page can send a form to any site, but no JSON without being asked for its Origin first."""
         if [kind.partition(";")[0].strip().lower() for kind in header(scope, "content-type")] != [_JSON]:
             return _error(415, "the body must be application/json")
@@ -196,7 +202,7 @@ class _Admin:
             return _error(413, f"the body is larger than {MAX_BODY} bytes")
         if self._sources.pins is None:
             return _error(404, "no such path")
-        return _json(*await accept(self._sources.pins, body, _OPERATOR))
+        return _json(*await accept(self._sources.pins, body, who))
 
     async def _tools(self, values: dict[str, list[str]]) -> Answer:
         clients = values.get("as", ["local"])

@@ -14,14 +14,18 @@ import anyio
 
 from proxy import __version__, telemetry
 from proxy.app import slices
-from proxy.call import Ask, Call, Client, Guard, Handler, Outcome, Publish, Result, Target, Verdict
+from proxy.app.auditing import KEYS, open_audit, pin_notes
+from proxy.app.judging import Judging, judging
+from proxy.audit.log import Audit
+from proxy.call import Ask, Call, Client, Guard, Handler, Outcome, Publish, Result
 from proxy.catalog import cursor
 from proxy.catalog.uris import Rewriting
 from proxy.config import Config, Rate
 from proxy.downstream.server import DownstreamServer
 from proxy.guards import chain
+from proxy.guards.approve import approve
 from proxy.guards.commit import commit
-from proxy.guards.enforce import Decide, enforce
+from proxy.guards.enforce import enforce
 from proxy.guards.inspect import inspect
 from proxy.guards.measure import measure
 from proxy.guards.name import name, signed
@@ -34,7 +38,7 @@ from proxy.lists import Lists, Resolver
 from proxy.lists.pinboard import Pinboard
 from proxy.message import Json, Response
 from proxy.metrics import Metrics
-from proxy.policy.allowlist import ToolRules, allowlist
+from proxy.policy.judge import Judge
 from proxy.policy.outputs import Outputs
 from proxy.policy.rates import Windows
 from proxy.router import Cursors, Router
@@ -42,7 +46,6 @@ from proxy.store.keys import KeyRing, Sealer
 from proxy.store.sqlite import SqliteStore
 
 ME: Final[Json] = {"name": "sluice", "title": "Sluice", "version": __version__}
-KEYS: Final = "keys"
 DATABASE: Final = "sluice.db"
 
 
@@ -56,7 +59,9 @@ class Core:
     pins: Pinboard
     router: Router
     metrics: Metrics
+    audit: Audit | None
     asking: "Asking"
+    judging: Judging
 
     def end_session(self, session: str) -> None:
         for server in self.servers.values():
@@ -90,13 +95,17 @@ class Core:
 
 
 @asynccontextmanager
-async def core(config: Config) -> AsyncIterator[Core]:
-    """Servers are dialled, everything is wired; closed in the opposite order."""
+async def core(config: Config, transport: str = "http", file: Path | None = None) -> AsyncIterator[Core]:
+    """Servers are dialled, everything is wired; closed in the opposite order. What `file` says later on is taken into
+    use. Raises `PolicyError` where the policy cannot be."""
     async with AsyncExitStack() as stack:
+        judges = await stack.enter_async_context(judging(config, file, transport))
+        judge = judges.judge
         directory = Path(config.state.dir)
         ring = KeyRing.load(directory / KEYS, "seal")
         store = SqliteStore(directory / DATABASE)
         stack.push_async_callback(store.close)
+        audit = await stack.enter_async_context(open_audit(config, transport, judge))
         hub, sealer = Hub(), Sealer(ring)
         announce, asking = _Later(), Asking()
         servers = {
@@ -109,25 +118,47 @@ async def core(config: Config) -> AsyncIterator[Core]:
             for key, server in config.servers.items()
             if server.enabled
         }
-        pins = Pinboard(slices.pins(config), store)
+        pins = Pinboard(slices.pins(config), store, pin_notes(audit))
         await pins.load()
         stack.push_async_callback(pins.flush)
         lists = Lists(slices.lists(config, servers), servers, hub, store, pins)
         announce.publish = lists.publish
+        judges.ask(pins.has_accepted)
+        pins.moved = partial(_pins_moved, judges, lists)
         stack.callback(lists.close)
         metrics = Metrics(
             version=__version__,
             servers=lambda: {key: server.status == "up" for key, server in servers.items()},
+            classify=judge.classify,
         )
-        router, handler = _wire(config, servers, lists, hub, sealer, store, metrics)
+        metrics.watch(policy=judges.state)
+        judges.on_change = partial(_reconsider, lists, metrics, audit)
+        if audit is not None:
+            metrics.watch(audit=audit.tally)
+        router, handler = _wire(config, servers, lists, hub, sealer, store, metrics, audit, judge)
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         for key, server in servers.items():
             group.start_soon(telemetry.supervise, f"server {key}", server.run)
             stack.push_async_callback(server.aclose)
         group.start_soon(telemetry.supervise, "pins", pins.watch)
+        if audit is not None:
+            group.start_soon(telemetry.supervise, "audit retention", audit.run)
         stack.callback(hub.close)
-        yield Core(handler, servers, lists, pins, router, metrics, asking)
+        yield Core(handler, servers, lists, pins, router, metrics, audit, asking, judges)
+
+
+def _pins_moved(judges: Judging, lists: Lists, server: str) -> None:
+    lists.serve_anew(server)
+    judges.forget_accepted(server)
+
+
+def _reconsider(lists: Lists, metrics: Metrics, audit: Audit | None, server: str | None) -> None:
+    """Rights may have changed: whoever remembers what follows from them looks again."""
+    metrics.forget()
+    if audit is not None:
+        audit.composer.forget()
+    lists.reconsider(server)
 
 
 class Asking:
@@ -154,31 +185,26 @@ class _Later:
 
 def _wire(
     config: Config, servers: Mapping[str, DownstreamServer], lists: Lists, hub: Hub, sealer: Sealer,
-    store: SqliteStore, metrics: Metrics,
+    store: SqliteStore, metrics: Metrics, audit: Audit | None, judge: Judge,
 ) -> tuple[Router, Handler]:  # fmt: skip
-    decide = _decide(config, servers)
-
-    def may_list(call: Call, server: str, target: Target) -> bool:
-        return decide(call.client, target).verdict is not Verdict.DENY
-
     rewriting = {
         key: Rewriting(server.prefix, server.uris == "plain") if server.prefix else None
         for key, server in config.servers.items()
     }
-    resolver = Resolver(lists, may_list)
+    resolver = Resolver(lists, judge.may_list)
     cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(slices.generation(config)))
-    router = Router(servers, lists, resolver, hub, cursors, may_list, lambda call, server: True)
+    router = Router(servers, lists, resolver, hub, cursors, judge.may_list, judge.may_see)
     handler = chain(
         {
             "measure": measure(metrics.call) if config.telemetry.metrics else None,
-            "record": record(),
+            "record": record(audit.outcome if audit else None),
             "throttle": _limited(throttle, config.limits.per_client),
             "name": name(resolver.resolve, rewriting.__getitem__),
             "seal": seal(sealer.seal, sealer.unseal),
-            "enforce": enforce(decide, explain=config.policy.on_deny == "explain"),
+            "enforce": enforce(judge.decide, judge.check_arguments, judge.explains),
             "quota": _limited(quota, config.limits.per_tool),
-            "approve": None,  # no decision asks a human in this version
-            "commit": commit(store.spend),
+            "approve": approve(),
+            "commit": commit(store.spend, audit.intent if audit else None),
             "inspect": inspect(strict, Outputs().check) if (strict := slices.results(config)) else None,
         },
         _timed(router, metrics) if config.telemetry.metrics else router,
@@ -198,8 +224,3 @@ def _timed(router: Router, metrics: Metrics) -> Handler:
 
 def _limited(guard: Callable[[Windows], Guard], limit: Rate | None) -> Guard | None:
     return guard(Windows(limit.amount, limit.seconds)) if limit else None
-
-
-def _decide(config: Config, servers: Mapping[str, DownstreamServer]) -> Decide:
-    tools = {key: config.servers[key].tools for key in servers}
-    return allowlist({key: ToolRules(rules.allow, rules.deny) for key, rules in tools.items()})

@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -46,13 +47,16 @@ class Running:
 
 
 @asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Running]:
-    """A Sluice that listens on both its ports. Raises `OSError` where a port cannot be had."""
+async def running(config: Config, file: Path | None = None) -> AsyncIterator[Running]:
+    """A Sluice that listens on both its ports. Raises `OSError` where a port cannot be had, `PolicyError` where the
+    policy cannot be used. What `file` says later on is taken into use."""
     async with AsyncExitStack() as stack:
         token = new_operator_token(Path(config.state.dir))
-        inner = await stack.enter_async_context(core(config))
+        inner = await stack.enter_async_context(core(config, file=file))
         identity = Identity(slices.identity(config))
-        listener = Listener(inner.handler, ME, identity, slices.listening(config), inner.end_session,
+        inner.judging.on_config.append(lambda config: identity.replace(slices.identity(config)))
+        refused = inner.audit.identity_failure if inner.audit is not None else None
+        listener = Listener(inner.handler, ME, identity, slices.listening(config), inner.end_session, refused,
                             on_abandoned=inner.abandon)  # fmt: skip
         inner.asking.through = listener.sessions.ask
         inner.metrics.watch(sessions=lambda: len(listener.sessions))
@@ -80,9 +84,19 @@ def _url(address: Address, port: int) -> str:
 
 
 def _admin_port(config: Config, inner: Core, identity: Identity, token: str) -> Port:
+    judges = inner.judging
+
     async def list_tools(principal: str) -> list[Json] | None:
-        client = _client(config, principal)
+        client = _client(judges.config, principal)
         return None if client is None else await inner.tools(client)
+
+    def principal_of(token: str) -> str | None:
+        found = identity.identify(b"Bearer " + token.encode(), True, None)
+        return None if found is None else found.name
+
+    def may(principal: str, area: str, act: str) -> bool:
+        client = _client(judges.config, principal)
+        return client is not None and judges.judge.may_administer(client, area, act)
 
     application = admin.application(
         admin.Settings(token, frozenset(config.listen.allowed_hosts), frozenset(config.listen.allowed_origins)),
@@ -92,15 +106,22 @@ def _admin_port(config: Config, inner: Core, identity: Identity, token: str) -> 
             describe_servers=inner.describe,
             list_tools=list_tools,
             pins=inner.pins,
-            is_key=lambda key: identity.identify(b"Bearer " + key.encode(), True, None) is not None,
+            principal_of=principal_of,
+            may=may,
+            notes=judges.notes,
         ),
     )
     return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, drain=5.0)
 
 
 def _unready(config: Config, inner: Core) -> list[str]:
-    """Why Sluice is not ready: a server that is `required` is not up. Others may come when they can."""
-    return [
+    """Why Sluice is not ready: nothing can be decided, calls could not be recorded, or a server that is `required` is
+    not up. Others may come when they can."""
+    unwritable = inner.audit.problem if inner.audit is not None else None
+    inner.judging.look()
+    reasons = [inner.judging.judge.problem] * (inner.judging.judge.problem != "")
+    reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
+    return reasons + [
         f"server {key} is {server.status}"
         for key, server in inner.servers.items()
         if config.servers[key].required and server.status != "up"
@@ -117,13 +138,14 @@ def _client(config: Config, principal: str) -> Client | None:
     return None if key is None else Client(f"key:{principal.removeprefix('key:')}", key.roles, key.owner)
 
 
-async def serve(config: Config, *, announce: Announce) -> None:
-    """Until SIGTERM or SIGINT; open calls may end then, and a second signal ends it at once. Raises
-    `KeyboardInterrupt` at the end if it was SIGINT."""
+async def serve(config: Config, *, announce: Announce, file: Path | None = None) -> None:
+    """Until SIGTERM or SIGINT; open calls may end then, and a second signal ends it at once. SIGHUP has `file` read
+    again. Raises `KeyboardInterrupt` at the end if it was SIGINT."""
     telemetry.configure(config.log.level, config.log.format)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as group:
-            async with running(config) as sluice:
+            async with running(config, file) as sluice:
+                group.start_soon(_reload_at_hangup, sluice)
                 for line in _greeting(config, sluice):
                     announce(line)
                 group.start_soon(_announce_servers, sluice, announce)
@@ -133,6 +155,14 @@ async def serve(config: Config, *, announce: Announce) -> None:
             group.cancel_scope.cancel()
     if received == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+async def _reload_at_hangup(sluice: Running) -> None:
+    if sys.platform == "win32":
+        return
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            sluice.core.judging.reload.ask()
 
 
 async def _stop_at_next(signals: AsyncIterator[signal.Signals], sluice: Running) -> None:
@@ -146,8 +176,13 @@ def _greeting(config: Config, sluice: Running) -> list[str]:
         f"  endpoint  {sluice.endpoint}",
         f"  admin     {sluice.admin}  (/livez /readyz{' /metrics' if config.telemetry.metrics else ''})",
     ]
+    judge = sluice.core.judging.judge
     if config.policy.use == "open":
         lines.append("  POLICY    open: every client may use everything that is not on a deny list (development only)")
+    elif judge.law.is_shadow:
+        lines.append(f"  POLICY    shadow mode until {config.policy.until}: what it denies is let through and logged")
+    else:
+        lines.append(f"  policy    {config.policy.use or 'your own'}, revision {judge.revision()}")
     return lines
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
+from proxy.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
 from proxy.config import AnyServer, Config, HttpServer
 from proxy.downstream.server import DownstreamServer
 from proxy.downstream.settings import ServerSettings
@@ -36,6 +38,30 @@ def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettin
         forward_unlisted=transparent and any(server.unlisted == "forward" for server in enabled.values()),
         names_max=config.names.max,
         page=config.limits.page,
+    )
+
+
+AUDIT_STATE = "audit"  # in the state directory: public keys, published checkpoints, positions of sinks
+
+
+def audit(config: Config, transport: str = "http") -> AuditSettings:
+    told = config.audit
+    return AuditSettings(
+        path=told.path,
+        state=Path(config.state.dir) / AUDIT_STATE,
+        durability=told.durability,
+        on_failure=told.on_failure,
+        arguments=told.arguments,
+        results=told.results,
+        transport=transport,
+        redact=Redaction(told.redact.keys, told.redact.pointers),
+        rotate=Rotation(told.rotate.size, told.rotate.age),
+        retain=told.retain,
+        checkpoints=Checkpointing(told.checkpoints.every, to=told.checkpoints.to),
+        sinks=tuple(
+            SinkSettings(sink.name, sink.to, {name: value.get_secret_value() for name, value in sink.headers.items()})
+            for sink in told.sinks
+        ),
     )
 
 

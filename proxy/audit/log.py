@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -28,6 +27,7 @@ from proxy.audit.sinks import Sink
 from proxy.audit.writer import Counts, Writer
 from proxy.call import Call, Outcome, Target
 from proxy.message import Json
+from proxy.metrics import Tally
 from proxy.store import private
 
 log = logging.getLogger(__name__)
@@ -36,14 +36,6 @@ PUBLIC_KEYS: Final = "sign.pub"
 MAX_WRITERS: Final = 100
 _HOUSEKEEPING: Final = 3_600.0
 _KEPT: Final = asyncio.Future[bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """What metrics show: records by (sink, result), and what no file has."""
-
-    records: dict[tuple[str, str], int]
-    lost: int
 
 
 class Audit:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from proxy import __version__
-from proxy.cli import pins
+from proxy.cli import audit, pins
 from proxy.cli.admin import servers, tools
 from proxy.cli.check import check, schema
 from proxy.cli.init import init
@@ -28,9 +28,15 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="Keys of clients.", no_args_is_help=True)
 pins_app = typer.Typer(help="Definitions that changed since they were accepted.", no_args_is_help=True)
+audit_app = typer.Typer(help="The audit log: proved, read, exported.", no_args_is_help=True)
 config_app = typer.Typer(help="The format of the config file.", no_args_is_help=True)
 keys_app.command("new")(new)
 config_app.command("schema")(schema)
+audit_app.command("verify")(audit.verify)
+audit_app.command("tail")(audit.tail)
+audit_app.command("search")(audit.search)
+audit_app.command("export")(audit.export)
+audit_app.command("approvals")(audit.approvals)
 pins_app.command("list")(pins.list_)
 pins_app.command("diff")(pins.diff)
 pins_app.command("accept")(pins.accept)
@@ -45,6 +51,7 @@ app.command("servers")(servers)
 app.command("tools")(tools)
 app.add_typer(keys_app, name="keys")
 app.add_typer(pins_app, name="pins")
+app.add_typer(audit_app, name="audit")
 app.add_typer(config_app, name="config")
 
 

@@ -11,7 +11,8 @@ import anyio
 import typer
 
 from proxy import app, config, demo
-from proxy.cli.talk import Code, ConfigFile, load, say, stop
+from proxy.cli.talk import Code, ConfigFile, load, located, say, stop
+from proxy.policy.finding import PolicyError
 
 T = TypeVar("T")
 
@@ -22,7 +23,9 @@ def serve(config_file: ConfigFile = None) -> None:
     """Serve clients over HTTP, and the admin port beside it."""
     path, loaded = load(config_file)
     try:
-        _run(partial(app.serve, loaded, announce=say))
+        _run(partial(app.serve, loaded, announce=say, file=path))
+    except PolicyError as error:
+        raise config.ConfigError(located(path, error.findings)) from None
     except OSError as error:
         stop(Code.CONFIG, str(_why(error, path)))
 
@@ -35,7 +38,9 @@ def stdio(
     """Serve one client on stdin and stdout; stdout carries MCP only."""
     path, loaded = (Path(url), _bridge(url, key)) if url else load(config_file, quietly=True)
     try:
-        _run(partial(app.serve_stdio, loaded))
+        _run(partial(app.serve_stdio, loaded, file=None if url else path))
+    except PolicyError as error:
+        raise config.ConfigError(located(path, error.findings)) from None
     except OSError as error:
         stop(Code.CONFIG, str(_why(error, path)))
 
@@ -49,7 +54,9 @@ def _bridge(url: str, key: str | None) -> config.Config:
     """Transparent mode with one server: the other Sluice."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     server: dict[str, Any] = {"url": url, "prefix": "", "unlisted": "forward", "headers": headers}
-    return config.make({"policy": {"use": "open"}, "servers": {"remote": server}}, Path())
+    # What is recorded is recorded there: here is no config file to keep a log beside.
+    settings = {"policy": {"use": "open"}, "servers": {"remote": server}, "audit": {"enabled": False}}
+    return config.make(settings, Path())
 
 
 def _why(error: OSError, path: Path) -> config.Finding:

@@ -14,6 +14,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from proxy import config
+from proxy.app import law
+from proxy.policy.files import Loaded
+from proxy.policy.finding import Finding as PolicyFinding
+from proxy.policy.finding import PolicyError
 
 ConfigFile = Annotated[
     Path | None,
@@ -30,6 +34,7 @@ class Code(IntEnum):
     CONFIG = 3
     UNREACHABLE = 4
     AUTH = 5
+    ASK = 10
     INTERNAL = 70
     INTERRUPTED = 130
 
@@ -63,6 +68,22 @@ def load(named: Path | None, *, quietly: bool = False) -> tuple[Path, config.Con
     for finding in () if quietly else checked.findings:
         say(str(finding))
     return path, checked.config
+
+
+def load_policy(path: Path, loaded: config.Config) -> Loaded:
+    """The policy of a config. Raises `ConfigError` with every finding if one of them is an error."""
+    try:
+        return law.load(loaded)
+    except PolicyError as error:
+        raise config.ConfigError(located(path, error.findings)) from None
+
+
+def located(path: Path, findings: Iterable[PolicyFinding]) -> list[config.Finding]:
+    """The policy's findings as those of the config at `path`, which their files are relative to."""
+    return [
+        config.Finding(str(path.parent / one.file), one.line, one.column, one.code, one.message, one.hint, one.level)
+        for one in findings
+    ]
 
 
 def printable(text: str) -> str:

@@ -64,6 +64,20 @@ REST: Final = """\
 #   allowed_hosts: []                         # other names that we are reached by
 #   allowed_origins: []                       # web pages that may call us
 
+# audit:
+#   enabled: true
+#   path: audit/sluice.jsonl                  # the log; its directory is for it alone
+#   durability: fsync                         # write: faster; a crash of the machine loses some records
+#   on_failure: deny                          # allow_and_alarm: calls pass while the log cannot be written
+#   arguments: redacted                       # none | digest | redacted | full
+#   results: digest                           # none | digest
+#   # members that are secret beside the usual ones, and places, such as {"hr/lookup": ["/person/name"]}
+#   redact: {keys: [], pointers: {}}
+#   rotate: {size: 100MiB, age: 1d}
+#   retain: 400d
+#   checkpoints: {every: 10s, to: []}         # signed; `to` are files elsewhere, and http(s) URLs
+#   sinks: []                                 # {name: siem, to: "https://...", headers: {}} or tcp:// udp:// syslog
+
 # limits:
 #   max_request: 4MiB
 #   max_result: 8MiB

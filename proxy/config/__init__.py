@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from proxy.config.audit import Audit
 from proxy.config.explain import explain
 from proxy.config.finding import ConfigError, Finding, Problem
 from proxy.config.finding import Path as TreePath
@@ -29,7 +30,6 @@ from proxy.config.models import (
     LocalClient,
     Log,
     Names,
-    Policy,
     Server,
     State,
     StdioServer,
@@ -37,15 +37,16 @@ from proxy.config.models import (
     Tools,
 )
 from proxy.config.names import RESERVED, is_key_name, is_server_key
+from proxy.config.policy import Approvals, Policy, Profile
 from proxy.config.rules import broken_rules
 from proxy.config.source import Source, parse, read
 from proxy.config.units import Address, Rate
 
 __all__ = [
-    "RESERVED", "Address", "AnonymousClient", "AnyServer", "Checked", "Clients", "Config", "ConfigError", "Finding",
-    "HttpServer", "Key", "Limits", "Listen", "LocalClient", "Log", "Names", "Policy", "Rate", "Server",
-    "State", "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config", "finding_at", "is_key_name",
-    "is_server_key", "load", "make", "places", "schema",
+    "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients", "Config",
+    "ConfigError", "Finding", "HttpServer", "Key", "Limits", "Listen", "LocalClient", "Log", "Names", "Policy",
+    "Profile", "Rate", "Server", "State", "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config",
+    "finding_at", "is_key_name", "is_server_key", "load", "make", "places", "schema",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
@@ -53,10 +54,11 @@ NAME = "sluice.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Every finding of a file, in its order, and the config if none of them is an error."""
+    """Every finding of a file, in its order, and the config if none of them is an error. `files` were read for it."""
 
     config: Config | None
     findings: list[Finding]
+    files: tuple[Path, ...] = ()
 
     @property
     def errors(self) -> list[Finding]:
@@ -81,9 +83,11 @@ def make(value: Mapping[str, Any], base: Path) -> Config:
 
 def check(path: Path) -> Checked:
     try:
-        return _checked(read(path))
+        source = read(path)
     except ConfigError as error:
-        return Checked(None, error.findings)
+        return Checked(None, error.findings, (path,))
+    checked = _checked(source)
+    return replace(checked, files=(path, *source.included))
 
 
 def check_text(text: str, file: str, base: Path, environ: Mapping[str, str]) -> Checked:

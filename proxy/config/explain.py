@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
+from proxy.config.audit import Audit, Checkpoints, Redact, Rotate, Sink
 from proxy.config.finding import Path, Problem
 from proxy.config.models import (
     AnonymousClient,
@@ -19,13 +20,13 @@ from proxy.config.models import (
     LocalClient,
     Log,
     Names,
-    Policy,
-    Section,
     State,
     StdioServer,
     Telemetry,
     Tools,
 )
+from proxy.config.policy import Approvals, Policy, Profile
+from proxy.config.section import Section
 
 SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
     (): Config,
@@ -39,6 +40,13 @@ SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
     ("clients", "anonymous"): AnonymousClient,
     ("clients", "keys", "*"): Key,
     ("policy",): Policy,
+    ("approvals",): Approvals,
+    ("approvals", "profiles", "*"): Profile,
+    ("audit",): Audit,
+    ("audit", "redact"): Redact,
+    ("audit", "rotate"): Rotate,
+    ("audit", "checkpoints"): Checkpoints,
+    ("audit", "sinks", "*"): Sink,
     ("limits",): Limits,
     ("names",): Names,
     ("state",): State,
@@ -47,7 +55,6 @@ SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
 }
 
 LATER_VALUES: Final = {
-    "policy.use": ("personal", "team"),
     "transport": ("sse",),
 }
 EXPECTED: Final = {
@@ -59,7 +66,7 @@ EXPECTED: Final = {
     "model_attributes_type": "a mapping",
     "tuple_type": "a list",
 }
-POLICY_HINT: Final = "add the line `policy: {use: open}` (development, loopback only)"
+POLICY_HINT: Final = "add the line `policy: {use: personal}`, or {use: open} for development"
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "or more"),
     "less_than_equal": ("le", "or less"),
@@ -122,8 +129,6 @@ def _missing(path: Path) -> Problem:
     key = str(path[-1])
     if path == ("policy",):
         return Problem((), "missing-key", "there is no policy, and nothing is allowed without one", POLICY_HINT)
-    if path == ("policy", "use"):
-        return Problem(path, "missing-key", '"use" is missing', "write use: open")
     if key == "command":
         message = 'a server needs a "command" (to start it) or a "url" (to reach it)'
         return Problem(path, "missing-key", message)

@@ -4,18 +4,12 @@ A key of the contract that this version does not implement yet is listed in `lat
 clear sentence and not with a guess.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Strict,
-    Tag,
-    field_validator,
-)
+from pydantic import Discriminator, Field, PrivateAttr, Strict, Tag, field_validator
 
+from proxy.config.audit import Audit
 from proxy.config.names import (
     Argument,
     Glob,
@@ -33,6 +27,8 @@ from proxy.config.names import (
     VariableValue,
     is_server_key,
 )
+from proxy.config.policy import Approvals, Class, Policy
+from proxy.config.section import Section, written
 from proxy.config.units import (
     WHOLE,
     Command,
@@ -45,14 +41,10 @@ from proxy.config.units import (
     Moment,
     Size,
     Timeout,
+    base_of,
 )
 
 PinMode = Literal["off", "warn", "review", "block"]
-
-
-def written(text: str | dict[str, Any]) -> Any:
-    """A default as the file would say it."""
-    return Field(default=text)
 
 
 def unlimited() -> Any:
@@ -63,19 +55,6 @@ def unlimited() -> Any:
 def _no_default(schema: dict[str, Any]) -> None:
     """Where a default is not a value that a schema can say: a prefix is the server's key, no rate is no limit."""
     schema.pop("default", None)
-
-
-class Section(BaseModel):
-    """What all sections share: closed, frozen, and silent about their values."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        hide_input_in_errors=True,
-        use_attribute_docstrings=True,
-        validate_default=True,
-    )
-    later: ClassVar[frozenset[str]] = frozenset()
 
 
 class Listen(Section):
@@ -92,12 +71,13 @@ class Listen(Section):
 
 
 class Tools(Section):
-    later = frozenset({"classes"})
-
     allow: tuple[Glob, ...] = ("*",)
     """Globs over the server's own tool names: only these exist for clients."""
     deny: tuple[Glob, ...] = ()
     """Globs over the server's own tool names: these do not exist for clients, whatever `allow` says."""
+    classes: dict[Glob, Class] = written({})
+    """Own tool name, or glob, to `read`, `write` or `destroy`: what the policy's rows go by. A whole name counts before
+    globs, of these the strictest; a tool without a class is a write, unless a person accepted what it says itself."""
 
 
 class Server(Section):
@@ -150,7 +130,7 @@ class StdioServer(Server):
     """The program: a name on PATH, or a path."""
     args: tuple[Argument, ...] = Field(default=(), repr=False)
     """Its arguments, one by one; no shell reads them."""
-    env: dict[VariableName, VariableValue] = {}
+    env: dict[VariableName, VariableValue] = written({})
     """Its environment, beside a few harmless variables such as PATH and HOME."""
     cwd: FilePath = written(".")
     """Its working directory; the config file's own directory unless set."""
@@ -163,7 +143,7 @@ class HttpServer(Server):
     """Its MCP endpoint."""
     transport: Literal["auto", "http"] = "auto"
     """http is Streamable HTTP; auto is the same in this version."""
-    headers: dict[HeaderName, HeaderValue] = {}
+    headers: dict[HeaderName, HeaderValue] = written({})
     """Headers that are sent with every request, such as Authorization."""
     ca: FilePath | None = None
     """A PEM file of certificate authorities to trust instead of the system's."""
@@ -204,17 +184,8 @@ class Clients(Section):
     """The client on stdin and stdout."""
     anonymous: AnonymousClient | None = None
     """HTTP clients without a credential: refused unless this section is there, and only on loopback."""
-    keys: dict[KeyName, Key] = {}
+    keys: dict[KeyName, Key] = written({})
     """Clients that send `Authorization: Bearer KEY`."""
-
-
-class Policy(Section):
-    later = frozenset({"mode", "model", "files", "arguments", "tests", "watch", "until"})
-
-    use: Literal["open"]
-    """open lets every client that gets in use everything; only on loopback."""
-    on_deny: Literal["hide", "explain"] = "hide"
-    """hide answers for a refused name as for an unknown one; explain says which rule refused it."""
 
 
 class Limits(Section):
@@ -269,18 +240,22 @@ class Log(Section):
 class Config(Section):
     """One YAML file says all: which servers, which clients, which policy."""
 
-    later = frozenset({"approvals", "audit", "network"})
+    later = frozenset({"network"})
 
     version: Literal[1] = 1
     """Of this format."""
     listen: Listen = Listen()
     """Where Sluice listens."""
-    servers: dict[ServerKey, AnyServer] = {}
+    servers: dict[ServerKey, AnyServer] = written({})
     """The servers behind Sluice, in the order of their lists."""
     clients: Clients = Clients()
     """Who gets in, and with which roles."""
     policy: Policy
     """Who may do what. Required."""
+    approvals: Approvals = Approvals()
+    """Who agrees to calls that the policy asks a human for."""
+    audit: Audit = written({})
+    """What is recorded of every call, and where."""
     limits: Limits = Limits()
     """Bounds of size, depth and number."""
     names: Names = Names()
@@ -293,6 +268,16 @@ class Config(Section):
     """What is logged."""
     drain: Duration = written("30s")
     """How long open calls may still take at the end."""
+
+    _base: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def base(self) -> Path:
+        """What the file's paths are relative to."""
+        return self._base
+
+    def model_post_init(self, context: Any) -> None:
+        self._base = base_of(context)
 
     @field_validator("servers", mode="before")
     @classmethod

@@ -14,6 +14,7 @@ _SERVER_KEY = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _KEY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _ROLE = re.compile(r"role:[^\s,\"]{1,128}")
+_PROFILE = re.compile(r"(?!none$)[a-z][a-z0-9-]{0,31}")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 _URL = re.compile(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
@@ -118,6 +119,10 @@ ServerKey = Annotated[str, AfterValidator(_server_key)]
 Prefix = Annotated[str, AfterValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": 20})]
 KeyName = Annotated[
     str, _matching(_KEY_NAME, "bad-key-name", "a key's name is 1 to 64 of a-z, 0-9, . _ and -, not . _ - first")
+]
+ProfileName = Annotated[
+    str,
+    _matching(_PROFILE, "bad-profile-name", "a profile's name is 1 to 32 of a-z, 0-9 and -, a letter first, not none"),
 ]
 Role = Annotated[str, _matching(_ROLE, "bad-role", "a role is written role:NAME")]
 Host = Annotated[str, _matching(_HOST, "bad-host", "not a host; write name or name:port, without scheme and path")]

@@ -13,7 +13,44 @@ def broken_rules(config: Config) -> list[Problem]:
     return [problem for rule in RULES for problem in rule(config)]
 
 
+def _there_is_one_policy(config: Config) -> Iterator[Problem]:
+    policy = config.policy
+    if policy.use is None and not policy.files:
+        message = "there is no policy, and nothing is allowed without one"
+        yield Problem(("policy", "use"), "missing-key", message, "write use: personal, or files: [policy.csv]")
+    for key in ("files", "model", "arguments", "tests"):
+        if policy.use is not None and key in policy.model_fields_set:
+            message = f'"{key}" belongs to a policy of your own, and `use` names one that comes with Sluice'
+            yield Problem(("policy", key), "two-policies", message, "remove one of them", at_key=True)
+
+
+def _shadow_mode_ends(config: Config) -> Iterator[Problem]:
+    policy = config.policy
+    if policy.mode == "shadow" and policy.until is None:
+        message = "shadow mode lets pass what the policy denies, so it needs an end"
+        yield Problem(("policy", "until"), "no-end", message, "add until: DATE")
+    elif policy.mode == "shadow" and policy.until and policy.until <= datetime.now(UTC):
+        message = "shadow mode is over: the policy is enforced"
+        yield Problem(("policy", "until"), "shadow-over", message, "write mode: enforce", severity="warning")
+    elif policy.mode == "enforce" and policy.until is not None:
+        yield Problem(("policy", "until"), "wrong-value", "until is when shadow mode ends", "remove it", at_key=True)
+
+
+def _approvers_can_be_named(config: Config) -> Iterator[Problem]:
+    for name, profile in config.approvals.profiles.items():
+        path = ("approvals", "profiles", name)
+        if profile.tier == "other" and not profile.approvers:
+            hint = "add approvers: [role:NAME]"
+            yield Problem(path, "no-approvers", "nobody could ever approve this", hint, at_key=True)
+        for key in ("approvers", "quorum"):
+            if profile.tier == "self" and key in profile.model_fields_set:
+                message = f"{key} is for tier other: with tier self whoever asked confirms"
+                yield Problem((*path, key), "wrong-value", message, "remove it", at_key=True)
+
+
 def _open_policy_stays_at_home(config: Config) -> Iterator[Problem]:
+    if config.policy.use != "open":
+        return
     for name, address in (("mcp", config.listen.mcp), ("admin", config.listen.admin)):
         if not address.is_loopback:
             message = "the open policy lets everybody do everything and is refused on an address that is not loopback"
@@ -92,6 +129,14 @@ def _authorities_exist(config: Config) -> Iterator[Problem]:
             yield Problem(("servers", key, "ca"), "unreadable-file", "there is no such file")
 
 
+def _sinks_differ(config: Config) -> Iterator[Problem]:
+    names: set[str] = set()
+    for at, sink in enumerate(config.audit.sinks):
+        if sink.name in names:
+            yield Problem(("audit", "sinks", at, "name"), "duplicate-sink", "every sink has a name of its own")
+        names.add(sink.name)
+
+
 def _hashes_differ(config: Config) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for name, key in config.clients.keys.items():
@@ -121,7 +166,8 @@ def _something_is_behind(config: Config) -> Iterator[Problem]:
 
 
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
-    _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home, _prefixes_differ,
+    _there_is_one_policy, _shadow_mode_ends, _approvers_can_be_named, _open_policy_stays_at_home,
+    _two_listeners_have_two_addresses, _anonymous_stays_at_home, _prefixes_differ,
     _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list, _timeouts_are_in_order,
-    _authorities_exist, _hashes_differ, _keys_are_in_time, _somebody_gets_in, _something_is_behind,
+    _authorities_exist, _sinks_differ, _hashes_differ, _keys_are_in_time, _somebody_gets_in, _something_is_behind,
 )  # fmt: skip

@@ -63,6 +63,7 @@ class Source:
     value: Any = field(default=None, repr=False)
     places: dict[TreePath, Place] = field(default_factory=dict, repr=False)
     findings: list[Finding] = field(default_factory=list)
+    included: list[Path] = field(default_factory=list)  # what ${file:...} named
 
     def locate(self, problem: Problem) -> Finding:
         """The problem at its place. Parts of the path that the file does not have are left out; if the last one is
@@ -238,7 +239,9 @@ def _reference(body: str, source: Source, mark: tuple[int, int]) -> str:
 
 def _included(name: str, source: Source, mark: tuple[int, int]) -> str:
     try:
-        with (source.base / Path(name).expanduser()).open(encoding="utf-8-sig") as file:
+        path = source.base / Path(name).expanduser()
+        source.included.append(path)
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read(MAX_INCLUDED + 1)
     except (OSError, ValueError, RuntimeError):
         source.report(mark, "unreadable-file", f"cannot read the file {name}", "paths are relative to this file")

@@ -115,7 +115,7 @@ def read_path(value: Any, info: ValidationInfo) -> Path:
     """Relative to the config file; `~` is the home directory."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise problem("wrong-type", "expected a path")
-    return base_of(info) / Path(value).expanduser()
+    return base_of(info.context) / Path(value).expanduser()
 
 
 def read_command(value: Any, info: ValidationInfo) -> str:
@@ -125,8 +125,8 @@ def read_command(value: Any, info: ValidationInfo) -> str:
     return str(read_path(value, info)) if "/" in value or value.startswith("~") else value
 
 
-def base_of(info: ValidationInfo) -> Path:
-    base: Path = (info.context or {}).get("base", Path())
+def base_of(context: Any) -> Path:
+    base: Path = (context or {}).get("base", Path())
     return base.absolute()
 
 

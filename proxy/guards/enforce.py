@@ -1,29 +1,40 @@
-"""enforce: the decision on what a call is about, and then whether its mirrored headers say what its body says.
+"""enforce: the decision on what a call is about, then whether its mirrored headers say what its body says, and
+whether its arguments are those that the policy wants.
 
 Lists, discover and listen have no target: the router judges their items one by one with the same decision, so that
 what is listed and what works never differ. A denied target looks exactly like an unknown one, unless the operator
-chose `on_deny: explain`; the trail has the truth either way.
+chose `on_deny: explain`; the trail has the truth either way. Where the decision is to ask a human the call passes:
+that is the next guard's business.
 """
 
+import logging
 from collections.abc import Callable
 
-from proxy.call import Call, Client, Decision, Failure, Guard, Handler, Outcome, Target, Verdict, not_found, refuse
+from proxy.call import Call, Decision, Failure, Guard, Handler, Outcome, Target, Verdict, not_found, refuse
 from proxy.era.headers import check_mirrored
+from proxy.message import Json
+from proxy.policy.arguments import Violation
+from proxy.policy.rules import Ruling
 
-Decide = Callable[[Client, Target], Decision]
+Decide = Callable[[Call, Target], Decision]
+CheckArguments = Callable[[Target, Json | None], Violation | None]
+
+log = logging.getLogger(__name__)
 
 
-def enforce(decide: Decide, explain: bool) -> Guard:
+def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[[], bool]) -> Guard:
     async def guard(call: Call, inner: Handler) -> Outcome:
         target = call.target
         if target is None:
             return await inner(call)
         call.trail.aim(target)
-        decision = decide(call.client, target)
+        decision = decide(call, target)
         call.trail.add(decision)
-        if decision.verdict is not Verdict.ALLOW:
-            return _denied(call, decision, explain)
-        return _check_headers(call, target) or await inner(call)
+        if decision.verdict is Verdict.DENY:
+            return _denied(call, decision, explains())
+        if isinstance(decision, Ruling) and decision.would_deny:
+            log.info("would deny %s %s for %s by %s", call.method, target.public, call.client.principal, decision.rule)
+        return _check_headers(call, target) or _check_arguments(call, target, check_arguments) or await inner(call)
 
     return guard
 
@@ -40,3 +51,14 @@ def _check_headers(call: Call, target: Target) -> Failure | None:
     if call.mirrored is None or call.method != "tools/call" or target.item is None:
         return None
     return check_mirrored(target.item, call.params.get("arguments") or {}, call.mirrored)
+
+
+def _check_arguments(call: Call, target: Target, check: CheckArguments) -> Outcome | None:
+    """Only for what the client may know of; the path says where, nothing repeats a value."""
+    if call.method != "tools/call":
+        return None
+    violation = check(target, call.params.get("arguments"))
+    if violation is None:
+        return None
+    call.trail.add(Decision(Verdict.DENY, f"arguments of {target.server}/{target.own}", str(violation)))
+    return refuse(call.method, "invalid_arguments", f"Invalid arguments, not executed: {violation}.")

@@ -289,9 +289,9 @@ class Lists:
         for kind in KINDS.values():
             self.changed(server_key, None, kind)
 
-    def reconsider(self) -> None:
+    def reconsider(self, server: str | None = None) -> None:
         """Policy, pins or grants changed: everyone's part of the lists may have, though no server's list did."""
-        for server_key in self.servers:
+        for server_key in self.servers if server is None else (server,):
             for method in KINDS:
                 self._tell(server_key, None, method)
 

@@ -28,7 +28,8 @@ def asker(
         metrics=given.get("metrics", lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
         describe_servers=lambda: [{"name": "github", "status": "up"}],
         list_tools=list_tools,
-        is_key=lambda key: key == KEY,
+        principal_of=lambda key: "key:ci" if key == KEY else None,
+        may=lambda who, area, act: who == "local" or (who, area) in given.get("rights", ()),
     )
     transport = httpx.ASGITransport(app=application(settings, sources), client=peer)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url=at)
@@ -196,5 +197,5 @@ async def test_what_is_not_http_is_left_alone() -> None:
     def must_not(*_: object) -> Any:
         raise AssertionError("nothing is sent")
 
-    given: Callable[..., Any] = application(Settings(TOKEN), Sources(list, None, list, list_tools, bool))
+    given: Callable[..., Any] = application(Settings(TOKEN), Sources(list, None, list, list_tools, str, lambda who, area, act: False))
     await given({"type": "lifespan"}, must_not, must_not)

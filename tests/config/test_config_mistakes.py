@@ -24,14 +24,36 @@ MISTAKES = {
         ['unknown-key "env" is for a server that Sluice starts'],
     ),
     "neither command nor url": ("servers:\n  §a: {}", ['missing-key "command" (to start it) or a "url"']),
-    "later section": ("§audit: {}", ['not-in-this-version "audit" is not supported']),
+    "later section": ("§network: {}", ['not-in-this-version "network" is not supported']),
+    "later key of approvals": ("approvals: {§hold_for: 45s}", ['not-in-this-version "hold_for"']),
+    "later key of a profile": (
+        "approvals: {profiles: {a: {tier: self, §expires: 5m}}}",
+        ['not-in-this-version "expires"'],
+    ),
+    "a profile that nobody can approve": ("approvals: {profiles: {§a: {tier: other}}}", ["no-approvers role:NAME"]),
+    "approvers where whoever asked confirms": (
+        "approvals: {profiles: {a: {tier: self, §approvers: ['role:x']}}}",
+        ["wrong-value approvers is for tier other"],
+    ),
+    "a profile called as what exempts": ("approvals: {profiles: {§none: {tier: self}}}", ["bad-profile-name not none"]),
+    "no name for a log": ("audit: {path: §audit/Log.txt}", ["bad-path ends in .jsonl"]),
+    "a place that no sink speaks": ("audit: {sinks: [{name: a, to: §'ftp://x'}]}", ["bad-sink tcp://host:port"]),
+    "two sinks with one name": (
+        "audit: {sinks: [{name: a, to: 'udp://x:1'}, {name: §a, to: 'udp://y:1'}]}",
+        ["duplicate-sink a name of its own"],
+    ),
+    "no JSON pointer": ("audit: {redact: {pointers: {'a/b': [§body]}}}", ["bad-pointer begins with /"]),
+    "unknown key of a sink": ("audit: {sinks: [{name: a, to: 'udp://x', §too: 1}]}", ['unknown-key did you mean "to"']),
     "later key of a listener": ("listen: {§public_url: 'https://x/'}", ['not-in-this-version "public_url"']),
     "unknown way to pin": ("servers: {a: {command: x, pin: §maybe}}", ["wrong-value off, warn, review or block"]),
     "pins of what is not listed": (
         "servers: {a: {command: x, prefix: '', unlisted: forward, pin: §review}}",
         ["pin-and-forward review cannot withhold"],
     ),
-    "later key of tools": ("servers: {a: {command: x, tools: {§classes: {}}}}", ['not-in-this-version "classes"']),
+    "unknown class": (
+        "servers: {a: {command: x, tools: {classes: {a: §delete}}}}",
+        ["wrong-value must be read, write or destroy"],
+    ),
     "later transport": (
         "servers: {a: {url: 'https://x/sse', transport: §sse}}",
         ['not-in-this-version "sse" is not available in this version'],
@@ -178,14 +200,18 @@ def unmark(marked: str) -> tuple[str, list[tuple[int, int]]]:
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ("", "1:1 missing-key nothing is allowed without one (add the line `policy: {use: open}`"),
+        ("", "1:1 missing-key nothing is allowed without one (add the line `policy: {use: personal}`"),
         ("policy:", "1:1 missing-key there is no policy"),
-        ("policy: {}", '1:1 missing-key "use" is missing'),
-        ("policy: {use: personal}", '1:15 not-in-this-version "personal" is not available in this version'),
-        ("policy: {use: team}", '1:15 not-in-this-version "team" is not available'),
-        ("policy: {use: opn}", "1:15 wrong-value must be open"),
-        ("policy: {use: open, mode: shadow}", '1:21 not-in-this-version "mode"'),
-        ("policy: {files: [p.csv]}", '1:1 missing-key "use" is missing'),
+        ("policy: {}", "1:1 missing-key there is no policy"),
+        ("policy: {mode: enforce}", "1:1 missing-key there is no policy"),
+        ("policy: {files: []}", "1:1 missing-key write use: personal, or files: [policy.csv]"),
+        ("policy: {use: opn}", "1:15 wrong-value must be open, personal or team"),
+        ("policy: {use: team, files: [p.csv]}", "1:21 two-policies"),
+        ("policy: {use: team, tests: t.yaml}", "1:21 two-policies"),
+        ("policy: {use: team, mode: shadow}", "1:1 no-end add until: DATE"),
+        ("policy: {use: team, mode: Shadow}", "1:27 wrong-value must be enforce or shadow"),
+        ("policy: {use: team, until: 2099-01-01}", "1:21 wrong-value until is when shadow mode ends"),
+        ("policy: {use: team, mode: shadow, until: soon}", "1:42 bad-date"),
         ("policy: open", "1:9 wrong-type expected a mapping"),
     ],
 )  # fmt: skip
@@ -201,6 +227,18 @@ def test_a_config_without_a_policy_does_not_start_and_says_how_to_add_one(policy
 def test_an_empty_file_and_a_list_are_no_config() -> None:
     assert [f.code for f in config.check_text("", "f", Path("/base"), {}).errors] == ["missing-key"]
     assert [f.code for f in config.check_text("- a", "f", Path("/base"), {}).errors] == ["wrong-type"]
+
+
+def test_shadow_mode_that_is_over_is_a_warning_and_means_that_the_policy_is_enforced() -> None:
+    text = "policy: {use: team, mode: shadow, until: 2020-01-01}\nclients: {anonymous: {}}\nservers: {a: {command: x}}"
+    checked = config.check_text(text, "f", Path("/base"), {})
+    assert [f.code for f in checked.findings] == ["shadow-over"] and checked.config is not None
+
+
+def test_only_the_open_policy_is_kept_on_loopback() -> None:
+    for use, errors in (("open", ["open-policy"]), ("team", []), ("personal", [])):
+        text = f"policy: {{use: {use}}}\nlisten: {{mcp: '0.0.0.0:7410'}}\nservers: {{a: {{command: x}}}}"
+        assert [f.code for f in config.check_text(text, "f", Path("/base"), {}).errors] == errors
 
 
 def test_warnings_name_what_works_but_can_hardly_be_meant() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from proxy.call import Call, Client, Decision, Failure, InputRequired, Outcome, Result, Target, Trail, Verdict
+from proxy.call import Call, Client, Decision, Failure, Guard, InputRequired, Outcome, Result, Target, Trail, Verdict
 from proxy.call import not_found as unknown
 from proxy.guards.commit import commit
 from proxy.guards.enforce import enforce
@@ -40,27 +40,28 @@ class Server:
 
 
 def always(verdict: Verdict) -> Any:
-    return lambda client, target: Decision(verdict, "a-rule", "because")
+    return lambda call, target: Decision(verdict, "a-rule", "because")
 
 
-@pytest.mark.parametrize("verdict", [Verdict.DENY, Verdict.ASK])
+def enforcing(decide: Any, explain: bool = False, check: Any = lambda target, arguments: None) -> Guard:
+    return enforce(decide, check, lambda: explain)
+
+
 @pytest.mark.parametrize(
     ("method", "target"),
     [("tools/call", TOOL), ("prompts/get", Target("git", "prompt", "p", "g__p")),
      ("resources/read", Target("git", "res", "a:b", "g+a:b"))],
 )  # fmt: skip
-async def test_what_is_denied_looks_exactly_like_what_does_not_exist(
-    verdict: Verdict, method: str, target: Target
-) -> None:
+async def test_what_is_denied_looks_exactly_like_what_does_not_exist(method: str, target: Target) -> None:
     server, denied = Server(), call(method, target)
-    outcome = await enforce(always(verdict), explain=False)(denied, server)
+    outcome = await enforcing(always(Verdict.DENY))(denied, server)
     assert outcome == unknown(method, denied.params)
     assert not server.seen
-    assert denied.trail.decisions == (Decision(verdict, "a-rule", "because"),)
+    assert denied.trail.decisions == (Decision(Verdict.DENY, "a-rule", "because"),)
 
 
 async def test_an_explained_denial_names_its_rule() -> None:
-    outcome = await enforce(always(Verdict.DENY), explain=True)(call(), Server())
+    outcome = await enforcing(always(Verdict.DENY), explain=True)(call(), Server())
     assert isinstance(outcome, Result) and outcome.value["isError"]
     assert outcome.value["_meta"] == {"dev.sluice/reason": "denied"}
     assert "a-rule" in outcome.value["content"][0]["text"]
@@ -68,17 +69,17 @@ async def test_an_explained_denial_names_its_rule() -> None:
 
 async def test_what_is_allowed_passes_and_what_has_no_target_is_not_judged_here() -> None:
     server = Server()
-    assert await enforce(always(Verdict.ALLOW), False)(call(), server) == Result({})
-    assert await enforce(always(Verdict.DENY), False)(call("tools/list", None), server) == Result({})
+    assert await enforcing(always(Verdict.ALLOW))(call(), server) == Result({})
+    assert await enforcing(always(Verdict.DENY))(call("tools/list", None), server) == Result({})
 
 
 async def test_mirrored_headers_are_checked_after_the_decision() -> None:
     item = {"inputSchema": {"properties": {"a": {"type": "string", "x-mcp-header": "A"}}}}
     lying = replace(call(arguments={"a": "x"}, target=replace(TOOL, item=item)), mirrored={"a": "y"})
     server = Server()
-    outcome = await enforce(always(Verdict.ALLOW), False)(lying, server)
+    outcome = await enforcing(always(Verdict.ALLOW))(lying, server)
     assert isinstance(outcome, Failure) and outcome.code == -32020 and not server.seen
-    hidden = await enforce(always(Verdict.DENY), False)(lying, server)
+    hidden = await enforcing(always(Verdict.DENY))(lying, server)
     assert isinstance(hidden, Failure) and hidden.code == -32602
 
 
@@ -202,7 +203,7 @@ async def test_every_ending_is_measured_cancellation_too() -> None:
 
 async def test_a_denial_is_logged_with_its_rule_whatever_the_client_was_told(caplog: pytest.LogCaptureFixture) -> None:
     async def denied(call: Call) -> Outcome:
-        return await enforce(always(Verdict.DENY), explain=False)(call, Server())
+        return await enforcing(always(Verdict.DENY))(call, Server())
 
     with caplog.at_level(logging.INFO):
         await record()(call(), denied)

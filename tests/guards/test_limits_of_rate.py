@@ -29,7 +29,7 @@ class Front:
         self.seen: list[Call] = []
         guards: dict[str, Guard | None] = dict.fromkeys(ORDER)
         guards["name"] = name(self.resolve, lambda server: None)
-        guards["enforce"] = enforce(self.decide, explain=False)
+        guards["enforce"] = enforce(self.decide, lambda target, arguments: None, lambda: False)
         guards["throttle"] = throttle(self.windows(per_client)) if per_client else None
         guards["quota"] = quota(self.windows(per_tool)) if per_tool else None
         self.handler = chain(guards, self.answer)
@@ -40,7 +40,7 @@ class Front:
     async def resolve(self, call: Call) -> Target | None:
         return TARGETS.get(call.params["name"])
 
-    def decide(self, client: Client, target: Target) -> Decision:
+    def decide(self, call: Call, target: Target) -> Decision:
         return Decision(Verdict.DENY if target.own == "secret" else Verdict.ALLOW, "row", "because")
 
     async def answer(self, call: Call) -> Outcome:

@@ -1,0 +1,162 @@
+"""Whoever is asked for decisions: what is in force now, and what a question means for each method.
+
+Holds one `Law`, which a reload swaps as a whole; no request is judged half by the old and half by the new. Fails
+closed: a decision that raises is a deny, and while a question of which the answer is known goes wrong, everything is.
+Sync and without I/O; who swaps the law, and when, is said elsewhere.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from proxy.call import Call, Client, Decision, Target, Verdict
+from proxy.message import Json
+from proxy.policy.arguments import Violation
+from proxy.policy.memo import Memo
+from proxy.policy.rulebook import Rulebook
+
+ERROR: Final = "policy_error"
+CANNOT: Final = "the policy cannot decide"
+MAX_ACCEPTED: Final = 50_000
+
+_RAISED: Final = Decision(Verdict.DENY, ERROR, "the decision failed")
+_BROKEN: Final = Decision(Verdict.DENY, ERROR, CANNOT)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """What is in force. `explains`: a denial says so; `until`: the second at which shadow mode is over."""
+
+    rulebook: Rulebook
+    explains: bool = False
+    until: float | None = None
+
+    @property
+    def is_shadow(self) -> bool:
+        return self.rulebook.policy.shadow
+
+
+class Judge:
+    """`errors` counts decisions that raised; `problem` says why nothing can be decided, if so."""
+
+    def __init__(self, law: Law) -> None:
+        self.law = law
+        self.errors = 0
+        self.problem = ""
+
+    def __repr__(self) -> str:
+        return f"Judge({self.law.rulebook.policy}{', ' + self.problem if self.problem else ''})"
+
+    # ------------------------------------------------------------ what a client may do
+
+    def decide(self, call: Call, target: Target) -> Decision:
+        """What is called, read or got. A completion tells what a prompt or a template would, without anybody having
+        been asked: there an ask is a deny."""
+        decision = self._decide(call, target)
+        if call.method == "completion/complete" and decision.verdict is Verdict.ASK:
+            return replace(decision, verdict=Verdict.DENY)
+        return decision
+
+    def may_list(self, call: Call, server: str, target: Target) -> bool:
+        """In lists and for notifications an ask is an allow: it can be called."""
+        return self._decide(call, target).verdict is not Verdict.DENY
+
+    def may_see(self, call: Call, server: str) -> bool:
+        policy = self.law.rulebook.policy
+        return self._is_sure(lambda: policy.may_see(call.client, server), f"{server} for {call.client.principal}")
+
+    def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
+        return self.law.rulebook.check_arguments(target, arguments)
+
+    def explains(self) -> bool:
+        return self.law.explains
+
+    def revision(self) -> str:
+        return self.law.rulebook.policy.revision
+
+    def _decide(self, call: Call, target: Target) -> Decision:
+        if self.problem:
+            return _BROKEN
+        rulebook = self.law.rulebook
+        try:
+            if _is_template(call, target):
+                return rulebook.decide_template(call.client, target)
+            return rulebook.decide(call.client, target)
+        except Exception:  # noqa: BLE001 - one of the named boundaries: what cannot be decided is denied
+            self._raised(f"{call.method} of {target.kind} {target.own} on {target.server} for {call.client.principal}")
+            return _RAISED
+
+    def _is_sure(self, question: Callable[[], bool], about: str) -> bool:
+        try:
+            return not self.problem and question()
+        except Exception:  # noqa: BLE001 - one of the named boundaries
+            self._raised(about)
+            return False
+
+    def _raised(self, what: str) -> None:
+        self.errors += 1
+        log.exception("denied: the decision failed", extra={"decision": what})
+
+    # ------------------------------------------------------------ rights on Sluice itself
+
+    def may_administer(self, client: Client, area: str, act: str) -> bool:
+        policy = self.law.rulebook.policy
+
+        def is_allowed() -> bool:
+            return policy.decide_admin(client, area, act).verdict is Verdict.ALLOW
+
+        return self._is_sure(is_allowed, f"{act} {area} for {client.principal}")
+
+    # ------------------------------------------------------------ for others
+
+    def classify(self, target: Target) -> str:
+        return self.law.rulebook.classify(target).name
+
+    def check(self, now: float) -> bool:
+        """Asks the question whose answer is known, and ends shadow mode in time. True if that changed anything."""
+        before = self.problem, self.law
+        self.problem = "" if self._can_decide() else CANNOT
+        if self.law.is_shadow and self.law.until is not None and now >= self.law.until:
+            policy = self.law.rulebook.policy.with_shadow(False)
+            self.law = replace(self.law, rulebook=replace(self.law.rulebook, policy=policy))
+            log.warning("shadow mode is over: the policy is enforced")
+        if self.problem != before[0]:
+            log.error(self.problem or "the policy can decide again")
+        return before != (self.problem, self.law)
+
+    def _can_decide(self) -> bool:
+        try:
+            return self.law.rulebook.policy.probe()
+        except Exception:  # noqa: BLE001 - one of the named boundaries
+            return False
+
+
+def _is_template(call: Call, target: Target) -> bool:
+    """Something that is expanded before it is read. A resource may look like one in its list, and is none."""
+    if target.kind != "res" or target.item is None or call.method == "resources/list":
+        return False
+    return target.item.get("uriTemplate") == target.own
+
+
+class Accepted:
+    """Whether a person accepted a definition, remembered for as long as it is the same object: it is asked at every
+    call, and comparing definitions takes longer than the whole decision."""
+
+    def __init__(self, ask: Callable[[Target], bool]) -> None:
+        self.ask = ask
+        self._known: Memo[tuple[str, str, str], tuple[Json, bool]] = Memo(MAX_ACCEPTED)
+
+    def __call__(self, target: Target) -> bool:
+        if target.item is None:
+            return False
+        key = (target.server, target.kind, target.own)
+        known = self._known.get(key)
+        if known is not None and known[0] is target.item:
+            return known[1]
+        return self._known.keep(key, (target.item, self.ask(target)))[1]
+
+    def forget(self) -> None:
+        self._known.clear()
