@@ -212,13 +212,18 @@ class LegacyConnection(Connection):
         self._leave(asking)
 
     def _leave(self, asking: Asking) -> None:
-        """The call is over, well or badly; also what the server asked and does not need any more is answered."""
+        """The call is over, well or badly. What was asked meanwhile, and never shown to the client, may not have
+        been about this call at all (many servers ask for roots right after the handshake)."""
         if self._calls.pop(asking.id, None) is None:
             return
         self.pending.pop(asking.id, None)
-        unanswered = asking.close()
-        if unanswered and not self.is_over:
-            self.wire.tell(*(encode(asks.refusal(ask.method, ask.id, "the call is over")) for ask in unanswered))
+        for key, request in asking.close().items():
+            if self.is_over:
+                break
+            if key in asking.shown:
+                self.wire.tell(encode(asks.refusal(request.method, request.id, "the call is over")))
+            else:
+                self._ask_session(request)
         if self.over.is_set() and not self.in_flight:
             self.drained.set()
         self._parking.freed()
@@ -244,11 +249,11 @@ class LegacyConnection(Connection):
             self.wire.tell(encode(asks.refusal(request.method, request.id, why)))
 
     def _call_of_all(self) -> Asking | None:
-        """Of several calls of one session any will do, for its client is asked in any case; best one that runs."""
-        calls = list(self._calls.values())
-        if len(calls) > 1 and self.session is None:
+        """Of several calls of one session any will do, for its client is asked in any case; best one that has not
+        asked yet, whose time would run on while another's client thinks."""
+        if len(self._calls) > 1 and self.session is None:
             return None
-        return next((call for call in reversed(calls) if not call.is_parked), calls[-1])
+        return min(self._calls.values(), key=lambda call: (call.is_parked, len(call.asks)))
 
     def _ask_session(self, request: Request) -> None:
         key = (type(request.id), request.id)

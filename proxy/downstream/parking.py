@@ -118,14 +118,13 @@ class Asking(Exchange):
         if self.asks:
             self._ripen_soon()
 
-    def close(self) -> list[Request]:
+    def close(self) -> dict[str, Request]:
         """Ends it, and its stream; gives what was never answered."""
         self._stop()
         if self.answer is None and self._reader is not None:
             self._reader.cancel()
         self.settle(error=Lost("the call is over", sent=True))
-        unanswered = list(self.asks.values())
-        self.asks.clear()
+        unanswered, self.asks = self.asks, {}
         return unanswered
 
     def _stop(self) -> None:

@@ -111,7 +111,7 @@ class Reach:
     # ------------------------------------------------------------ one call at a time
 
     async def _lane(self, key: Key, call: Call) -> Connection:
-        is_in_haste = False
+        patient_until = anyio.current_time() + _MOMENT
         while True:
             lanes = [replace(key, lane=number) for number in range(MAX_LANES)]
             for lane in lanes:
@@ -119,12 +119,12 @@ class Reach:
                 if connection is not None and not _is_busy(connection, call):
                     return connection
             missing = next((lane for lane in lanes if not self._pool.is_there(lane)), None)
-            if is_in_haste and missing is not None:
+            left = patient_until - anyio.current_time()
+            if missing is not None and left <= 0:
                 await self._pool.get(missing)  # who comes first is served first, also by this one
             else:
-                with anyio.move_on_after(_MOMENT if missing is not None else None):
+                with anyio.move_on_after(left if missing is not None else None):
                     await self._freed()
-                is_in_haste = True
 
     async def _freed(self) -> None:
         turn = asyncio.get_running_loop().create_future()

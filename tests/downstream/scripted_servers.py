@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from proxy.call import Call, Client, Outcome, Result
+from proxy.call import Ask, Call, Client, Outcome, Result
 from proxy.downstream.server import DownstreamServer
 from proxy.downstream.settings import ServerSettings
 from proxy.message import Json, Notification
@@ -61,7 +61,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(**settings: Any) -> AsyncIterator[Rig]:
+async def running(ask: Ask | None = None, **settings: Any) -> AsyncIterator[Rig]:
     published: list[tuple[str, str | None, Notification]] = []
     clock = Clock()
     server = DownstreamServer(
@@ -69,6 +69,7 @@ async def running(**settings: Any) -> AsyncIterator[Rig]:
         publish=lambda key, scope, notification: published.append((key, scope, notification)),
         client_info={"name": "sluice", "version": "0"},
         clock=clock,
+        ask=ask,
     )
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:

@@ -1,0 +1,560 @@
+"""Servers that ask: real children and loopback endpoints, one client's question and its answer at a time."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from scripted_servers import Asked, endpoint, event, legacy_start, running, until
+
+from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, Trail
+from proxy.downstream import parking
+from proxy.downstream.server import DownstreamServer
+from proxy.era.asks import ROOTS_CHANGED
+from proxy.era.modern_client import capability_key
+from proxy.message import Json, Notification, Response
+
+CHILD = Path(__file__).with_name("asking_child.py")
+ALL: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {"listChanged": True}}
+
+
+def client(
+    capabilities: Json = ALL, principal: str = "key:a", revision: str = "2026-07-28", session: str | None = None
+) -> Client:
+    return Client(
+        principal, revision=revision, capabilities=capabilities, session=session,
+        capability_key=capability_key(capabilities),
+    )  # fmt: skip
+
+
+MODERN = client()
+LEGACY = client(revision="2025-11-25", session="s1")
+YES: Json = {"action": "accept", "content": {"name": "Ada"}}
+MODEL: Json = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": "t", "name": "n", "input": {}}],
+    "model": "m",
+}
+ROOTS: Json = {"roots": [{"uri": "file:///a", "name": "a"}]}
+
+
+class Peer:
+    """One client of one server: it calls, and answers what it is asked."""
+
+    def __init__(self, server: DownstreamServer, client: Client = MODERN) -> None:
+        self.server, self.client = server, client
+        self.heard: list[Notification] = []
+
+    async def _hear(self, notification: Notification) -> None:
+        self.heard.append(notification)
+
+    async def call(self, tool: str, arguments: Json | None = None, token: object = None, **retry: Any) -> Outcome:
+        params = {"name": tool, "arguments": arguments or {}, **retry}
+        meta = {} if token is None else {"progressToken": token}
+        return await self.server(Call(self.client, "tools/call", params, meta, emit=self._hear, trail=Trail("first")))
+
+    async def asked(self, tool: str, arguments: Json | None = None, **retry: Any) -> InputRequired:
+        outcome = await self.call(tool, arguments, **retry)
+        assert isinstance(outcome, InputRequired), outcome
+        assert outcome.is_held and outcome.state is not None
+        return outcome
+
+    async def said(self, tool: str, arguments: Json | None = None, **retry: Any) -> Any:
+        return text(await self.call(tool, arguments, **retry))
+
+    async def report(self) -> Json:
+        return dict(await self.said("report"))
+
+
+def text(outcome: Outcome) -> Any:
+    assert isinstance(outcome, Result), outcome
+    content = outcome.value["content"][0]["text"]
+    return content if outcome.value.get("isError") else json.loads(content)
+
+
+def reason(outcome: Outcome) -> str:
+    assert isinstance(outcome, Result), outcome
+    return str(outcome.value["_meta"]["dev.sluice/reason"])
+
+
+def answers(*given: Any, start: int = 1) -> Json:
+    return {f"ask{number}": answer for number, answer in enumerate(given, start)}
+
+
+def child(*modes: str) -> dict[str, Any]:
+    return {"command": (sys.executable, "-I", "-S", str(CHILD), *modes), "era": "legacy"}
+
+
+# ---------------------------------------------------------------- one question and its answer
+
+
+async def test_a_form_reaches_the_client_and_its_answer_the_server() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.asked("name")
+        assert asked.requests == {
+            "ask1": {
+                "method": "elicitation/create",
+                "params": {
+                    "mode": "form", "message": "Who are you?",
+                    "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}},
+                },
+            }
+        }  # fmt: skip
+        assert rig.server.describe()["parked"] == 1
+        assert await peer.said("name", inputResponses=answers(YES), requestState=asked.state) == YES
+        assert rig.server.describe()["parked"] == 0
+
+
+@pytest.mark.parametrize(
+    ("tool", "method", "params", "answer", "heard"),
+    [
+        (
+            "url", "elicitation/create", {"mode": "url", "message": "Go there", "url": "https://x.test/"},
+            {"action": "accept"}, {"action": "accept"},
+        ),
+        (
+            "sample", "sampling/createMessage",
+            {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5, "tools": []},
+            MODEL, MODEL,
+        ),
+        ("roots", "roots/list", None, ROOTS, ROOTS),
+        (
+            "name", "elicitation/create", ..., {"action": "decline", "content": None}, {"action": "decline"},
+        ),
+    ],
+)  # fmt: skip
+async def test_every_kind_of_question_and_answer(
+    tool: str, method: str, params: Any, answer: Json, heard: Json
+) -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.asked(tool)
+        ask = asked.requests["ask1"]
+        assert ask["method"] == method and (params is ... or ask.get("params") == params)
+        assert await peer.said(tool, inputResponses=answers(answer), requestState=asked.state) == heard
+
+
+async def test_a_legacy_clients_page_keeps_the_id_by_which_it_will_be_told() -> None:
+    async with running(**child()) as rig:
+        asked = await Peer(rig.server, LEGACY).asked("url")
+        assert asked.requests["ask1"]["params"]["elicitationId"] == "e1"
+
+
+async def test_three_questions_make_one_round_and_what_is_not_answered_is_asked_again() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        first = await peer.asked("three")
+        assert list(first.requests) == ["ask1", "ask2", "ask3"]
+        given = {"ask2": ROOTS, "ask9": YES, "ask1": YES}
+        second = await peer.asked("three", inputResponses=given, requestState=first.state)
+        assert list(second.requests) == ["ask3"] and second.state != first.state
+        third = await peer.asked("three", requestState=second.state)
+        assert third.requests == second.requests
+        last = {"action": "cancel"}
+        said = await peer.said("three", inputResponses={"ask3": last}, requestState=third.state)
+        assert said == [YES, ROOTS, last]
+
+
+async def test_many_rounds_and_progress_goes_to_the_request_of_each() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        outcome = await peer.call("rounds", {"count": 12}, token=0)
+        for number in range(1, 13):
+            assert isinstance(outcome, InputRequired)
+            outcome = await peer.call(
+                "rounds", {"count": 12}, token=f"t{number}", inputResponses=answers(YES, start=number),
+                requestState=outcome.state,
+            )  # fmt: skip
+        assert text(outcome) == [YES] * 12
+        assert [note.params["progressToken"] for note in peer.heard] == [0, *(f"t{number}" for number in range(1, 12))]
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    "given", [[], "x", {"ask1": None}, {"ask1": []}, {"ask1": {"action": "maybe"}}, {"ask1": {"content": {}}}]
+)
+async def test_a_malformed_answer_is_an_error_and_ends_the_call_at_the_server(given: Any) -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.asked("name")
+        outcome = await peer.call("name", inputResponses=given, requestState=asked.state)
+        assert isinstance(outcome, Failure) and outcome.code == -32602
+        seen = (await peer.report())["seen"]
+        assert [m["result"] for m in seen if "method" not in m] == [{"action": "cancel"}]
+        assert seen[-2]["method"] == "notifications/cancelled"
+        outcome = await peer.call("name", inputResponses=answers(YES), requestState=asked.state)
+        assert isinstance(outcome, Failure) and "expired" in outcome.message
+
+
+async def test_a_state_is_good_once_for_its_client_and_in_its_process() -> None:
+    async with running(**child()) as rig:
+        peer, other = Peer(rig.server), Peer(rig.server, client(principal="key:b"))
+        asked = await peer.asked("name")
+        retry = {"inputResponses": answers(YES), "requestState": asked.state}
+        stolen = await other.call("name", **retry)
+        assert isinstance(stolen, Failure) and stolen.code == -32602
+        assert await peer.said("name", **retry) == YES
+        again = await peer.call("name", **retry)
+        assert isinstance(again, Failure) and again.code == -32602
+        for state in ("", "parked", "parked 0 0", None, 5, "x y z", "pages"):
+            foreign = await peer.call("name", inputResponses={}, requestState=state)
+            assert isinstance(foreign, Failure) and foreign.code == -32602
+        called = [m for m in (await peer.report())["seen"] if m.get("params", {}).get("name") == "name"]
+        assert len(called) == 1
+
+
+async def test_two_retries_at_once_are_one_answer_and_one_error() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.asked("name")
+        retry = {"inputResponses": answers(YES), "requestState": asked.state}
+        both = await asyncio.gather(peer.call("name", **retry), peer.call("name", **retry))
+        assert sorted(type(outcome).__name__ for outcome in both) == ["Failure", "Result"]
+
+
+async def test_answers_without_a_state_are_a_new_call() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        await peer.asked("name", inputResponses=answers(YES))
+        asked = [m for m in (await peer.report())["seen"] if m.get("method") == "tools/call"]
+        assert "inputResponses" not in asked[0]["params"]
+
+
+# ---------------------------------------------------------------- ends
+
+
+async def test_who_does_not_come_back_in_time_has_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "LIFE", 0.2)
+    async with running(**child()) as rig:
+        rig.server._parking.life = 0.2
+        peer = Peer(rig.server)
+        asked = await peer.asked("three")
+        await until(lambda: rig.server.describe()["parked"] == 0)
+        seen = (await peer.report())["seen"]
+        assert [m.get("result", m.get("error", {}).get("code")) for m in seen if "method" not in m] == [
+            {"action": "cancel"}, -32603, {"action": "cancel"},
+        ]  # fmt: skip
+        assert seen[-2]["method"] == "notifications/cancelled" and seen[-2]["params"]["requestId"] == 2
+        outcome = await peer.call("three", inputResponses=answers(YES), requestState=asked.state)
+        assert isinstance(outcome, Failure) and outcome.code == -32602 and "expired" in outcome.message
+
+
+async def test_the_timeout_does_not_run_while_a_client_thinks_but_the_time_in_all_does() -> None:
+    async with running(**child(), timeout=0.3, max_time=1.0) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.asked("name")
+        await anyio.sleep(0.5)
+        asked = await peer.asked("name", requestState=asked.state)
+        await until(lambda: rig.server.describe()["parked"] == 0)
+        outcome = await peer.call("name", inputResponses=answers(YES), requestState=asked.state)
+        assert isinstance(outcome, Failure)
+
+
+async def test_an_abandoned_call_is_cancelled_at_the_server_at_once() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        await peer.asked("name")
+        rig.server.abandon("another")
+        assert rig.server.describe()["parked"] == 1
+        rig.server.abandon("first")
+        assert [m.get("method", "answer") for m in (await peer.report())["seen"]][-3:] == [
+            "answer", "notifications/cancelled", "tools/call",
+        ]  # fmt: skip
+
+
+async def test_a_client_that_goes_while_its_answer_is_worked_on_cancels_the_call() -> None:
+    async with running(**child(), timeout=5) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.asked("three")
+        going = asyncio.ensure_future(peer.call("three", requestState=asked.state))
+        await asyncio.sleep(0)
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+        seen = (await peer.report())["seen"]
+        assert seen[-2]["method"] == "notifications/cancelled" and rig.server.describe()["parked"] == 0
+
+
+async def test_a_server_that_dies_while_its_call_waits_makes_the_retry_an_error_and_is_not_called_again() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.asked("dies")
+        await until(lambda: rig.server.describe()["connections"] == 0)
+        outcome = await peer.call("dies", inputResponses=answers(YES), requestState=asked.state)
+        assert reason(outcome) == "outcome_unknown"
+        assert [m["params"]["name"] for m in (await peer.report())["seen"] if m["method"] == "tools/call"] == ["report"]
+
+
+async def test_an_answer_that_did_not_wait_for_the_client_is_kept_for_it() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server, LEGACY)  # several calls of one session share a connection
+        asked = await peer.asked("hurries")
+        assert await peer.said("late") == "done"
+        said = await peer.said("hurries", inputResponses=answers(YES), requestState=asked.state)
+        assert said == "without you"
+        late = [m for m in (await peer.report())["seen"] if "method" not in m]
+        assert [m["result"] for m in late] == [{"action": "cancel"}]
+
+
+# ---------------------------------------------------------------- servers that misbehave
+
+
+async def test_ids_that_a_server_uses_twice_cross_no_answers() -> None:
+    async with running(**child("same-ids")) as rig:
+        one, two = Peer(rig.server), Peer(rig.server, client(principal="key:b"))
+        first, second = await one.asked("greet", {"who": "one"}), await two.asked("greet", {"who": "two"})
+        yes = {"action": "accept", "content": {"name": "2"}}
+        said = await two.said("greet", {"who": "two"}, inputResponses=answers(yes), requestState=second.state)
+        assert said == ["two", yes]
+        said = await one.said("greet", {"who": "one"}, inputResponses=answers(YES), requestState=first.state)
+        assert said == ["one", YES]
+
+
+async def test_a_flood_of_questions_is_bounded_and_each_is_answered() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.asked("floods")
+        assert len(asked.requests) == parking.MAX_ASKS
+        said = await peer.said("floods", inputResponses=dict.fromkeys(asked.requests, YES), requestState=asked.state)
+        assert said == [YES] * parking.MAX_ASKS + [{"action": "cancel"}] * (100 - parking.MAX_ASKS)
+
+
+async def test_what_cannot_be_carried_is_refused_at_once() -> None:
+    async with running(**child()) as rig:
+        forms = Peer(rig.server, client({"elicitation": {}, "experimental": {"x": {}}}))
+        codes = [answer["code"] for answer in await forms.said("unknown")]
+        assert codes == [-32601, -32602, -32602]
+        assert [answer["code"] for answer in (await forms.said("sample"), await forms.said("roots"))] == [-32601] * 2
+        assert (await forms.report())["declared"] == {"elicitation": {}}
+
+
+async def test_what_a_server_takes_back_is_not_asked() -> None:
+    async with running(**child()) as rig:
+        assert await Peer(rig.server).said("takes_back") == "done"
+
+
+async def test_a_shared_server_can_ask_nobody() -> None:
+    async with running(**child(), sharing="shared") as rig:
+        peer = Peer(rig.server)
+        assert (await peer.report())["declared"] == {}
+        assert (await peer.said("name"))["code"] == -32601
+
+
+# ---------------------------------------------------------------- whose question it is
+
+
+async def test_twenty_clients_of_one_principal_are_asked_each_its_own_name() -> None:
+    async with running(**child()) as rig:
+
+        async def one(who: str) -> None:
+            peer = Peer(rig.server)
+            asked = await peer.asked("greet", {"who": who})
+            assert asked.requests["ask1"]["params"]["message"] == f"Who is {who}?"
+            await anyio.lowlevel.checkpoint()
+            answer = {"action": "accept", "content": {"name": who}}
+            retry = {"inputResponses": answers(answer), "requestState": asked.state}
+            key = next(iter(asked.requests))
+            assert key == "ask1"
+            assert await peer.said("greet", {"who": who}, **retry) == [who, answer]
+
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(one, f"client {number}")
+        assert rig.server.describe()["in_flight"] == 0
+
+
+async def test_quick_calls_of_clients_that_can_be_asked_share_one_process() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        pids = {report["pid"] for report in await asyncio.gather(*(peer.report() for _ in range(8)))}
+        assert len(pids) == 1
+
+
+async def test_calls_of_one_session_share_a_connection_and_its_client_gets_all_questions() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server, LEGACY)
+        outcomes = await asyncio.gather(*(peer.call("greet", {"who": who}) for who in "ab"))
+        assert rig.server.describe()["connections"] == 1
+        messages: dict[str, str] = {}
+        for who, outcome in zip("ab", outcomes, strict=True):
+            assert isinstance(outcome, InputRequired)
+            for ask in outcome.requests.values():
+                messages[who] = ask["params"]["message"]
+        assert set(messages.values()) == {"Who is a?", "Who is b?"}
+
+
+# ---------------------------------------------------------------- outside of any call
+
+
+async def test_a_server_that_asks_for_roots_at_its_start_gets_its_sessions() -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def ask(session: str, method: str, params: Json) -> Response | None:
+        asked.append((session, method))
+        return Response(None, ROOTS) if len(asked) == 1 else None
+
+    async with running(ask=ask, **child("asks-roots")) as rig:
+        peer = Peer(rig.server, LEGACY)
+        await peer.report()
+        await until(lambda: asked)
+        await until_seen(peer, lambda seen: [m for m in seen if m.get("result") == ROOTS])
+        assert asked == [("s1", "roots/list")]
+        await rig.server(Call(LEGACY, ROOTS_CHANGED, {}))
+        await until(lambda: len(asked) == 2)
+        await until_seen(peer, lambda seen: [m for m in seen if m.get("error", {}).get("code") == -32603])
+
+
+async def until_seen(peer: Peer, is_so: Any) -> None:
+    while not is_so((await peer.report())["seen"]):  # noqa: ASYNC110 - what another process has heard
+        await anyio.sleep(0.01)
+
+
+async def test_who_adopts_a_connection_that_asked_in_vain_for_roots_has_it_ask_again() -> None:
+    async def ask(session: str, method: str, params: Json) -> Response | None:
+        return Response(None, ROOTS)
+
+    async with running(ask=ask, **child("asks-roots")) as rig:
+        lists = Call(LEGACY, "tools/list", {})
+        assert isinstance(await rig.server(lists), Result)
+        peer = Peer(rig.server, LEGACY)
+        await until_seen(peer, lambda seen: [m for m in seen if m.get("result") == ROOTS])
+        seen = (await peer.report())["seen"]
+        assert [m["method"] for m in seen if "method" in m].count("initialize") == 1
+        assert rig.server.describe()["connections"] == 1
+
+
+async def test_roots_outside_of_a_call_are_those_last_seen_in_one() -> None:
+    async with running(**child("asks-roots")) as rig:
+        peer = Peer(rig.server, client({"roots": {}}))
+        await until_seen(peer, lambda seen: [m for m in seen if m.get("error", {}).get("code") == -32603])
+        asked = await peer.asked("roots")
+        assert await peer.said("roots", inputResponses=answers(ROOTS), requestState=asked.state) == ROOTS
+
+
+# ---------------------------------------------------------------- pages first
+
+
+async def test_a_call_that_needs_a_page_first_is_made_again_after_consent_and_not_without() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        asked = await peer.call("pages")
+        assert isinstance(asked, InputRequired) and not asked.is_held
+        params = {"mode": "url", "message": "Go there", "url": "https://x.test/"}
+        assert asked.requests == {"page1": {"method": "elicitation/create", "params": params}}
+        again = await peer.call("pages", requestState=asked.state)
+        assert isinstance(again, InputRequired) and again.requests == asked.requests
+        no = await peer.said("pages", inputResponses={"page1": {"action": "decline"}}, requestState=asked.state)
+        assert no.startswith("NOT EXECUTED")
+        bad = await peer.call("pages", inputResponses={"page1": {}}, requestState=asked.state)
+        assert isinstance(bad, Failure) and bad.code == -32602
+        assert len([m for m in (await peer.report())["seen"] if m.get("params", {}).get("name") == "pages"]) == 1
+        yes = {"page1": {"action": "accept"}}
+        assert await peer.said("pages", inputResponses=yes, requestState=asked.state) == "paid"
+
+
+async def test_a_legacy_client_is_told_of_the_page_in_its_own_words() -> None:
+    async with running(**child()) as rig:
+        outcome = await Peer(rig.server, LEGACY).call("pages")
+        assert isinstance(outcome, Failure) and outcome.code == -32042
+        old = client(ALL, revision="2025-06-18", session="s2")
+        outcome = await Peer(rig.server, old).call("pages")
+        assert isinstance(outcome, Failure) and outcome.code == -32603
+
+
+# ---------------------------------------------------------------- over HTTP
+
+FORM_ASK: Json = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
+
+
+class HttpServer:
+    """Asks on each call's own stream, or on the GET stream; answers with what it was answered."""
+
+    def __init__(self, is_aside: bool = False) -> None:
+        self.is_aside = is_aside
+        self.calls: dict[int, Asked] = {}
+        self.push: Asked | None = None
+        self.told: list[Json] = []
+        self.closed: list[int] = []
+
+    async def __call__(self, asked: Asked) -> None:
+        if asked.method == "GET":
+            self.push = asked
+            await asked.stream(": open", end=False)
+            await asked.gone()
+        elif asked.rpc == "tools/call":
+            await self._call(asked)
+        elif asked.message is not None and "method" not in asked.message:
+            await asked.reply(status=202)
+            self.told.append(asked.message)
+            number = asked.message["id"]
+            await self.calls[number].more(event({"id": number, "result": {"content": [
+                {"type": "text", "text": json.dumps(asked.message.get("result"))}]}}))  # fmt: skip
+            self.calls[number].writer.close()
+        else:
+            if asked.rpc == "notifications/cancelled":
+                self.told.append(asked.message)
+            if not await legacy_start(asked, Mcp_Session_Id="session"):
+                await asked.result({"tools": []})
+
+    async def _call(self, asked: Asked) -> None:
+        number = asked.message["id"]
+        self.calls[number] = asked
+        await asked.stream(": go", end=False)
+        stream = asked if not self.is_aside else self.push
+        assert stream is not None
+        await stream.more(event({"id": number, "method": "elicitation/create", "params": FORM_ASK}))
+        await asked.gone()
+        self.closed.append(number)
+
+
+async def test_over_http_each_question_belongs_to_the_call_on_whose_stream_it_came() -> None:
+    server = HttpServer()
+    async with endpoint(server) as (url, _), running(url=url, era="legacy") as rig:
+        peer = Peer(rig.server)
+        outcomes = await asyncio.gather(*(peer.call("x", {"n": number}) for number in range(5)))
+        assert rig.server.describe()["connections"] == 1 and rig.server.describe()["parked"] == 5
+        for number, asked in reversed(list(enumerate(outcomes))):
+            assert isinstance(asked, InputRequired)
+            answer = {"action": "accept", "content": {"n": number}}
+            retry = {"inputResponses": answers(answer), "requestState": asked.state}
+            assert await peer.said("x", {"n": number}, **retry) == answer
+
+
+async def test_over_http_a_call_that_is_given_up_is_cancelled_and_its_stream_closed() -> None:
+    server = HttpServer()
+    async with endpoint(server) as (url, _), running(url=url, era="legacy") as rig:
+        await Peer(rig.server).asked("x")
+        rig.server.abandon("first")
+        await until(lambda: len(server.told) == 2 and server.closed)
+        assert server.told[0]["result"] == {"action": "cancel"}
+        assert server.told[1]["method"] == "notifications/cancelled"
+
+
+async def test_a_question_on_the_stream_of_all_calls_belongs_to_the_only_one() -> None:
+    server = HttpServer(is_aside=True)
+    async with endpoint(server) as (url, log), running(url=url, era="legacy") as rig:
+        peer = Peer(rig.server)
+        await rig.server(Call(MODERN, "tools/list", {}))  # dials what the call will use
+        await until(lambda: len([asked for asked in log if asked.method == "GET"]) == 2)
+        asked = await peer.asked("x")
+        assert await peer.said("x", inputResponses=answers(YES), requestState=asked.state) == YES
+
+
+async def test_a_server_that_asks_beside_the_streams_of_its_calls_gets_one_call_at_a_time() -> None:
+    server = HttpServer(is_aside=True)
+    async with endpoint(server) as (url, log), running(url=url, era="legacy") as rig:
+        peer = Peer(rig.server)
+        await rig.server(Call(MODERN, "tools/list", {}))
+        await until(lambda: len([asked for asked in log if asked.method == "GET"]) == 2)
+        first = await peer.asked("x")
+        second = asyncio.ensure_future(peer.call("x"))
+        await until(lambda: rig.server.describe()["connections"] == 2)
+        second.cancel()
+        assert await peer.said("x", inputResponses=answers(YES), requestState=first.state) == YES
