@@ -32,7 +32,7 @@ _SECRET_NAME: Final = re.compile(
 # One look decides for most texts: each pattern below needs a run like this, a URL or a parameter.
 _RUN: Final = re.compile(r"[A-Za-z0-9_+/=.\-]{16}")
 _MEMBER: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*":?')  # every string of a JSON text; names end in a colon
-_WORD: Final = r"(?<![A-Za-z0-9_\-])"
+_WORD: Final = r"(?<![A-Za-z0-9])"
 _PATTERNS: Final = re.compile(
     "|".join(
         (
@@ -40,7 +40,7 @@ _PATTERNS: Final = re.compile(
             r"(?<=://)[^\s/@:]{0,256}:[^\s/@]{1,256}(?=@)",
             r"(?<=[?&;])(?i:access_token|refresh_token|id_token|token|api_?key|key|secret|client_secret|password|"
             r"passwd|pwd|auth|sig|signature|x-amz-signature|x-amz-credential|code)=[^\s&;#\"']{1,2048}",
-            r"(?i:\b(?:bearer|basic|token))[ \t]{1,4}[A-Za-z0-9._~+/\-]{16,4000}={0,2}",
+            _WORD + r"(?i:bearer|basic|token)[ \t]{1,4}[A-Za-z0-9._~+/\-]{16,4000}={0,2}",
             _WORD + r"eyJ[A-Za-z0-9_\-]{8,1000}\.[A-Za-z0-9_\-]{8,2000}\.[A-Za-z0-9_\-]{0,1000}",
             _WORD + r"gh[pousr]_[A-Za-z0-9]{36,255}",
             _WORD + r"github_pat_[A-Za-z0-9_]{22,255}",

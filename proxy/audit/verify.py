@@ -362,3 +362,15 @@ def read_kept(path: Path) -> Iterator[Checkpoint]:
             if one is None:
                 raise ValueError(f"{path.name}:{number} is no checkpoint")
             yield one
+
+
+def thin(kept: Iterable[Checkpoint], limit: int = 20_000) -> list[Checkpoint]:
+    """Checkpoints evenly spread over all, the newest among them: each vouches for what is before it."""
+    found: list[Checkpoint] = []
+    every, newest = 1, None
+    for number, newest in enumerate(kept):
+        if number % every == 0:
+            found.append(newest)
+        if len(found) > limit:
+            found, every = found[::2], every * 2
+    return found if newest is None or found[-1:] == [newest] else [*found, newest]

@@ -32,7 +32,7 @@ def secret_part(name: str, secret: str) -> str:
 def test_a_well_known_secret_is_found_anywhere_in_a_text(name: str) -> None:
     secret = SECRETS[name]
     shown = f"https://{secret}/x" if name == "url" else secret
-    for text in (shown, f"before {shown} after", f'{{"a": "{shown}"}}', f"line\n{shown}\n"):
+    for text in (shown, f"before {shown} after", f"tool__{shown}", f'{{"a": "{shown}"}}', f"line\n{shown}\n"):
         result = dump(PLAIN.arguments({"text": text}, "s/t"))
         assert secret_part(name, secret) not in result, result
         assert "[redacted:" in result
