@@ -13,7 +13,7 @@ import anyio
 import pytest
 from e2e.sluice_process import Sluice, sluice
 from e2e.wire import TOKEN, Client
-from peers.fleet import FIXTURE, fixture_over_http
+from peers.fleet import CROWD, FIXTURE, fixture_over_http, run_client
 
 Json = dict[str, Any]
 
@@ -27,6 +27,9 @@ def process(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         servers: Json = {
             "web": {"url": url, "concurrency": 400},
             "pipe": {"command": FIXTURE[0], "args": FIXTURE[1:], "sharing": "shared", "concurrency": 400},
+            "legacy": {"url": url, "era": "legacy", "concurrency": 100},
+            "modern": {"url": url, "era": "modern", "concurrency": 100},
+            "child": {"command": FIXTURE[0], "args": FIXTURE[1:], "era": "legacy"},
         }
         with sluice({"servers": servers}, folder) as running:
             yield running
@@ -99,3 +102,13 @@ async def test_one_client_cannot_cancel_the_call_of_another(process: Sluice) -> 
                     await bystander.notify("notifications/cancelled", {"requestId": 1, "reason": "not mine"})
                     await anyio.sleep(0.05)
     assert answers == [{"run": "victim", "state": "finished"}]
+
+
+@pytest.mark.parametrize("server", ["legacy", "modern", "child"])
+@pytest.mark.parametrize("mode", ["modern", "legacy"])
+def test_every_client_is_asked_its_own_questions_only(process: Sluice, server: str, mode: str) -> None:
+    """A child process a session makes many processes: fewer clients there."""
+    clients = 4 if server == "child" else 20
+    job = {"url": process.url, "tool": f"{server}__test_elicitation", "clients": clients, "calls": 4, "mode": mode}
+    report = run_client(CROWD, job)
+    assert report["wrong"] == [] and report["right"] == clients * 4

@@ -30,6 +30,7 @@ DRIVERS: dict[str, list[str]] = {
     "ts1": [str(NODE), str(CLIENTS / "ts1.cjs"), "{job}"],
 }
 MODERN_DRIVERS = {"py2-modern", "ts2"}
+CROWD = [str(MCP2 / "python"), str(CLIENTS / "crowd.py"), "{job}"]
 
 
 @pytest.fixture(scope="session")
@@ -115,11 +116,15 @@ def wait_for_port(port: int, process: subprocess.Popen[Any], log: Path, seconds:
 
 def drive(driver: str, job: Json, seconds: float = 120) -> Json:
     """Runs one client driver to its end: its report."""
-    command = [json.dumps(job) if part == "{job}" else part for part in DRIVERS[driver]]
+    return run_client(DRIVERS[driver], job, seconds)
+
+
+def run_client(program: list[str], job: Json, seconds: float = 120) -> Json:
+    command = [json.dumps(job) if part == "{job}" else part for part in program]
     done = subprocess.run(
         command, env=os.environ | node_environment(), capture_output=True, text=True, timeout=seconds, check=False
     )
-    assert done.returncode == 0 and done.stdout, f"{driver} broke ({done.returncode}):\n{done.stderr[-3000:]}"
+    assert done.returncode == 0 and done.stdout, f"{command} broke ({done.returncode}):\n{done.stderr[-3000:]}"
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
