@@ -479,13 +479,14 @@ class HttpServer:
     def __init__(self, is_aside: bool = False) -> None:
         self.is_aside = is_aside
         self.calls: dict[int, Asked] = {}
-        self.push: Asked | None = None
+        self.pushes: dict[str, Asked] = {}
+        self.sessions = 0
         self.told: list[Json] = []
         self.closed: list[int] = []
 
     async def __call__(self, asked: Asked) -> None:
         if asked.method == "GET":
-            self.push = asked
+            self.pushes[asked.headers["mcp-session-id"]] = asked
             await asked.stream(": open", end=False)
             await asked.gone()
         elif asked.rpc == "tools/call":
@@ -500,16 +501,17 @@ class HttpServer:
         else:
             if asked.rpc == "notifications/cancelled":
                 self.told.append(asked.message)
-            if not await legacy_start(asked, Mcp_Session_Id="session"):
+            self.sessions += asked.rpc == "initialize"
+            if not await legacy_start(asked, Mcp_Session_Id=f"session-{self.sessions}"):
                 await asked.result({"tools": []})
 
     async def _call(self, asked: Asked) -> None:
         number = asked.message["id"]
         self.calls[number] = asked
         await asked.stream(": go", end=False)
-        stream = asked if not self.is_aside else self.push
-        assert stream is not None
-        await stream.more(event({"id": number, "method": "elicitation/create", "params": FORM_ASK}))
+        stream = asked if not self.is_aside else self.pushes.get(asked.headers["mcp-session-id"])
+        if stream is not None:
+            await stream.more(event({"id": number, "method": "elicitation/create", "params": FORM_ASK}))
         await asked.gone()
         self.closed.append(number)
 
@@ -539,20 +541,20 @@ async def test_over_http_a_call_that_is_given_up_is_cancelled_and_its_stream_clo
 
 async def test_a_question_on_the_stream_of_all_calls_belongs_to_the_only_one() -> None:
     server = HttpServer(is_aside=True)
-    async with endpoint(server) as (url, log), running(url=url, era="legacy") as rig:
+    async with endpoint(server) as (url, _), running(url=url, era="legacy") as rig:
         peer = Peer(rig.server)
         await rig.server(Call(MODERN, "tools/list", {}))  # dials what the call will use
-        await until(lambda: len([asked for asked in log if asked.method == "GET"]) == 2)
+        await until(lambda: "session-2" in server.pushes)
         asked = await peer.asked("x")
         assert await peer.said("x", inputResponses=answers(YES), requestState=asked.state) == YES
 
 
 async def test_a_server_that_asks_beside_the_streams_of_its_calls_gets_one_call_at_a_time() -> None:
     server = HttpServer(is_aside=True)
-    async with endpoint(server) as (url, log), running(url=url, era="legacy") as rig:
+    async with endpoint(server) as (url, _), running(url=url, era="legacy") as rig:
         peer = Peer(rig.server)
         await rig.server(Call(MODERN, "tools/list", {}))
-        await until(lambda: len([asked for asked in log if asked.method == "GET"]) == 2)
+        await until(lambda: "session-2" in server.pushes)
         first = await peer.asked("x")
         second = asyncio.ensure_future(peer.call("x"))
         await until(lambda: rig.server.describe()["connections"] == 2)
