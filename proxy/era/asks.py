@@ -170,8 +170,8 @@ def answer(request: Request, key: str, value: Any, revision: str) -> Response | 
 
 
 def _is_elicited(value: Json) -> bool:
-    content = value.get("content") or {}
-    is_filled = isinstance(content, dict) and all(_is_field(field) for field in content.values())
+    content = value.get("content")
+    is_filled = content is None or (isinstance(content, dict) and all(_is_field(field) for field in content.values()))
     return value.get("action") in ("accept", "decline", "cancel") and is_filled
 
 

@@ -1,0 +1,215 @@
+"""Questions of legacy servers: what may be declared and asked, and how questions and answers read on either side."""
+
+from typing import Any
+
+import pytest
+
+from proxy.call import Client, Failure
+from proxy.era import asks
+from proxy.message import Json, Request, Response
+
+UI: Json = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}}
+EVERYTHING: Json = {
+    "elicitation": {"form": {}, "url": {}, "x": {}},
+    "sampling": {"tools": {}, "context": {}, "y": 1},
+    "roots": {"listChanged": True},
+    "tasks": {"list": {}},
+    "experimental": {"z": {}},
+    "extensions": {**UI, "io.modelcontextprotocol/tasks": {}},
+}
+FORM: Json = {"message": "m", "requestedSchema": {"type": "object", "properties": {}}}
+URL: Json = {"mode": "url", "message": "m", "url": "https://x.test", "elicitationId": "e"}
+SAMPLE: Json = {"messages": [], "maxTokens": 1}
+
+
+def client(revision: str, capabilities: Json = EVERYTHING) -> Client:
+    return Client("key:a", revision=revision, capabilities=capabilities)
+
+
+# ---------------------------------------------------------------- what is declared
+
+
+@pytest.mark.parametrize(
+    ("revision", "declared"),
+    [
+        ("2024-11-05", {"sampling": {}, "roots": {"listChanged": True}, "extensions": UI}),
+        ("2025-03-26", {"sampling": {}, "roots": {"listChanged": True}, "extensions": UI}),
+        ("2025-06-18", {"elicitation": {}, "sampling": {}, "roots": {"listChanged": True}, "extensions": UI}),
+        (
+            "2025-11-25",
+            {
+                "elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}},
+                "roots": {"listChanged": True}, "extensions": UI,
+            },
+        ),
+        (
+            "2026-07-28",
+            {
+                "elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {},
+                "extensions": UI,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_legacy_server_is_told_what_the_clients_revision_has_and_can_be_carried(
+    revision: str, declared: Json
+) -> None:
+    assert asks.for_legacy_server(client(revision)) == declared
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "declared"),
+    [
+        ({}, {}),
+        ({"elicitation": {}}, {"elicitation": {}}),
+        ({"elicitation": {"url": {}}}, {"elicitation": {"url": {}}}),
+        ({"elicitation": True, "sampling": [], "roots": None}, {}),
+        ({"roots": {"listChanged": "yes"}}, {"roots": {}}),
+        ({"extensions": {"x/y": {}}, "experimental": {"a": {}}}, {}),
+    ],
+)
+def test_capabilities_that_are_odd_or_unknown_make_no_difference(capabilities: Json, declared: Json) -> None:
+    assert asks.for_legacy_server(client("2025-11-25", capabilities)) == declared
+
+
+def test_a_modern_server_is_told_a_modern_clients_capabilities_exactly() -> None:
+    exact: Json = {"elicitation": {"form": {}, "q": 1}, "experimental": {"z": {}}}
+    assert asks.for_modern_server(client("2026-07-28", exact)) is exact
+    assert asks.for_modern_server(client("2026-07-28")) == {**EVERYTHING, "extensions": UI}
+
+
+def test_a_modern_server_is_told_a_legacy_clients_capabilities_in_its_own_words() -> None:
+    assert asks.for_modern_server(client("2025-11-25")) == {
+        "elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {},
+        "extensions": UI,
+    }  # fmt: skip
+    assert "elicitation" not in asks.for_modern_server(client("2025-03-26"))
+
+
+@pytest.mark.parametrize(("declared", "may"), [({}, False), ({"extensions": UI}, False), ({"roots": {}}, True)])
+def test_only_some_capabilities_let_a_server_ask(declared: Json, may: bool) -> None:
+    assert asks.may_ask(declared) is may
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "declared", "code"),
+    [
+        ("elicitation/create", FORM, {"elicitation": {}}, None),
+        ("elicitation/create", FORM, {"elicitation": {"form": {}}}, None),
+        ("elicitation/create", FORM, {"elicitation": {"url": {}}}, -32602),
+        ("elicitation/create", URL, {"elicitation": {}}, -32602),
+        ("elicitation/create", URL, {"elicitation": {"url": {}}}, None),
+        ("elicitation/create", FORM, {}, -32601),
+        ("elicitation/create", {"message": "m"}, {"elicitation": {}}, -32602),
+        ("elicitation/create", {**FORM, "mode": ["form"]}, {"elicitation": {}}, -32602),
+        ("elicitation/create", {**URL, "url": 1}, {"elicitation": {"url": {}}}, -32602),
+        ("sampling/createMessage", SAMPLE, {"sampling": {}}, None),
+        ("sampling/createMessage", {**SAMPLE, "tools": []}, {"sampling": {}}, -32602),
+        ("sampling/createMessage", {**SAMPLE, "toolChoice": {}}, {"sampling": {"tools": {}}}, None),
+        ("sampling/createMessage", {"messages": "x"}, {"sampling": {}}, -32602),
+        ("roots/list", {}, {"roots": {}}, None),
+        ("roots/list", {}, {"sampling": {}}, -32601),
+        ("tasks/get", {}, EVERYTHING, -32601),
+        ("tools/list", {}, EVERYTHING, -32601),
+    ],
+)
+def test_what_a_server_may_ask(method: str, params: Json, declared: Json, code: int | None) -> None:
+    error = asks.objection(Request(1, method, params), declared)
+    assert (None if error is None else error["code"]) == code
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "revision", "entry"),
+    [
+        ("elicitation/create", FORM, "2026-07-28", {**FORM, "mode": "form"}),
+        ("elicitation/create", URL, "2026-07-28", {"mode": "url", "message": "m", "url": "https://x.test"}),
+        ("elicitation/create", URL, "2025-11-25", URL),
+        (
+            "sampling/createMessage", {**SAMPLE, "task": {"ttl": 1}, "_meta": {"progressToken": 1}}, "2026-07-28",
+            SAMPLE,
+        ),
+        ("roots/list", {"_meta": {"progressToken": 1}}, "2026-07-28", None),
+    ],
+)  # fmt: skip
+def test_a_question_in_the_middles_words(method: str, params: Json, revision: str, entry: Json | None) -> None:
+    made = asks.entry(Request(1, method, params), client(revision))
+    assert made == {"method": method, **({} if entry is None else {"params": entry})}
+
+
+@pytest.mark.parametrize("data", [None, [], {"elicitations": []}, {"elicitations": [{"message": "m"}]},
+                                  {"elicitations": [FORM]}, {"elicitations": "x"}])  # fmt: skip
+def test_a_refusal_that_names_no_page_asks_for_none(data: Any) -> None:
+    assert asks.pages({"code": -32042, "message": "m", "data": data}) is None
+
+
+def test_a_refusal_that_names_pages_asks_for_each() -> None:
+    pages = asks.pages({"code": -32042, "message": "m", "data": {"elicitations": [URL, {**URL, "message": "2"}]}})
+    params = {"mode": "url", "message": "m", "url": "https://x.test"}
+    assert pages == {
+        "page1": {"method": "elicitation/create", "params": params},
+        "page2": {"method": "elicitation/create", "params": {**params, "message": "2"}},
+    }
+
+
+# ---------------------------------------------------------------- what is answered
+
+BLOCK: Json = {"type": "text", "text": "t"}
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "told"),
+    [
+        ("elicitation/create", {"action": "accept", "content": {"a": "x", "b": 1, "c": True, "d": ["y"]}}, ...),
+        ("elicitation/create", {"action": "decline"}, ...),
+        ("elicitation/create", {"action": "cancel", "content": None}, {"action": "cancel"}),
+        ("elicitation/create", {"action": "yes"}, None),
+        ("elicitation/create", {}, None),
+        ("elicitation/create", {"action": "accept", "content": []}, None),
+        ("elicitation/create", {"action": "accept", "content": {"a": {}}}, None),
+        ("elicitation/create", {"action": "accept", "content": {"a": [1]}}, None),
+        ("elicitation/create", {"action": ["accept"]}, None),
+        ("elicitation/create", None, None),
+        ("elicitation/create", "accept", None),
+        ("sampling/createMessage", {"role": "assistant", "model": "m", "content": BLOCK}, ...),
+        ("sampling/createMessage", {"role": "assistant", "model": "m", "content": [BLOCK, BLOCK]}, ...),
+        ("sampling/createMessage", {"role": "assistant", "content": BLOCK}, None),
+        ("sampling/createMessage", {"role": "assistant", "model": "m", "content": []}, None),
+        ("sampling/createMessage", {"role": "assistant", "model": "m", "content": "t"}, None),
+        ("roots/list", {"roots": []}, ...),
+        ("roots/list", {"roots": [{"uri": "file:///a"}]}, ...),
+        ("roots/list", {"roots": [{"name": "a"}]}, None),
+        ("roots/list", [], None),
+    ],
+)
+def test_an_answer_as_the_server_expects_it(method: str, value: Any, told: Any) -> None:
+    answer = asks.answer(Request("s1", method, {}), "k", value, "2025-11-25")
+    if told is None:
+        assert isinstance(answer, Failure) and answer.code == -32602 and "'k'" in answer.message
+    else:
+        assert answer == Response("s1", value if told is ... else told)
+
+
+def test_an_old_server_takes_one_block_of_a_models_answer() -> None:
+    request = Request(1, "sampling/createMessage", {})
+    one = {"role": "assistant", "model": "m", "content": [BLOCK]}
+    assert asks.answer(request, "k", one, "2025-06-18") == Response(1, {**one, "content": BLOCK})
+    assert isinstance(asks.answer(request, "k", {**one, "content": [BLOCK, BLOCK]}, "2025-06-18"), Failure)
+
+
+@pytest.mark.parametrize(("params", "given"), [({}, {}), ({"inputResponses": None}, {}),
+                                               ({"inputResponses": {"a": 1}}, {"a": 1})])  # fmt: skip
+def test_no_answers_are_no_mistake(params: Json, given: Json) -> None:
+    assert asks.read_answers(params) == given
+
+
+@pytest.mark.parametrize("value", [[], "x", 1, True])
+def test_answers_of_another_form_are(value: Any) -> None:
+    assert isinstance(asks.read_answers({"inputResponses": value}), Failure)
+
+
+def test_a_refusal_is_polite_where_there_is_a_form_for_it() -> None:
+    assert asks.refusal("elicitation/create", 1, "why") == Response(1, {"action": "cancel"})
+    assert asks.refusal("roots/list", 1, "why") == Response(1, error={"code": -32603, "message": "why"})
