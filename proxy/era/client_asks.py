@@ -19,6 +19,7 @@ LIST_ROOTS: Final = "roots/list"
 
 _ACTIONS: Final = ("accept", "decline", "cancel")
 _SCHEMES: Final = ("https://", "http://")
+_HOP: Final = ("progressToken", "io.modelcontextprotocol/related-task")
 _TOOL_BLOCKS: Final = ("tool_use", "tool_result")
 
 
@@ -58,8 +59,7 @@ def render(ask: Any, client: Client, new_id: NewId) -> Question | Settled | Unan
     method, params = (ask.get("method"), ask.get("params", {})) if isinstance(ask, dict) else (None, None)
     if not isinstance(params, dict):
         return Unanswered("The server asked for input in a form that is not known.")
-    # The tasks of 2025-11-25 are a protocol of their own, and nobody here would hear the progress of an answer.
-    params = {key: value for key, value in params.items() if key not in ("_meta", "task")}
+    params = _of_this_hop(params)
     revision = REVISIONS[client.revision]
     if method == ELICIT:
         return _elicitation(params, client.capabilities.get("elicitation"), revision, new_id)
@@ -67,8 +67,16 @@ def render(ask: Any, client: Client, new_id: NewId) -> Question | Settled | Unan
         return _sampling(params, client.capabilities.get("sampling"), revision)
     if method == LIST_ROOTS:
         is_declared = isinstance(client.capabilities.get("roots"), dict)
-        return Question(LIST_ROOTS, {}) if is_declared else _undeclared("roots")
+        return Question(LIST_ROOTS, params) if is_declared else _undeclared("roots")
     return Unanswered("The server asked for input in a form that is not known.")
+
+
+def _of_this_hop(params: Json) -> Json:
+    """The tasks of 2025-11-25 are a protocol of their own, and nobody here would hear the progress of an answer."""
+    meta = params.get("_meta")
+    kept = {key: value for key, value in meta.items() if key not in _HOP} if isinstance(meta, dict) else {}
+    params = {key: value for key, value in params.items() if key not in ("_meta", "task")}
+    return {**params, "_meta": kept} if kept else params
 
 
 def _undeclared(what: str) -> Unanswered:
@@ -114,7 +122,8 @@ def _form(params: Json, revision: Revision) -> Question | Settled | Unanswered:
     old: Json = {"type": "object", "properties": shown}
     if "required" in schema:
         old["required"] = schema["required"]
-    return Question(ELICIT, {"message": params["message"], "requestedSchema": old})
+    kept = {key: value for key, value in params.items() if key != "mode"}
+    return Question(ELICIT, {**kept, "requestedSchema": old})
 
 
 def _old_field(field: Any) -> Any:

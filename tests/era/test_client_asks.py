@@ -96,6 +96,10 @@ def test_what_belongs_to_the_hop_stays_behind() -> None:
     extra = {"_meta": {"progressToken": 1}, "task": {"ttl": 1}}
     assert asked({**FORM, "params": {**FORM["params"], **extra}}) == FORM["params"]
     assert asked({**ROOTS, "params": extra}) == {}
+    flagged = {"_meta": {"progressToken": 1, "dev.sluice/flags": ["hidden"]}}
+    for revision in ("2025-06-18", "2025-11-25"):
+        question = asked({**FORM, "params": {**FORM["params"], **flagged}}, revision)
+        assert question["_meta"] == {"dev.sluice/flags": ["hidden"]}
 
 
 # ---------------------------------------------------------------- what an older revision cannot say
