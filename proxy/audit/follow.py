@@ -3,6 +3,7 @@
 Knows files and the chain's line prefix; not what records say. Gives a line only when it is whole.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -34,7 +35,7 @@ class Follower:
             entry = self._next()
             if entry is not None:
                 found.append(entry)
-            elif not self._open():  # at the end of the newest segment
+            elif self._is_current() or not self._open():  # at the end of the newest segment
                 break
         return found
 
@@ -58,6 +59,15 @@ class Follower:
             if place.seq > self.seq:
                 self.seq = place.seq
                 return place, line[:-1]
+
+    def _is_current(self) -> bool:
+        """Whether what is open is the file that is written to: a glance, for this is asked again and again."""
+        assert self._stream is not None
+        path = self._stream.name
+        try:
+            return path.endswith(".jsonl") and os.path.samestat(os.stat(path), os.fstat(self._stream.fileno()))
+        except FileNotFoundError:
+            return False
 
     def _open(self) -> bool:
         """Goes on to the segment that holds what follows; False where there is no other one."""

@@ -25,6 +25,7 @@ from proxy.store import private
 
 log = logging.getLogger(__name__)
 
+_PATIENCE: Final = 30.0  # seconds that the end may wait for a disk
 _RETRY: Final = (0.1, 5.0)  # first and longest pause before a new segment is tried
 
 
@@ -92,7 +93,7 @@ class Writer:
         """Everything handed over is written, a checkpoint closes it."""
         self._is_stopping = True
         self.inbox.ring()
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, _PATIENCE)
 
     @property
     def takes_records(self) -> bool:
