@@ -5,6 +5,7 @@ Used wherever a policy is read: at the start, at a reload, and by the commands t
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from proxy.call import Target
 from proxy.config import Config
@@ -20,7 +21,10 @@ from proxy.policy.sense import Known
 
 def load(config: Config) -> Loaded:
     """The policy of a config, checked and tested. Raises `PolicyError`. Reads files: not for the event loop."""
-    return files.load(sources(config), profiles(config), known(config), classes(config), shadow=_is_shadow(config))
+    about = sources(config), profiles(config), known(config), classes(config)
+    loaded = files.load(*about, shadow=_is_shadow(config))
+    # What comes with Sluice is for everybody: roles that are not given here, for one, are no mistake of this config.
+    return loaded if config.policy.use is None else replace(loaded, warnings=())
 
 
 def sources(config: Config) -> Sources:

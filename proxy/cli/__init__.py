@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from proxy import __version__
-from proxy.cli import audit, pins
+from proxy.cli import audit, pins, policy
 from proxy.cli.admin import servers, tools
 from proxy.cli.check import check, schema
+from proxy.cli.explain import explain
 from proxy.cli.init import init
 from proxy.cli.keys import new
 from proxy.cli.run import demo_, serve, stdio
@@ -29,6 +30,7 @@ app = typer.Typer(
 keys_app = typer.Typer(help="Keys of clients.", no_args_is_help=True)
 pins_app = typer.Typer(help="Definitions that changed since they were accepted.", no_args_is_help=True)
 audit_app = typer.Typer(help="The audit log: proved, read, exported.", no_args_is_help=True)
+policy_app = typer.Typer(help="The policy, before it is in force.", no_args_is_help=True)
 config_app = typer.Typer(help="The format of the config file.", no_args_is_help=True)
 keys_app.command("new")(new)
 config_app.command("schema")(schema)
@@ -42,16 +44,21 @@ pins_app.command("diff")(pins.diff)
 pins_app.command("accept")(pins.accept)
 pins_app.command("export")(pins.export)
 
+policy_app.command("test")(policy.test)
+policy_app.command("diff")(policy.diff)
+
 app.command("init")(init)
 app.command("serve")(serve)
 app.command("stdio")(stdio)
 app.command("demo")(demo_)
 app.command("check")(check)
+app.command("explain")(explain)
 app.command("servers")(servers)
 app.command("tools")(tools)
 app.add_typer(keys_app, name="keys")
 app.add_typer(pins_app, name="pins")
 app.add_typer(audit_app, name="audit")
+app.add_typer(policy_app, name="policy")
 app.add_typer(config_app, name="config")
 
 

@@ -1,13 +1,15 @@
-"""`check` and `config schema`: what can be said about a config file without running anything."""
+"""`check` and `config schema`: what can be said about a config and its policy without running anything."""
 
 from pathlib import Path
 
 from proxy import config
-from proxy.cli.talk import AsJson, Code, ConfigFile, say, stop, tell, tell_json
+from proxy.app import law
+from proxy.cli.talk import AsJson, Code, ConfigFile, located, say, stop, tell, tell_json
+from proxy.policy.finding import PolicyError
 
 
 def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Check the config file: every finding, with its place. Errors exit 3."""
+    """Check the config file and the policy: every finding, with its place. Errors exit 3."""
     path, checked = _find(config_file)
     if as_json:
         findings = [finding.as_json() for finding in checked.findings]
@@ -25,7 +27,16 @@ def _find(named: Path | None) -> tuple[Path, config.Checked]:
         path = config.find_config(named)
     except config.ConfigError as error:
         return named or config.places()[0], config.Checked(None, error.findings)
-    return path, config.check(path)
+    checked = config.check(path)
+    return path, checked if checked.config is None else _with_policy(path, checked, checked.config)
+
+
+def _with_policy(path: Path, checked: config.Checked, loaded: config.Config) -> config.Checked:
+    try:
+        found, sound = list(law.load(loaded).warnings), checked.config
+    except PolicyError as error:
+        found, sound = error.findings, None
+    return config.Checked(sound, [*checked.findings, *located(path, found)])
 
 
 def schema() -> None:

@@ -13,8 +13,15 @@ version: 1
 # !!! `use: open` lets every client that gets in use EVERY tool of EVERY server, except those under tools.deny.
 # !!! It is for development on your own machine, and is refused on an address that others can reach.
 policy:
-  use: open
+  use: open                # open | personal | team: policies that come with Sluice. Or one of your own:
+  # files: [policies/policy.csv]       # rows: who may do what. Instead of `use`
+  # arguments: policies/arguments      # JSON Schemas, SERVER/TOOL.json
+  # tests: policies/tests.yaml         # what it promises: sluice policy test
+  # model: policies/model.conf         # the casbin model, if not the one that comes with Sluice
+  # mode: enforce          # shadow: let pass what the rows deny, and log it, ...
+  # until: 2030-01-31      # ... until then
   # on_deny: hide          # a refused tool looks unknown; `explain` says which rule refused it
+  # watch: true            # changes of this file and of the policy are taken into use
 
 """
 
@@ -32,6 +39,7 @@ servers:
   #   #   ca: company-ca.pem                  # trusted instead of the system's authorities
   #   #   transport: auto                     # auto | http
   #   tools: {allow: ["*"], deny: ["delete_*"]}   # globs over the server's own names
+  #   # what the policy goes by: tools.classes: {list_files: read, "delete_*": destroy}; without one: write
   #   enabled: true
   #   prefix: files                           # "" for a single server: nothing is renamed
   #   uris: prefix                            # prefix | plain: how resource URIs are shown
@@ -57,6 +65,10 @@ REST: Final = """\
 #   anonymous: {roles: []}                    # HTTP clients without a key; closed unless this line is there
 #   keys:                                     # HTTP clients with a key: sluice keys new NAME
 #     laptop: {hash: "sha256:...", roles: [], owner: me, expires: 2030-01-31}
+
+# approvals:
+#   profiles:                                 # what p2 rows may ask for besides confirm, one-of-leads and two-person
+#     security: {tier: other, approvers: ["role:security"], quorum: 1}
 
 # listen:
 #   mcp: 127.0.0.1:7410                       # clients: http://127.0.0.1:7410/mcp

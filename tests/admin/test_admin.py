@@ -35,6 +35,14 @@ def asker(
     return httpx.AsyncClient(transport=transport, base_url=at)
 
 
+async def test_a_client_key_may_read_what_a_row_gives_it() -> None:
+    async with asker(rights={("key:ci", "tools")}) as ask:
+        key = {"Authorization": f"Bearer {KEY}"}
+        assert (await ask.get("/api/v1/tools", headers=key)).status_code == 200
+        refused = await ask.get("/api/v1/servers", headers=key)
+        assert refused.status_code == 403 and "key:ci" in refused.json()["error"]
+
+
 async def test_probes_need_no_credential() -> None:
     async with asker(peer=FAR) as ask:
         assert (await ask.get("/livez")).json() == {"status": "ok"}
@@ -197,5 +205,6 @@ async def test_what_is_not_http_is_left_alone() -> None:
     def must_not(*_: object) -> Any:
         raise AssertionError("nothing is sent")
 
-    given: Callable[..., Any] = application(Settings(TOKEN), Sources(list, None, list, list_tools, str, lambda who, area, act: False))
+    sources = Sources(list, None, list, list_tools, str, lambda who, area, act: False)
+    given: Callable[..., Any] = application(Settings(TOKEN), sources)
     await given({"type": "lifespan"}, must_not, must_not)

@@ -25,7 +25,8 @@ async def asker(pinned: bool = True, peer: str = "127.0.0.1") -> tuple[httpx.Asy
     for item in (OLD, NEW):
         await board.meet("gh", "modern", "tool", {"x": Found(fingerprint(item), item)})
     sources = Sources(
-        ready=list, metrics=None, describe_servers=list, list_tools=no_tools, principal_of=lambda key: "key:ci" if key == "client-key" else None,
+        ready=list, metrics=None, describe_servers=list, list_tools=no_tools,
+        principal_of=lambda key: "key:ci" if key == "client-key" else None,
         may=lambda who, area, act: who == "local",
         pins=board if pinned else None,
     )  # fmt: skip

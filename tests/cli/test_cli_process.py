@@ -91,7 +91,7 @@ def test_a_bad_config_does_not_start(sluice: Any, tmp_path: Path, command: str) 
     done = sluice(command)
     assert (done.returncode, done.stdout) == (3, "")
     assert "sluice.yaml:1:1 missing-key there is no policy" in done.stderr
-    assert "policy: {use: open}" in done.stderr
+    assert "policy: {use: personal}" in done.stderr
 
 
 def test_a_port_that_is_taken_is_said_with_its_line(sluice: Any, tmp_path: Path) -> None:
@@ -289,5 +289,5 @@ def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code == 130
 
 
-async def interrupted(loaded: config.Config) -> None:
+async def interrupted(loaded: config.Config, file: Path | None) -> None:
     raise KeyboardInterrupt
