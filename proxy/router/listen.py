@@ -30,6 +30,7 @@ ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 ACKNOWLEDGE_WITHIN: Final = 0.5
 RETRY_FIRST: Final = 0.5
 RETRY_MOST: Final = 30.0
+STRIDE: Final = 16  # items that are judged in a row
 
 _RESOURCES: Final = LISTS["resources/list"].changed
 # key in the filter -> (notification, capability)
@@ -59,15 +60,16 @@ class Listener:
             events = stack.enter_context(self._hub.subscribe(lambda event: self._concerns(call, methods, event)))
             stack.enter_context(self._lists.watch(call.client))
             async with anyio.create_task_group() as group:
-                await self._reach_servers(call, group, stack)
+                reached = await self._reach_servers(call, group, stack)
                 honoured = [key for key in wanted if self._may_promise(call, key)]
                 told = {_FILTERS[key][0] for key in honoured}
                 seen = await self._digests(call, told)
                 await call.emit(Notification(ACKNOWLEDGED, {"notifications": dict.fromkeys(honoured, True)}))
                 async for event in events:
+                    self._reach_also(call, event.server, reached, group, stack)
                     if event.notification.method in _SAID:
                         await call.emit(event.notification)
-                    elif event.notification.method in told and self._is_news(call, event, seen):
+                    elif event.notification.method in told and await self._is_news(call, event, seen):
                         await call.emit(Notification(event.notification.method, {}))
                 group.cancel_scope.cancel()
         return Result({})
@@ -90,7 +92,7 @@ class Listener:
 
     # ------------------------------------------------------------ servers
 
-    async def _reach_servers(self, call: Call, group: TaskGroup, stack: ExitStack) -> None:
+    async def _reach_servers(self, call: Call, group: TaskGroup, stack: ExitStack) -> set[str]:
         """Returns when every server that is up is live, or in time for the acknowledgement."""
         seen = [server for key, server in self._servers.items() if self._may_see(call, key)]
         seen = [server for server in seen if server.status != "disabled"]
@@ -101,6 +103,14 @@ class Listener:
         with anyio.move_on_after(ACKNOWLEDGE_WITHIN):
             for server in up:
                 await live[server.key].wait()
+        return set(live)
+
+    def _reach_also(self, call: Call, key: str, reached: set[str], group: TaskGroup, stack: ExitStack) -> None:
+        """A changed policy may show a client what it did not see before."""
+        server = self._servers[key]
+        if key not in reached and server.status != "disabled" and self._may_see(call, key):
+            reached.add(key)
+            group.start_soon(self._reach, call, server, anyio.Event(), stack)
 
     async def _reach(self, call: Call, server: Server, live: anyio.Event, stack: ExitStack) -> None:
         """Has the server's changes reach the hub, as soon as it can be reached, until the stack is unwound."""
@@ -127,16 +137,15 @@ class Listener:
         seen: Digests = {}
         for key in self._servers:
             for method in _held(methods):
-                seen[key, method] = self._digest(call, key, method)
-                await checkpoint()
+                seen[key, method] = await self._digest(call, key, method)
         return seen
 
-    def _is_news(self, call: Call, event: Event, seen: Digests) -> bool:
+    async def _is_news(self, call: Call, event: Event, seen: Digests) -> bool:
         """One server behind us is relayed as it is. Else a list must differ from the one this client could have
         seen before; of resources that cannot be told, for nobody holds them."""
         changed = self._transparent
         for method in _held((event.notification.method,)):
-            now = self._digest(call, event.server, method)
+            now = await self._digest(call, event.server, method)
             changed = changed or now != seen.get((event.server, method))
             seen[event.server, method] = now
         return changed or (event.notification.method == _RESOURCES and self._has_resources(call, event.server))
@@ -145,12 +154,20 @@ class Listener:
         snapshot = self._lists.known(key, call.client)
         return snapshot is not None and snapshot.declares("resources") and self._may_see(call, key)
 
-    def _digest(self, call: Call, key: str, method: str) -> bytes:
-        """Of what a list would answer now: nothing while the server is down."""
+    async def _digest(self, call: Call, key: str, method: str) -> bytes:
+        """Of what a list would answer now: nothing while the server is down. Judging a long list for the first time
+        takes a while; others must not wait for it."""
+        await checkpoint()
         snapshot = self._lists.known(key, call.client)
         if snapshot is None or self._servers[key].status == "down":
             return digest(())
-        return digest(entry for entry in snapshot.entries(method) if self._may_list(call, key, entry.target))
+        shown = []
+        for index, entry in enumerate(snapshot.entries(method), 1):
+            if index % STRIDE == 0:
+                await checkpoint()
+            if self._may_list(call, key, entry.target):
+                shown.append(entry)
+        return digest(shown)
 
 
 def _held(notifications: Iterable[str]) -> list[str]:

@@ -28,6 +28,7 @@ MAX_WALK: Final = 10_000  # of one server for a whole walk, which may be of many
 AHEAD: Final = 4  # servers asked for their first page at the same time
 SILENCE: Final = 30.0  # a server that did not answer in time is not asked again for so long
 SLICE: Final = 0.005  # seconds of work after which others have their turn
+STRIDE: Final = 8  # items that are judged in a row before the clock is looked at
 
 _STALE = Failure(INVALID_PARAMS, "Invalid cursor")
 
@@ -161,7 +162,7 @@ class Pages:
             return None
         entries = snapshot.entries(call.method)
         for index in range(offset, len(entries)):
-            if index % 32 == 0:
+            if index % STRIDE == 0:
                 await page.breathe()
             if self._may_list(call, key, entries[index].target):
                 if page.is_full:
@@ -252,7 +253,7 @@ class Pages:
         """Adds what the client may see; returns the index of the first item for which there is no room."""
         uris = self._lists.faces[key].uris
         for index in range(offset, len(items)):
-            if index % 32 == 0:
+            if index % STRIDE == 0:
                 await page.breathe()
             item = items[index]
             own = item.get("uri") if isinstance(item, dict) else None
