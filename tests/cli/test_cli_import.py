@@ -317,7 +317,8 @@ def test_the_defaults_that_a_new_file_shows_are_the_defaults() -> None:
     head, rest = text.split("# What follows are the defaults.\n")
     not_defaults = ("laptop", "anonymous", "security", "no limit unless set")
     lines = [line for line in rest.splitlines() if not any(words in line for words in not_defaults)]
-    shown = "\n".join(line.removeprefix("# ") for line in lines).replace("  keys:", "  keys: {}").replace("  profiles:", "  profiles: {}")
+    shown = "\n".join(line.removeprefix("# ") for line in lines)
+    shown = shown.replace("  keys:", "  keys: {}").replace("  profiles:", "  profiles: {}")
     with_defaults = config.check_text(head + shown, "f", Path("/base"), {})
     assert not with_defaults.errors, with_defaults.findings
     assert with_defaults.config == config.check_text(head, "f", Path("/base"), {}).config
