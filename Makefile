@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: demo test lint bench lock clean
+.PHONY: demo test lint bench soak lock clean
 
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
@@ -27,6 +27,9 @@ lint: .venv/.ready
 
 bench: .venv/.ready  ## CPU per call and latency against nginx, in one run
 	$(BIN)/python tests/bench/run.py $(ARGS)
+
+soak: .venv/.ready  ## the tests that take long: crashes under load, many times
+	SLUICE_CRASH_ROUNDS=200 $(BIN)/python -m pytest tests/audit/test_audit_crash.py $(ARGS)
 
 lock: .venv/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
 	$(BIN)/uv pip compile pyproject.toml --group test --group lint --universal --python-version 3.11 \
