@@ -1,0 +1,25 @@
+"""Sluice with a policy engine that breaks on demand: while the file FLAG is there, every question to it raises.
+
+    python breaking_sluice.py FLAG serve -c sluice.yaml
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import casbin
+
+from proxy.cli import main
+
+flag = Path(sys.argv.pop(1))
+whole = casbin.Enforcer.enforce
+
+
+def enforce(self: Any, *request: Any) -> Any:
+    if flag.exists():
+        raise RuntimeError("the engine is broken")
+    return whole(self, *request)
+
+
+casbin.Enforcer.enforce = enforce
+main()

@@ -1,0 +1,65 @@
+"""A legacy MCP server on stdin and stdout that writes down every request it gets. Standard library only.
+
+    python recording_server.py FOLDER
+
+FOLDER/catalog.json says what it lists: {"tools": [..], "prompts": [..], "resources": [..], "templates": [..]}, names
+and URIs. FOLDER/seen.jsonl gets one line for each request: what is not in there did not reach the server.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def main(folder: Path) -> None:
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message:
+            continue
+        with (folder / "seen.jsonl").open("a") as seen:
+            seen.write(line)
+        answer = {"jsonrpc": "2.0", "id": message["id"], **respond(message, folder)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def respond(message: Json, folder: Path) -> Json:
+    catalog: Json = json.loads((folder / "catalog.json").read_text())
+    params = message.get("params", {})
+    match message["method"]:
+        case "initialize":
+            every: Json = {"listChanged": True}
+            capabilities = {"tools": every, "prompts": every, "resources": every, "completions": {}}
+            info = {"name": "recorder", "version": "1"}
+            version = params["protocolVersion"]
+            result: Json = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
+        case "tools/list":
+            schema = {"type": "object"}
+            result = {"tools": [{"name": name, "inputSchema": schema} for name in catalog.get("tools", [])]}
+        case "prompts/list":
+            result = {"prompts": [{"name": name} for name in catalog.get("prompts", [])]}
+        case "resources/list":
+            result = {"resources": [{"uri": uri, "name": uri} for uri in catalog.get("resources", [])]}
+        case "resources/templates/list":
+            templates = catalog.get("templates", [])
+            result = {"resourceTemplates": [{"uriTemplate": uri, "name": uri} for uri in templates]}
+        case "tools/call":
+            result = {"content": [{"type": "text", "text": f"ran {params['name']}"}]}
+        case "prompts/get":
+            result = {"messages": []}
+        case "resources/read":
+            result = {"contents": [{"uri": params["uri"], "text": "secret"}]}
+        case "completion/complete":
+            result = {"completion": {"values": ["secret"]}}
+        case "ping":
+            result = {}
+        case _:
+            return {"error": {"code": -32601, "message": "Method not found"}}
+    return {"result": result}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
