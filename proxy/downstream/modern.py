@@ -82,7 +82,7 @@ class ModernConnection(Connection):
 
     async def _send(self, call: Call) -> Response:
         exchange = Exchange(next(self._ids), call)
-        params = dialect.params(call, exchange.id, self.client_info)
+        params = dialect.params(call, exchange.id, self.client_info, self.settings.sharing == "shared")
         headers = dialect.headers(call.method, params, self._annotations(call)) if self.wire.is_private else []
         return await self.perform(exchange, call.method, params, self.patience(call.method), headers)
 

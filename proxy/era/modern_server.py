@@ -43,13 +43,13 @@ def envelope(client_info: Json, capabilities: Json) -> Json:
     return {PROTOCOL_VERSION: MODERN, CLIENT_INFO: client_info, CLIENT_CAPABILITIES: capabilities}
 
 
-def params(call: Call, token: int, client_info: Json) -> Json:
+def params(call: Call, token: int, client_info: Json, is_shared: bool = False) -> Json:
     """The params of the request that `call` becomes; `token` stands in for the client's progress token.
 
     The client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks what nobody
-    answers.
+    answers. Nothing is declared to a shared server: its lists are the same for all.
     """
-    meta = {**call.meta, **envelope(client_info, for_modern_server(call.client))}
+    meta = {**call.meta, **envelope(client_info, {} if is_shared else for_modern_server(call.client))}
     if "progressToken" in meta:
         meta["progressToken"] = token
     return {**call.params, "_meta": meta}

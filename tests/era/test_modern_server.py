@@ -218,3 +218,10 @@ def test_what_a_server_discovers_is_the_value_of_the_middle() -> None:
         "cacheScope": "private",
     }
     assert dialect.discovered({"capabilities": []})["capabilities"] == {}
+
+
+def test_nothing_is_declared_to_a_server_that_all_share() -> None:
+    asked = Call(Client("key:a", capabilities={"elicitation": {}}, capability_key='{"elicitation":{}}'), "tools/call", {})
+    own, shared = (dialect.params(asked, 1, {}, is_shared) for is_shared in (False, True))
+    assert own["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {}}
+    assert shared["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {}
