@@ -105,7 +105,7 @@ class LegacyConnection(Connection):
 
     async def handle(self, call: Call) -> Outcome:
         if self._may_be_asked and call.method in MRTR_METHODS:
-            asking = Asking(next(self._ids), call, self._loop.time() + self.settings.max_time, self._leave)
+            asking = Asking(next(self._ids), call, self._loop.time() + self.settings.max_time, self._forget)
             self._calls[asking.id] = asking  # before anything is awaited: from here on the connection is taken
             return await self._turn(call, asking, partial(self._begin, call, asking))
         if LOG_LEVEL in call.meta:
@@ -197,33 +197,41 @@ class LegacyConnection(Connection):
             if LOG_LEVEL in call.meta:
                 await self._lower(severity(call.meta[LOG_LEVEL]))
             for answer in answers.values():
-                if not asking.is_over:
+                if not self.is_over:  # also where the call has ended: the question may have been another's
                     await self.wire.notify(encode(answer))
         except Lost as lost:
             self._give_up(asking, "an answer could not be delivered")
             raise Lost(lost.text, sent=True, gone=lost.gone) from None
 
     def _give_up(self, asking: Asking, why: str) -> None:
-        """The server's questions get a refusal each, and then the call is cancelled."""
-        if not asking.is_over and asking.id in self.pending:
-            refusals = [asks.refusal(request.method, request.id, why) for request in asking.asks.values()]
+        """The server's questions get a refusal each, and then the call is cancelled. Where they came on a channel
+        for several calls they may be another's, which takes them over."""
+        last: list[bytes] = []
+        if self.wire.is_private or self._calls.keys() <= {asking.id}:
+            last = [encode(asks.refusal(request.method, request.id, why)) for request in asking.asks.values()]
             asking.asks.clear()
-            self.wire.tell(*map(encode, refusals), _cancelled(asking, why))
+        if asking.id in self.pending and not asking.is_over:
+            last.append(_cancelled(asking, why))
+        if last and not self.is_over:
+            self.wire.tell(*last)
         self._leave(asking)
 
     def _leave(self, asking: Asking) -> None:
-        """The call is over, well or badly. What was asked meanwhile, and never shown to the client, may not have
-        been about this call at all (many servers ask for roots right after the handshake)."""
+        """The call is over. What was asked meanwhile may have been another's of its session, or nobody's: many
+        servers ask for roots right after the handshake."""
+        unanswered = asking.close()
+        self._forget(asking)
+        for request in unanswered if not self.is_over else ():
+            if self.session is not None and self._calls:
+                self._ask_call(self._call_of_all(), request)
+            else:
+                self._ask_session(request)
+
+    def _forget(self, asking: Asking) -> None:
+        """The server has ended it, or never will. If it is parked, its client still comes with answers."""
         if self._calls.pop(asking.id, None) is None:
             return
         self.pending.pop(asking.id, None)
-        for key, request in asking.close().items():
-            if self.is_over:
-                break
-            if key in asking.shown:
-                self.wire.tell(encode(asks.refusal(request.method, request.id, "the call is over")))
-            else:
-                self._ask_session(request)
         if self.over.is_set() and not self.in_flight:
             self.drained.set()
         self._parking.freed()

@@ -30,7 +30,7 @@ Left = Callable[["Asking"], None]
 
 class Asking(Exchange):
     """An exchange on which the server may ask before it answers. `asks` are its open questions under keys of ours,
-    `shown` the keys that the client was asked; `left` is called when it ends while nobody waits for it."""
+    `shown` the keys that the client was asked; `left` is called when the server ends it while it is parked."""
 
     __slots__ = ("_count", "_is_ripe", "_left", "_reader", "_timer", "asks", "call_id", "ends", "is_parked", "shown")
 
@@ -118,13 +118,14 @@ class Asking(Exchange):
         if self.asks:
             self._ripen_soon()
 
-    def close(self) -> dict[str, Request]:
+    def close(self) -> list[Request]:
         """Ends it, and its stream; gives what was never answered."""
         self._stop()
         if self.answer is None and self._reader is not None:
             self._reader.cancel()
         self.settle(error=Lost("the call is over", sent=True))
-        unanswered, self.asks = self.asks, {}
+        unanswered = list(self.asks.values())
+        self.asks.clear()
         return unanswered
 
     def _stop(self) -> None:

@@ -292,7 +292,8 @@ async def test_a_server_that_dies_while_its_call_waits_makes_the_retry_an_error_
         assert [m["params"]["name"] for m in (await peer.report())["seen"] if m["method"] == "tools/call"] == ["report"]
 
 
-async def test_an_answer_that_did_not_wait_for_the_client_is_kept_for_it() -> None:
+async def test_a_server_that_does_not_wait_for_its_answer_gets_it_all_the_same() -> None:
+    """On a channel for all calls of a session the question may have been another's."""
     async with running(**child()) as rig:
         peer = Peer(rig.server, LEGACY)  # several calls of one session share a connection
         asked = await peer.asked("hurries")
@@ -300,7 +301,7 @@ async def test_an_answer_that_did_not_wait_for_the_client_is_kept_for_it() -> No
         said = await peer.said("hurries", inputResponses=answers(YES), requestState=asked.state)
         assert said == "without you"
         late = [m for m in (await peer.report())["seen"] if "method" not in m]
-        assert [m["result"] for m in late] == [{"action": "cancel"}]
+        assert [m["result"] for m in late] == [YES]
 
 
 # ---------------------------------------------------------------- servers that misbehave
@@ -388,6 +389,19 @@ async def test_calls_of_one_session_share_a_connection_and_its_client_gets_all_q
             for ask in outcome.requests.values():
                 messages[who] = ask["params"]["message"]
         assert set(messages.values()) == {"Who is a?", "Who is b?"}
+
+
+async def test_a_call_that_is_given_up_leaves_the_questions_of_its_session_to_the_others() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server, LEGACY)
+        first = await peer.asked("greet", {"who": "a"})
+        assert first.requests["ask1"]["params"]["message"] == "Who is a?"
+        second = asyncio.ensure_future(peer.call("rounds", {"count": 1}))
+        await until(lambda: rig.server.describe()["parked"] == 2)
+        rig.server.abandon("first")  # both: each is left to the other, the last one refuses
+        await second
+        seen = (await peer.report())["seen"]
+        assert [m["result"] for m in seen if "method" not in m] == [{"action": "cancel"}] * 2
 
 
 # ---------------------------------------------------------------- outside of any call
