@@ -221,7 +221,8 @@ def test_what_a_server_discovers_is_the_value_of_the_middle() -> None:
 
 
 def test_nothing_is_declared_to_a_server_that_all_share() -> None:
-    asked = Call(Client("key:a", capabilities={"elicitation": {}}, capability_key='{"elicitation":{}}'), "tools/call", {})
+    client = Client("key:a", capabilities={"elicitation": {}}, capability_key='{"elicitation":{}}')
+    asked = Call(client, "tools/call", {})
     own, shared = (dialect.params(asked, 1, {}, is_shared) for is_shared in (False, True))
     assert own["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {}}
     assert shared["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {}
