@@ -14,7 +14,7 @@ from proxy.hub import Hub
 from proxy.lists import Lists, ListSettings, Resolver
 from proxy.lists.pinboard import Pinboard
 from proxy.message import METHOD_NOT_FOUND, Json
-from proxy.router import Cursors, Router
+from proxy.router import Cursors, MayList, MaySee, Router
 from proxy.store.memory import MemoryStore
 
 ALL = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True}}
@@ -115,7 +115,8 @@ class Front:
 
     def __init__(
         self, *servers: Scripted, hide: Callable[[str, str], bool] = lambda server, own: False,
-        store: MemoryStore | None = None, generation: str = "1", pins: Pinboard | None = None, **settings: Any,
+        store: MemoryStore | None = None, generation: str = "1", pins: Pinboard | None = None,
+        may_list: MayList | None = None, may_see: MaySee | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self.hide = hide
         self.servers = {server.key: server for server in servers}
@@ -123,13 +124,14 @@ class Front:
         base = ListSettings(prefixes={key: key for key in self.servers}, list_timeout=0.2)
         self.lists = Lists(replace(base, **settings), self.servers, self.hub, store, pins)
 
-        def may_list(call: Call, server: str, target: Any) -> bool:
+        def not_hidden(call: Call, server: str, target: Any) -> bool:
             return not self.hide(server, target.own)
 
+        may_list = may_list or not_hidden
         self.resolver = Resolver(self.lists, may_list)
         self.router = Router(
             self.servers, self.lists, self.resolver, self.hub, Cursors(seal, unseal, generation), may_list,
-            lambda call, server: not self.hide(server, "*"),
+            may_see or (lambda call, server: not self.hide(server, "*")),
         )  # fmt: skip
 
     async def __aenter__(self) -> "Front":

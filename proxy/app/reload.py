@@ -29,6 +29,8 @@ Mark = tuple[int, int, int] | None
 Marks = dict[Path, Mark]
 """Size, modification time and inode of each file; None for one that is not there."""
 
+_UNREAD: Final[Mark] = (-1, -1, -1)
+
 log = logging.getLogger(__name__)
 
 
@@ -143,7 +145,7 @@ def _read_steadily(file: Path, current: Config) -> Fresh:
                 raise fresh
             return fresh
         before = marks
-    raise Rejected([f"{file}: the files keep changing while they are read"], {})
+    raise Rejected([f"{file}: the files keep changing while they are read"], {file: _UNREAD})
 
 
 def _read(file: Path) -> Fresh | Rejected:

@@ -9,11 +9,14 @@ import pytest
 
 from proxy.call import Call, Client, Decision, Failure, Guard, InputRequired, Outcome, Result, Target, Trail, Verdict
 from proxy.call import not_found as unknown
+from proxy.guards.approve import approve
 from proxy.guards.commit import commit
 from proxy.guards.enforce import enforce
 from proxy.guards.measure import measure
 from proxy.guards.record import record
 from proxy.guards.seal import MAX_ROUNDS, seal
+from proxy.policy.arguments import Violation
+from proxy.policy.rules import Ruling
 from proxy.store.keys import KeyRing, Sealer
 from proxy.store.memory import MemoryStore
 
@@ -81,6 +84,52 @@ async def test_mirrored_headers_are_checked_after_the_decision() -> None:
     assert isinstance(outcome, Failure) and outcome.code == -32020 and not server.seen
     hidden = await enforcing(always(Verdict.DENY))(lying, server)
     assert isinstance(hidden, Failure) and hidden.code == -32602
+
+
+async def test_a_call_that_a_human_must_agree_to_passes_inwards_and_is_refused_there() -> None:
+    asked = Ruling(Verdict.ASK, "policy.csv:7", "a row allows it", "write", "two-person")
+    server, waiting = Server(), call()
+
+    async def inner(call: Call) -> Outcome:
+        return await approve()(call, server)
+
+    outcome = await enforcing(lambda call, target: asked)(waiting, inner)
+    assert isinstance(outcome, Result) and outcome.value["_meta"] == {"dev.sluice/reason": "approval_denied"}
+    text = outcome.value["content"][0]["text"]
+    assert "g__push needs approval by two-person (policy.csv:7)" in text and text.startswith("Not executed")
+    assert not server.seen and waiting.trail.decisions == (asked,)
+    read = await approve()(replace(call("resources/read"), trail=waiting.trail), server)
+    assert isinstance(read, Failure) and read.data == {"reason": "approval_denied"} and not server.seen
+
+
+async def test_only_a_decision_to_ask_is_kept_from_the_server() -> None:
+    server = Server()
+    assert await approve()(call("tools/list", None), server) == Result({})
+    assert await enforcing(always(Verdict.ALLOW))(call(), lambda call: approve()(call, server)) == Result({})
+    assert len(server.seen) == 2
+
+
+async def test_arguments_are_judged_after_the_decision_and_named_without_their_values() -> None:
+    def check(target: Target, arguments: Any) -> Violation | None:
+        return None if arguments == {"a": 1} else Violation("/a", "the value is not of type integer")
+
+    server, wrong = Server(), call(arguments={"a": "hunter2"})
+    outcome = await enforcing(always(Verdict.ASK), check=check)(wrong, server)
+    assert isinstance(outcome, Result) and outcome.value["_meta"] == {"dev.sluice/reason": "invalid_arguments"}
+    assert "/a: the value is not of type integer" in outcome.value["content"][0]["text"]
+    assert not server.seen and wrong.trail.decisions[-1].verdict is Verdict.DENY
+    assert "hunter2" not in repr(wrong.trail)
+    hidden = await enforcing(always(Verdict.DENY), check=check)(wrong, server)
+    assert hidden == unknown("tools/call", wrong.params)
+    assert await enforcing(always(Verdict.ALLOW), check=check)(call(arguments={"a": 1}), server) == Result({})
+    assert await enforcing(always(Verdict.ALLOW), check=check)(call("prompts/get"), server) == Result({})
+
+
+async def test_what_shadow_mode_lets_pass_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    passed = Ruling(Verdict.ALLOW, "policy.csv:7", "shadow mode: a row denies it", "write", "", True)
+    with caplog.at_level(logging.INFO):
+        assert await enforcing(lambda call, target: passed)(call(), Server()) == Result({})
+    assert "would deny tools/call g__push for key:a by policy.csv:7" in caplog.text
 
 
 # ---------------------------------------------------------------- seal and commit

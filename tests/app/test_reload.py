@@ -1,0 +1,222 @@
+"""A config that changes while Sluice runs: taken whole or not at all."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from proxy import config
+from proxy.app import law
+from proxy.app import reload as reloading
+from proxy.app.reload import Reload
+from proxy.config import Config
+from proxy.policy.files import Loaded
+
+ROWS = "p, role:reader, a, *, read, allow\n"
+SETTINGS: dict[str, Any] = {
+    "policy": {"files": ["policy.csv"], "tests": "tests.yaml", "arguments": "arguments"},
+    "servers": {"a": {"command": "x"}, "b": {"url": "https://b.test/mcp", "headers": {"A": "${file:token}"}}},
+    "clients": {"local": {"roles": ["role:reader"]}},
+    "listen": {"mcp": "127.0.0.1:0"},
+}
+
+
+@dataclass
+class Bed:
+    folder: Path
+    applied: list[tuple[Config, Loaded]] = field(default_factory=list)
+    news: anyio.Event = field(default_factory=anyio.Event)
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(text)
+
+    def settings(self, **changes: Any) -> None:
+        self.write("sluice.yaml", json.dumps(SETTINGS | changes))
+
+    def apply(self, new: Config, loaded: Loaded) -> None:
+        self.applied.append((new, loaded))
+        self.news.set()
+
+    async def next(self) -> Config:
+        with anyio.fail_after(10):
+            await self.news.wait()
+        self.news = anyio.Event()
+        return self.applied[-1][0]
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    made = Bed(tmp_path)
+    made.write("policy.csv", ROWS)
+    made.write("token", "secret")
+    made.write("tests.yaml", "- {as: {id: x, roles: [reader]}, call: a/get, class: read, expect: allow}\n")
+    (tmp_path / "arguments").mkdir()
+    made.settings()
+    return made
+
+
+@asynccontextmanager
+async def watching(bed: Bed, transport: str = "http") -> AsyncIterator[Reload]:
+    started = config.load(bed.folder / "sluice.yaml")
+    revision = law.load(started).policy.revision
+    reload = Reload(started, revision, bed.folder / "sluice.yaml", transport, bed.apply)
+    async with anyio.create_task_group() as group:
+        group.start_soon(reload.run)
+        yield reload
+        group.cancel_scope.cancel()
+
+
+async def rejected(reload: Reload, words: str) -> None:
+    reload.ask()
+    with anyio.fail_after(10):
+        while not any(words in problem for problem in reload.problems):  # noqa: ASYNC110 - it has no event to give
+            await anyio.sleep(0.01)
+
+
+async def test_every_file_that_a_decision_depends_on_is_watched(bed: Bed) -> None:
+    async with watching(bed) as reload:
+        for name, text in (
+            ("policy.csv", ROWS + "p, role:reader, a, *, write, deny\n"),
+            ("tests.yaml", "- {as: {id: y}, call: a/get, class: read, expect: deny}\n"),
+            ("arguments/a/get.json", '{"type": "object"}'),
+            ("token", "another secret"),
+            ("sluice.yaml", json.dumps(SETTINGS | {"policy": SETTINGS["policy"] | {"on_deny": "explain"}})),
+        ):
+            bed.write(name, text)
+            assert await bed.next() is not None, name
+        assert reload.problems == () and reload.config.policy.on_deny == "explain"
+        assert bed.applied[2][1].arguments.digest("a", "get")
+
+
+async def test_what_is_in_force_already_is_not_applied_again(bed: Bed) -> None:
+    async with watching(bed) as reload:
+        await rejected_and_back(bed, reload)
+        assert bed.applied == []
+
+
+async def rejected_and_back(bed: Bed, reload: Reload) -> None:
+    bed.write("policy.csv", "p, *, *, *, *, Allow\n")
+    await rejected(reload, "wrong-effect")
+    bed.write("policy.csv", ROWS)
+    reload.ask()
+    with anyio.fail_after(10):
+        while reload.problems:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("sluice.yaml", "policy: [", "bad-yaml"),
+        ("sluice.yaml", None, "unreadable-file"),
+        ("policy.csv", "p, *, *, *\n", "column-count"),
+        ("policy.csv", None, "policy.csv:1:1 unreadable-file"),
+        ("policy.csv", "# nobody may do anything\n", "tests.yaml:1:1 test-failed"),
+        ("tests.yaml", "- call me\n", "bad-test"),
+        ("arguments/a/get.json", '{"pattern": "("}', "a/get.json:1:1 schema-"),
+        ("token", None, "cannot read the file token"),
+    ],
+)
+async def test_whatever_is_wrong_keeps_what_is_in_force(bed: Bed, name: str, text: str | None, words: str) -> None:
+    async with watching(bed) as reload:
+        before = reload.config
+        if text is None:
+            (bed.folder / name).unlink()
+        else:
+            bed.write(name, text)
+        await rejected(reload, words)
+        assert bed.applied == [] and reload.config is before
+
+
+async def test_a_mistake_in_the_code_is_told_and_keeps_what_is_in_force(bed: Bed) -> None:
+    def fail(new: Config, loaded: Loaded) -> None:
+        raise ZeroDivisionError
+
+    started = config.load(bed.folder / "sluice.yaml")
+    reload = Reload(started, "another", bed.folder / "sluice.yaml", "http", fail)
+    with anyio.fail_after(10), pytest.raises(ZeroDivisionError):
+        await reload.run()
+    assert reload.problems == ("the last reload did not end",) and reload.config is started
+
+
+async def test_without_watch_nobody_looks_at_files_until_somebody_asks(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+
+    async def look(marks: object) -> bool:
+        looked.append(marks)
+        return False
+
+    monkeypatch.setattr(reloading, "POLL", 0.01)
+    monkeypatch.setattr(reloading, "_quieted", look)
+    bed.settings(policy={"files": ["policy.csv"], "watch": False})
+    async with watching(bed) as reload:
+        for rows in ("p, role:reader, b, *, read, allow\n", ROWS):
+            bed.write("policy.csv", rows)
+            reload.ask()
+            await bed.next()
+    assert looked == []
+
+
+async def test_files_that_keep_changing_are_left_until_they_are_quiet(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = iter(range(1000))
+    load = law.load
+
+    def restless(wanted: Config) -> Loaded:
+        bed.write("policy.csv", ROWS + "#" * next(turns) + "\n")
+        return load(wanted)
+
+    monkeypatch.setattr(reloading, "POLL", 0.01)
+    async with watching(bed) as reload:
+        monkeypatch.setattr(reloading.law, "load", restless)
+        await rejected(reload, "keep changing")
+        assert bed.applied == []
+        monkeypatch.setattr(reloading.law, "load", load)
+        await bed.next()
+
+
+async def test_what_only_a_restart_changes_is_told_until_it_is_taken_back(bed: Bed) -> None:
+    servers = SETTINGS["servers"]
+    async with watching(bed) as reload:
+        for changes, restart in (
+            ({"listen": {"mcp": "127.0.0.1:1"}}, ("listen",)),
+            ({"servers": {**servers, "a": {"command": "y"}}}, ("servers.a",)),
+            ({"servers": {**servers, "c": {"command": "y"}}}, ("servers.c",)),
+            ({"servers": {"a": servers["a"]}}, ("servers.b",)),
+            ({"servers": {"b": servers["b"], "a": servers["a"]}}, ("the order of servers",)),
+            ({"servers": {**servers, "a": {"command": "x", "tools": {"classes": {"*": "read"}}}}}, ()),
+            ({"clients": {"local": {"roles": []}}, "policy": {"use": "team"}, "log": {"level": "debug"}}, ()),
+            ({"limits": {"page": 5}, "names": {"max": 40}}, ("limits", "names")),
+            ({}, ()),
+        ):
+            bed.settings(**changes)
+            reload.ask()
+            await bed.next()
+            with anyio.fail_after(10):
+                while reload.config is not bed.applied[-1][0]:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            assert set(reload.restart) == set(restart), changes
+
+
+async def test_the_one_client_of_stdio_keeps_its_roles_until_a_restart(bed: Bed) -> None:
+    async with watching(bed, "stdio") as reload:
+        bed.settings(clients={"local": {"roles": []}})
+        reload.ask()
+        await bed.next()
+        await anyio.wait_all_tasks_blocked()
+        assert reload.restart == ("clients.local",)
+
+
+async def test_without_a_file_nothing_is_watched() -> None:
+    made = config.make({"policy": {"use": "open"}}, Path())
+    with anyio.fail_after(5):
+        await Reload(made, "r", None, "http", lambda new, loaded: None).run()
