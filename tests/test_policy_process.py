@@ -188,6 +188,19 @@ def test_a_call_that_needs_an_approval_is_listed_and_never_reaches_the_server(gu
     assert len(guarded.seen("fs")) == before
 
 
+def test_what_was_recorded_can_be_decided_again_by_another_policy(guarded: Bed) -> None:
+    guarded.call("reader", "fs__read")
+    guarded.call("reader", "fs__write")
+    (guarded.folder / "draft.csv").write_text(POLICY.replace("p, role:reader, fs, *, read, allow\n", ""))
+    command = [*COMMAND, "policy", "diff", "draft.csv", "--replay", "audit", "--json", "-c", "sluice.yaml"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=guarded.folder, env=clean_environment(), timeout=60, check=False
+    )
+    report = json.loads(done.stdout)
+    assert done.returncode == 1 and set(report["changes"]) == {"allow->deny"}
+    assert all(change["principal"] == "key:reader" for change in report["examples"])
+
+
 def test_metrics_say_what_was_decided_and_which_policy_did(guarded: Bed) -> None:
     guarded.call("writer", "fs__drop")
     shown = guarded.process.get("/metrics")[1]
@@ -276,6 +289,8 @@ def test_shadow_mode_lets_pass_what_rows_deny_and_says_so(tmp_path: Path) -> Non
         assert made.names("ann") == ["fs__read", "fs__write"]
         assert "ran read" in made.call("ann", "fs__read").text
         assert "would deny tools/call fs__read for key:ann by default" in made.process.log()
+        records = [record for record in made.audit() if record.get("own") == "read"]
+        assert [record["decision"]["would_deny"] for record in records if "decision" in record] == [True] * len(records)
         # A tool list of the server, and the rules for arguments, are not the rows.
         assert "Unknown tool" in made.call("ann", "fs__fork").text
         assert reason(made.call("ann", "fs__write", path="/etc")) == "invalid_arguments"

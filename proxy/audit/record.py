@@ -29,6 +29,7 @@ from proxy.call import (
 )
 from proxy.message import INVALID_PARAMS, Json
 from proxy.message import dump as dump_message
+from proxy.policy.rules import Ruling
 
 TYPES: Final = ("intent", "outcome", "decision", "approval", "pin", "policy", "identity", "admin", "checkpoint")
 OUTCOMES: Final = ("ok", "tool_error", "protocol_error", "denied", "timeout", "cancelled", "unknown")
@@ -135,7 +136,7 @@ class Composer:
         self._transport, self._classify, self._revision = transport, classify, revision
         self._clients: dict[tuple[Any, ...], str] = {}
         self._targets: dict[tuple[str, str, str], tuple[Json | None, str]] = {}
-        self._decisions: dict[tuple[Verdict, str, str], str] = {}
+        self._decisions: dict[tuple[Verdict, str, str, bool], str] = {}
         self._stamp = Stamp()
 
     def about(self, call: Call) -> str:
@@ -238,12 +239,15 @@ class Composer:
 
     def _decision(self, decision: Decision) -> str:
         revision = self._revision()
-        key = (decision.verdict, decision.rule, revision)
+        would_deny = isinstance(decision, Ruling) and decision.would_deny
+        key = (decision.verdict, decision.rule, revision, would_deny)
         known = self._decisions.get(key)
         if known is None:
-            fields = {"verdict": decision.verdict.value, "rule": self._redactor.text(decision.rule, 512)}
+            fields: Json = {"verdict": decision.verdict.value, "rule": self._redactor.text(decision.rule, 512)}
             if revision:
                 fields["policy"] = revision
+            if would_deny:
+                fields["would_deny"] = True
             known = _remember(self._decisions, key, f'"decision":{dump(fields)}')
         return known
 

@@ -182,7 +182,8 @@ def test_policy_diff_replays_what_was_recorded(sluice: Sluice, tmp_path: Path) -
     who = {"principal": "key:ci", "roles": ["role:ci"], "groups": []}
     call = {"type": "outcome", **who, "server": "k8s", "kind": "tool", "own": "scale", "class": "write"}
     (tmp_path / "audit").mkdir()
-    lines = [json.dumps(call), json.dumps(call | {"own": "get_pod", "class": "read"}), '{"type": "checkpoint"}', '{"cut']
+    records = [call, call | {"own": "get_pod", "class": "read"}, {"type": "checkpoint"}]
+    lines = [*map(json.dumps, records), '{"cut']
     (tmp_path / "audit" / "sluice.jsonl").write_text("\n".join(lines))
     (tmp_path / "draft.csv").write_text("\n".join(line for line in ROWS.splitlines() if "role:ci" not in line))
     for audit in ("audit", "audit/sluice.jsonl"):
