@@ -13,9 +13,7 @@ from typing import Final, TypeVar, get_args
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
-    Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
@@ -24,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from proxy import telemetry
 from proxy.call import REASON, Call, Client, Failure, InputRequired, Outcome, Reason, Result, Target, Verdict, not_found
+from proxy.series import Count, Counter, Histogram, Seconds
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # one more line a series, that nothing reads
 
@@ -121,9 +120,9 @@ def _reason(value: object) -> str | None:
 class _Bound:
     """The series of one kind of call, labels bound."""
 
-    calls: Counter
-    seconds: Histogram
-    decisions: Counter | None
+    calls: Count
+    seconds: Seconds
+    decisions: Count | None
 
 
 class _Limit:
@@ -158,16 +157,16 @@ class Metrics:
     ) -> None:
         self.registry = registry = CollectorRegistry()
         self._classify = classify
-        self._calls = Counter("sluice_calls", _CALLS, ("server", "tool", "method", "outcome"), registry=registry)
-        self._client_calls = Counter("sluice_client_calls", _CLIENT_CALLS, ("client", "outcome"), registry=registry)
-        self._decisions = Counter("sluice_decisions", _DECISIONS, ("verdict", "server", "class"), registry=registry)
+        self._calls = Counter("sluice_calls", _CALLS, ("server", "tool", "method", "outcome"), registry)
+        self._client_calls = Counter("sluice_client_calls", _CLIENT_CALLS, ("client", "outcome"), registry)
+        self._decisions = Counter("sluice_decisions", _DECISIONS, ("verdict", "server", "class"), registry)
         self._server_seconds = Histogram(
-            "mcp_server_operation_duration_seconds", _SERVER_SECONDS, buckets=BUCKETS, registry=registry,
-            labelnames=("mcp_method_name", "gen_ai_tool_name", "error_type", "mcp_protocol_version"),
+            "mcp_server_operation_duration_seconds", _SERVER_SECONDS,
+            ("mcp_method_name", "gen_ai_tool_name", "error_type", "mcp_protocol_version"), BUCKETS, registry,
         )  # fmt: skip
         self._client_seconds = Histogram(
-            "mcp_client_operation_duration_seconds", _CLIENT_SECONDS, buckets=BUCKETS, registry=registry,
-            labelnames=("server", "mcp_method_name", "gen_ai_tool_name", "error_type"),
+            "mcp_client_operation_duration_seconds", _CLIENT_SECONDS,
+            ("server", "mcp_method_name", "gen_ai_tool_name", "error_type"), BUCKETS, registry,
         )  # fmt: skip
         build = Gauge("sluice_build_info", _BUILD, ("version", "python"), registry=registry)
         build.labels(version, platform.python_version()).set(1)
@@ -179,8 +178,8 @@ class Metrics:
             "server_seconds": _Limit((1,)), "client_seconds": _Limit((0, 2)),
         }  # fmt: skip
         self._bound: dict[tuple[str, ...], _Bound] = {}
-        self._bound_clients: dict[tuple[str, str], Counter] = {}
-        self._bound_servers: dict[tuple[str, ...], Histogram] = {}
+        self._bound_clients: dict[tuple[str, str], Count] = {}
+        self._bound_servers: dict[tuple[str, ...], Seconds] = {}
 
     # ------------------------------------------------------------ what feeds them
 
@@ -195,10 +194,10 @@ class Metrics:
         bound = self._bound.get(key)
         if bound is None:
             bound = _keep(self._bound, key, self._bind(call, target, word, verdict))
-        bound.calls.inc()
+        bound.calls.value += 1
         bound.seconds.observe(seconds)
         if bound.decisions is not None:
-            bound.decisions.inc()
+            bound.decisions.value += 1
         self._count_client(call.client, word)
 
     def server_call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
@@ -229,7 +228,7 @@ class Metrics:
             self._decided(target, verdict),
         )
 
-    def _decided(self, target: Target | None, verdict: str) -> Counter | None:
+    def _decided(self, target: Target | None, verdict: str) -> Count | None:
         if target is None or not verdict:
             return None
         class_ = self._classify(target)
@@ -241,7 +240,7 @@ class Metrics:
         counter = self._bound_clients.get(key)
         if counter is None:
             counter = _keep(self._bound_clients, key, self._client_calls.labels(*self._limits["clients"](*key)))
-        counter.inc()
+        counter.value += 1
 
     def watch(
         self, *, sessions: Callable[[], int] | None = None, audit: Callable[[], Tally] | None = None,

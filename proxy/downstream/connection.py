@@ -174,7 +174,7 @@ class Connection:
         body = dump({"jsonrpc": "2.0", "id": exchange.id, "method": method, "params": params})
         self.pending[exchange.id] = exchange
         try:
-            async with patience or nullcontext():
+            with patience or nullcontext():
                 exchange.patience = patience
                 await self.wire.send(exchange, body, headers)
                 return await exchange.result()

