@@ -32,6 +32,8 @@ HANDSHAKE_TIME = 60.0
 _LEVEL_TIME = 5.0
 MAX_ASIDE: Final = 16
 """Questions outside of any call that may be open at once."""
+LAST_CHANCE: Final = 0.5
+"""Seconds that a server has to end a call by itself once its questions were refused."""
 _PAGE_VISITED: Final = "notifications/elicitation/complete"
 
 
@@ -204,16 +206,22 @@ class LegacyConnection(Connection):
             raise Lost(lost.text, sent=True, gone=lost.gone) from None
 
     def _give_up(self, asking: Asking, why: str) -> None:
-        """The server's questions get a refusal each, and then the call is cancelled. Where they came on a channel
-        for several calls they may be another's, which takes them over."""
-        last: list[bytes] = []
+        """The server's questions get a refusal each; a call that does not end of that is cancelled. Where they came
+        on a channel for several calls they may be another's, which takes them over."""
+        refusals: list[bytes] = []
         if self.wire.is_private or self._calls.keys() <= {asking.id}:
-            last = [encode(asks.refusal(request.method, request.id, why)) for request in asking.asks.values()]
+            refusals = [encode(asks.refusal(request.method, request.id, why)) for request in asking.asks.values()]
             asking.asks.clear()
-        if asking.id in self.pending and not asking.is_over:
-            last.append(_cancelled(asking, why))
-        if last and not self.is_over:
-            self.wire.tell(*last)
+        if not refusals or self.is_over:
+            return self._cancel(asking, why)
+        asking.park()
+        self.wire.tell(*refusals)
+        # A cancel that meets the answer on its way is more than some servers stand (mcp 1.30 ends the whole session).
+        self._loop.call_later(LAST_CHANCE, self._cancel, asking, why)
+
+    def _cancel(self, asking: Asking, why: str) -> None:
+        if asking.id in self.pending and not asking.is_over and not self.is_over:
+            self.wire.tell(_cancelled(asking, why))
         self._leave(asking)
 
     def _leave(self, asking: Asking) -> None:

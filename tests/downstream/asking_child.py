@@ -99,6 +99,11 @@ def rounds(arguments: dict, meta: dict) -> Tool:
     return answers
 
 
+def stubborn(arguments: dict, meta: dict) -> Tool:
+    yield [FORM_ASK, ("roots/list", {})]
+    yield []  # and then nothing, whatever was answered
+
+
 def dies(arguments: dict, meta: dict) -> Tool:
     yield [FORM_ASK, ("ping", {})]  # our answer to the ping is its end
     return None

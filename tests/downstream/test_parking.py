@@ -12,7 +12,7 @@ import pytest
 from scripted_servers import Asked, endpoint, event, legacy_start, running, until
 
 from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, Trail
-from proxy.downstream import parking
+from proxy.downstream import legacy, parking
 from proxy.downstream.server import DownstreamServer
 from proxy.era.asks import ROOTS_CHANGED
 from proxy.era.modern_client import capability_key
@@ -183,14 +183,22 @@ async def test_many_rounds_and_progress_goes_to_the_request_of_each() -> None:
 async def test_a_malformed_answer_is_an_error_and_ends_the_call_at_the_server(given: Any) -> None:
     async with running(**child()) as rig:
         peer = Peer(rig.server)
-        asked = await peer.asked("name")
-        outcome = await peer.call("name", inputResponses=given, requestState=asked.state)
+        asked = await peer.asked("stubborn")
+        outcome = await peer.call("stubborn", inputResponses=given, requestState=asked.state)
         assert isinstance(outcome, Failure) and outcome.code == -32602
-        seen = (await peer.report())["seen"]
-        assert [m["result"] for m in seen if "method" not in m] == [{"action": "cancel"}]
-        assert seen[-2]["method"] == "notifications/cancelled"
-        outcome = await peer.call("name", inputResponses=answers(YES), requestState=asked.state)
+        await until_refused_and_cancelled(peer)
+        outcome = await peer.call("stubborn", inputResponses=answers(YES), requestState=asked.state)
         assert isinstance(outcome, Failure) and "expired" in outcome.message
+
+
+async def until_refused_and_cancelled(peer: Peer, id: int = 2) -> None:
+    """On another connection, while that call is open: so it is looked at by its end."""
+    await until(lambda: peer.server.describe()["in_flight"] == 0 and peer.server.describe()["parked"] == 0)
+    await until_seen(peer, lambda seen: [m for m in seen if m.get("method") == "notifications/cancelled"])
+    seen = (await peer.report())["seen"]
+    told = [m.get("result", m.get("error", {}).get("code")) for m in seen if "method" not in m]
+    assert told == [{"action": "cancel"}, -32603]
+    assert [m["params"]["requestId"] for m in seen if m.get("method") == "notifications/cancelled"] == [id]
 
 
 async def test_a_state_is_good_once_for_its_client_and_in_its_process() -> None:
@@ -230,20 +238,24 @@ async def test_answers_without_a_state_are_a_new_call() -> None:
 # ---------------------------------------------------------------- ends
 
 
-async def test_who_does_not_come_back_in_time_has_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "LIFE", 0.2)
+async def test_who_does_not_come_back_in_time_has_cancelled() -> None:
     async with running(**child()) as rig:
         rig.server._parking.life = 0.2
         peer = Peer(rig.server)
-        asked = await peer.asked("three")
-        await until(lambda: rig.server.describe()["parked"] == 0)
-        seen = (await peer.report())["seen"]
-        assert [m.get("result", m.get("error", {}).get("code")) for m in seen if "method" not in m] == [
-            {"action": "cancel"}, -32603, {"action": "cancel"},
-        ]  # fmt: skip
-        assert seen[-2]["method"] == "notifications/cancelled" and seen[-2]["params"]["requestId"] == 2
-        outcome = await peer.call("three", inputResponses=answers(YES), requestState=asked.state)
+        asked = await peer.asked("stubborn")
+        await until_refused_and_cancelled(peer)
+        outcome = await peer.call("stubborn", inputResponses=answers(YES), requestState=asked.state)
         assert isinstance(outcome, Failure) and outcome.code == -32602 and "expired" in outcome.message
+
+
+async def test_a_server_that_ends_its_call_when_its_question_is_refused_is_not_told_to() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        await peer.asked("name")
+        rig.server.abandon("first")
+        await until_seen(peer, lambda seen: [m for m in seen if "method" not in m])
+        await anyio.sleep(legacy.LAST_CHANCE * 1.5)  # the time in which nothing must happen
+        assert "notifications/cancelled" not in [m.get("method") for m in (await peer.report())["seen"]]
 
 
 async def test_the_timeout_does_not_run_while_a_client_thinks_but_the_time_in_all_does() -> None:
@@ -257,29 +269,26 @@ async def test_the_timeout_does_not_run_while_a_client_thinks_but_the_time_in_al
         assert isinstance(outcome, Failure)
 
 
-async def test_an_abandoned_call_is_cancelled_at_the_server_at_once() -> None:
+async def test_an_abandoned_call_is_given_up_at_the_server_at_once() -> None:
     async with running(**child()) as rig:
         peer = Peer(rig.server)
-        await peer.asked("name")
+        await peer.asked("stubborn")
         rig.server.abandon("another")
         assert rig.server.describe()["parked"] == 1
         rig.server.abandon("first")
-        assert [m.get("method", "answer") for m in (await peer.report())["seen"]][-3:] == [
-            "answer", "notifications/cancelled", "tools/call",
-        ]  # fmt: skip
+        await until_refused_and_cancelled(peer)
 
 
 async def test_a_client_that_goes_while_its_answer_is_worked_on_cancels_the_call() -> None:
     async with running(**child(), timeout=5) as rig:
         peer = Peer(rig.server)
-        asked = await peer.asked("three")
-        going = asyncio.ensure_future(peer.call("three", requestState=asked.state))
+        asked = await peer.asked("stubborn")
+        going = asyncio.ensure_future(peer.call("stubborn", requestState=asked.state))
         await asyncio.sleep(0)
         going.cancel()
         with pytest.raises(asyncio.CancelledError):
             await going
-        seen = (await peer.report())["seen"]
-        assert seen[-2]["method"] == "notifications/cancelled" and rig.server.describe()["parked"] == 0
+        await until_refused_and_cancelled(peer)
 
 
 async def test_a_server_that_dies_while_its_call_waits_makes_the_retry_an_error_and_is_not_called_again() -> None:
@@ -488,10 +497,10 @@ FORM_ASK: Json = {"message": "Who?", "requestedSchema": {"type": "object", "prop
 
 
 class HttpServer:
-    """Asks on each call's own stream, or on the GET stream; answers with what it was answered."""
+    """Asks on each call's own stream, or on the GET stream; answers with what it was answered, unless stubborn."""
 
-    def __init__(self, is_aside: bool = False) -> None:
-        self.is_aside = is_aside
+    def __init__(self, is_aside: bool = False, is_stubborn: bool = False) -> None:
+        self.is_aside, self.is_stubborn = is_aside, is_stubborn
         self.calls: dict[int, Asked] = {}
         self.pushes: dict[str, Asked] = {}
         self.sessions = 0
@@ -509,6 +518,8 @@ class HttpServer:
             await asked.reply(status=202)
             self.told.append(asked.message)
             number = asked.message["id"]
+            if self.is_stubborn:
+                return
             await self.calls[number].more(event({"id": number, "result": {"content": [
                 {"type": "text", "text": json.dumps(asked.message.get("result"))}]}}))  # fmt: skip
             self.calls[number].writer.close()
@@ -544,7 +555,7 @@ async def test_over_http_each_question_belongs_to_the_call_on_whose_stream_it_ca
 
 
 async def test_over_http_a_call_that_is_given_up_is_cancelled_and_its_stream_closed() -> None:
-    server = HttpServer()
+    server = HttpServer(is_stubborn=True)
     async with endpoint(server) as (url, _), running(url=url, era="legacy") as rig:
         await Peer(rig.server).asked("x")
         rig.server.abandon("first")
