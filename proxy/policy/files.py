@@ -125,7 +125,8 @@ class _Reader:
         except OSError as error:
             self._wrong(path, "unreadable-file", f"cannot be read: {error.strerror}")
             return None
-        for part in (self._sources.show(path).encode(), data):
+        # Where it stands on this machine means nothing; SERVER/TOOL.json does.
+        for part in ("/".join(path.parts[-2:]).encode(), data):
             self._digest.update(len(part).to_bytes(8, "big") + part)
         return data
 

@@ -67,6 +67,9 @@ def reference() -> Iterator[str]:
         yield f"| `{key}` | {default} | {text} |"
 
 
+NAMED = {"clients.keys": "Key", "approvals.profiles": "Profile"}
+
+
 def rows(section: dict[str, Any], all_sections: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
     for key, value in section["properties"].items():
         name = f"{prefix}{key}"
@@ -77,9 +80,9 @@ def rows(section: dict[str, Any], all_sections: dict[str, Any], prefix: str) -> 
             own = {key: value for key, value in started["properties"].items() if key not in reached["properties"]}
             yield from rows({**started, "properties": own}, all_sections, "servers.KEY.")
             yield from rows(reached, all_sections, "servers.KEY.")
-        elif name == "clients.keys":
+        elif name in NAMED:
             yield name, "", text
-            yield from rows(all_sections["Key"], all_sections, "clients.keys.NAME.")
+            yield from rows(all_sections[NAMED[name]], all_sections, f"{name}.NAME.")
         elif inner := referred(value):
             yield from rows(all_sections[inner], all_sections, f"{name}.")
         else:
