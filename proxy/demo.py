@@ -57,10 +57,12 @@ async def run(once: bool, say: Say) -> int:
     python = await asyncio.to_thread(_environment, home, say)
     with tempfile.TemporaryDirectory(prefix="sluice-demo-") as work:
         path = await asyncio.to_thread(_write_config, Path(work), python)
-        async with app.running(config.load(path)) as sluice:
+        loaded = config.load(path)
+        async with app.running(loaded) as sluice:
             say(f"\nSluice {__version__} is one MCP endpoint in front of these servers (config: {path})")
             say(f"  endpoint   {sluice.endpoint}")
             say(f"  metrics    {sluice.admin}/metrics")
+            say(f"  audit      {loaded.audit.path}")
             good = await _show(sluice.endpoint, sluice, say)
             if once:
                 return 0 if good else 1
