@@ -245,6 +245,21 @@ async def test_a_change_of_policy_is_told_to_those_whose_list_it_changes() -> No
         assert (await stream.next()).method == TOOLS
 
 
+async def test_a_server_that_a_changed_policy_shows_is_listened_to_from_then_on() -> None:
+    hidden = {"*", "x"}
+    seen, other = Scripted("a", tools=["x"]), Scripted("b", tools=["x"])
+    hide = lambda key, own: key == "b" and own in hidden  # noqa: E731
+    async with Front(seen, other, hide=hide) as front, listen(front, {"toolsListChanged": True}) as stream:
+        await acknowledged(stream)
+        assert (seen.held, other.held) == (1, 0)
+        await front.names("tools/list")
+        hidden.clear()
+        front.lists.reconsider()
+        assert (await stream.next()).method == TOOLS
+        assert (seen.held, other.held) == (1, 1)
+    assert (seen.held, other.held) == (0, 0)
+
+
 async def test_changes_of_resources_are_told_though_nobody_holds_them() -> None:
     a, b = Scripted("a"), Scripted("b", capabilities={"tools": {}})
     async with Front(a, b) as front, listen(front) as stream:

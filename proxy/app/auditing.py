@@ -33,6 +33,13 @@ async def open_audit(config: Config, transport: str, judge: Judge) -> AsyncItera
         await audit.stop()
 
 
+def note_policy(audit: Audit | None, judge: Judge) -> None:
+    """Which policy decides from now on."""
+    if audit is not None:
+        mode = "shadow" if judge.law.is_shadow else "enforce"
+        audit.note("policy", {"what": "in_force", "revision": judge.revision(), "mode": mode})
+
+
 def pin_notes(audit: Audit | None) -> Callable[[PinEvent], None]:
     """What becomes of definitions, as records."""
 

@@ -14,7 +14,7 @@ import anyio
 
 from proxy import __version__, telemetry
 from proxy.app import slices
-from proxy.app.auditing import KEYS, open_audit, pin_notes
+from proxy.app.auditing import KEYS, note_policy, open_audit, pin_notes
 from proxy.app.judging import Judging, judging
 from proxy.audit.log import Audit
 from proxy.call import Ask, Call, Client, Guard, Handler, Outcome, Publish, Result
@@ -133,6 +133,8 @@ async def core(config: Config, transport: str = "http", file: Path | None = None
         )
         metrics.watch(policy=judges.state)
         judges.on_change = partial(_reconsider, lists, metrics, audit)
+        judges.on_config.append(lambda config: note_policy(audit, judge))
+        note_policy(audit, judge)
         if audit is not None:
             metrics.watch(audit=audit.tally)
         router, handler = _wire(config, servers, lists, hub, sealer, store, metrics, audit, judge)

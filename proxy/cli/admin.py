@@ -8,7 +8,7 @@ import httpx
 import typer
 
 from proxy import config
-from proxy.cli.talk import AsJson, Code, ConfigFile, load, stop, table, tell, tell_json
+from proxy.cli.talk import AsJson, Code, ConfigFile, load, printable, stop, table, tell, tell_json
 
 TIMEOUT: Final = 10.0
 WIDTH: Final = 60  # of a column
@@ -83,8 +83,16 @@ def exchange(
         reason = f"no Sluice answers at {address} (listen.admin): {type(error).__name__}"
         raise Unreachable(reason, "start it with `sluice serve`") from None
     if response.status_code in (401, 403):
-        stop(Code.AUTH, f"the admin port at {address} refuses this credential ({response.status_code})")
+        reason = f"the admin port at {address} refuses this credential ({response.status_code})"
+        stop(Code.AUTH, reason, *_said(response))
     return response
+
+
+def _said(response: httpx.Response) -> list[str]:
+    try:
+        return [printable(str(response.json()["error"]))]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def answer(response: httpx.Response) -> Any:
