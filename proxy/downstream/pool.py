@@ -7,7 +7,6 @@ connection's whole life: dialling, living, closing; so nothing of it can outlive
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 import anyio
@@ -91,6 +90,21 @@ class Slot:
         return self.connection is not None and not self.connection.is_over
 
 
+class Hold:
+    """Ends one need, once. There is one for each idle session and server, so it is small."""
+
+    __slots__ = ("_need", "_pool")
+
+    def __init__(self, pool: "Pool", need: Key) -> None:
+        self._pool = pool
+        self._need: Key | None = need
+
+    def __call__(self) -> None:
+        need, self._need = self._need, None
+        if need is not None:
+            self._pool.release(need)
+
+
 def _place(slot: Slot) -> tuple[Era, str | None]:
     return slot.key.era, slot.key.scope
 
@@ -107,7 +121,7 @@ class Pool:
         self._ended = ended
         self._clock = clock
         self._slots: dict[Key, Slot] = {}
-        self._holds: dict[Key, int] = {}
+        self._holds: dict[Key, tuple[Key, int]] = {}  # need -> itself, so that equal ones are one object, and how often
         self._group: TaskGroup | None = None
 
     def start(self, group: TaskGroup) -> None:
@@ -237,15 +251,14 @@ class Pool:
         """Somebody wants to hear of changes as a connection of that key would: another of its scope will do. Gives
         what ends the need."""
         need = replace(key, owner=(), lane=0)
-        self._holds[need] = self._holds.get(need, 0) + 1
-        return partial(self._release, [need])
+        need, count = self._holds.get(need, (need, 0))
+        self._holds[need] = need, count + 1
+        return Hold(self, need)
 
-    def _release(self, held: list[Key]) -> None:
-        if held:  # once
-            need = held.pop()
-            self._holds[need] -= 1
-            if not self._holds[need]:
-                del self._holds[need]
+    def release(self, need: Key) -> None:
+        need, count = self._holds.pop(need)
+        if count > 1:
+            self._holds[need] = need, count - 1
 
     def missing(self) -> list[Key]:
         """Keys of connections that are needed so that everybody hears what they want to. One spare does for all."""
