@@ -124,7 +124,7 @@ class Exchange:
 
     def arm(self) -> None:
         """From now on a silence becomes a stream, and a stream shows now and then that it is alive."""
-        self._timer = asyncio.get_running_loop().call_later(self._pace.open_after, self._tick)
+        self._timer = self.peer.loop.call_later(self._pace.open_after, self._tick)
 
     def disarm(self) -> None:
         if self._timer is not None:
@@ -132,9 +132,8 @@ class Exchange:
             self._timer = None
 
     def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._pace.keep_alive, self._tick)
-        self._task = loop.create_task(self._beat())
+        self._timer = self.peer.loop.call_later(self._pace.keep_alive, self._tick)
+        self._task = self.peer.loop.create_task(self._beat())
 
     async def _beat(self) -> None:
         if self.opened:
@@ -147,7 +146,7 @@ class Exchange:
             return
         self.started = self.opened = True
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._pace.keep_alive, self._tick)
+            self._timer = self.peer.loop.call_later(self._pace.keep_alive, self._tick)
         first = self.preamble() if self.preamble is not None else b""
         await self.peer.start(200, _STREAM + render(self.cors))
         if first:
@@ -179,7 +178,7 @@ class Exchange:
         """Returns when the stream was closed or the client went away, or after `end`."""
         if self.finished or self.peer.lost or self.ending:
             return
-        self._over = asyncio.get_running_loop().create_future()
+        self._over = self.peer.loop.create_future()
         self.on_lost(self.end)
         await self._over
 

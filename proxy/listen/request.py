@@ -66,12 +66,12 @@ def _date(second: int) -> bytes:
 class Request:
     """`headers` have lower-case names; `head` is the same as a dict, of a repeated name with the last value.
     `on_lost` is called when the client goes away before the answer is complete. `chunks`: the client knows HTTP/1.1's
-    chunks; `keeps`: another request may follow on the connection. `task` is who answers."""
+    chunks; `keeps`: another request may follow on the connection."""
 
     __slots__ = (
         "_chunks", "_connection", "_expects", "_parts", "_room", "_size", "_waiter",
-        "head", "headers", "is_answered", "is_started", "is_whole", "keeps", "lost", "method", "on_lost", "path",
-        "query", "task",
+        "head", "headers", "is_answered", "is_started", "is_whole", "keeps", "loop", "lost", "method", "on_lost",
+        "path", "query",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,7 @@ class Request:
         chunks: bool, keeps: bool,
     ) -> None:  # fmt: skip
         self._connection = connection
+        self.loop = connection.loop
         self.method, self.path, self.query = method, path, query
         self.headers, self.head = headers, head
         self._chunks = chunks
@@ -90,7 +91,6 @@ class Request:
         self._waiter: asyncio.Future[None] | None = None
         self.is_whole = self.is_started = self.is_answered = self.lost = False
         self.on_lost: Callable[[], object] | None = None
-        self.task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = "answered" if self.is_answered else "lost" if self.lost else "open"
@@ -163,7 +163,7 @@ class Request:
             connection.transport.write(_CONTINUE)
         while not (self.is_whole or self.lost or self._size > limit):
             connection.resume_reading()
-            self._waiter = connection.loop.create_future()
+            self._waiter = self.loop.create_future()
             await self._waiter
 
     # ------------------------------------------------------------ out

@@ -227,3 +227,41 @@ async def test_a_header_of_ours_cannot_become_two() -> None:
         with pytest.raises(ValueError):
             render([(b"name", value)])
     assert render([(b"a", b"b"), (b"c", b"d")]) == b"a: b\r\nc: d\r\n"
+
+
+async def test_a_stream_that_we_end_leaves_its_connection_to_the_next_request() -> None:
+    listen, wanted = modern("subscriptions/listen", id="s", notifications={})
+    headers, body = modern("tools/call", name="echo")
+    async with site() as here:
+        raw = await here.raw(post(wanted, *(f"{name}: {value}" for name, value in listen.items())))
+        await raw.reader.readuntil(b"acknowledged")
+        here.listener._edge.streams.stop()
+        await raw.reader.readuntil(b"0\r\n\r\n")
+        raw.writer.write(post(body, *(f"{name}: {value}" for name, value in headers.items())))
+        assert (await raw.answer())[0] == 200
+
+
+async def test_a_cancellation_that_comes_too_late_meets_no_other_request() -> None:
+    headers, body = modern("tools/call", name="echo")
+    request = post(body, *(f"{name}: {value}" for name, value in headers.items()))
+    async with site() as here:
+        raw = await here.raw(request)
+        assert (await raw.answer())[0] == 200
+        (connection,) = here.server._server.server_state.connections
+        connection._worker.cancel()  # type: ignore[union-attr]
+        raw.writer.write(request)
+        assert await raw.closed() == b""
+        assert len(here.handler.calls) == 1
+        assert not here.server._server.server_state.tasks
+
+
+async def test_requests_of_one_connection_are_answered_by_one_task() -> None:
+    headers, body = modern("tools/call", name="echo")
+    request = post(body, *(f"{name}: {value}" for name, value in headers.items()))
+    async with site() as here:
+        raw = await here.raw(request * 3)
+        for _ in range(3):
+            assert (await raw.answer())[0] == 200
+        assert len(here.server._server.server_state.tasks) == 1
+        raw.close()
+        await until(lambda: not here.server._server.server_state.tasks)
