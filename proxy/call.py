@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol
 
-from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response
+from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response, light
 
 MODERN = "2026-07-28"
 
@@ -39,6 +39,7 @@ Reason = Literal[
 ]  # fmt: skip
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Client:
     """The peer that calls. `session` is the id of a legacy session, None for stateless clients.
@@ -128,6 +129,7 @@ async def no_emit(notification: Notification) -> None:
     """For calls nobody listens to."""
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request being handled. `mirrored` is the client's `Mcp-Param-*` headers (modern HTTP only)."""
@@ -142,6 +144,7 @@ class Call:
     trail: Trail = field(default_factory=Trail)
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Result:
     value: Json

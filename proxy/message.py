@@ -10,8 +10,8 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -30,12 +30,27 @@ MAX_ID_CHARS = 1024
 MAX_INT_DIGITS = 4300
 
 
+T = TypeVar("T")
+
+
+def light(cls: type[T]) -> type[T]:
+    """A frozen dataclass that costs what an ordinary one does: what freezes it is `object.__setattr__` for each field,
+    1.7 us for eight of them instead of 0.3, and a call makes ten such objects. mypy goes on refusing to write to them;
+    that nobody does is checked there, not while it runs."""
+    parts = [(f.name, f.type, field(default=f.default, default_factory=f.default_factory)) for f in fields(cls)]  # type: ignore
+    cls.__init__ = make_dataclass(cls.__name__, parts).__init__  # type: ignore[misc, method-assign]
+    del cls.__setattr__, cls.__delattr__
+    return cls
+
+
+@light
 @dataclass(frozen=True, slots=True)
 class Notification:
     method: str
     params: Json
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Request:
     id: RequestId
@@ -43,6 +58,7 @@ class Request:
     params: Json
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Response:
     """`error` is the JSON-RPC error object; where it is set, `result` is not. `id` is None for an

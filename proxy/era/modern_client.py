@@ -42,6 +42,7 @@ from proxy.message import (
     Request,
     RequestId,
     Response,
+    light,
 )
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -54,6 +55,7 @@ _NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": 
 _STATUS: Final = {HEADER_MISMATCH: 400, MISSING_CAPABILITY: 400, UNSUPPORTED_VERSION: 400, METHOD_NOT_FOUND: 404}
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """A request in the middle's words: what `Client` and `Call` are made of. `mirrored` has the `Mcp-Param-*`
