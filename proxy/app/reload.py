@@ -89,8 +89,14 @@ class Reload:
                 marks = await self._reload(self._file)
 
     async def _reload(self, file: Path) -> Marks:
+        try:
+            return await self._take(file)
+        except BaseException:
+            self.problems = ("the last reload did not end",)
+            raise
+
+    async def _take(self, file: Path) -> Marks:
         before = self.problems
-        self.problems = ("the last reload did not end",)
         try:
             fresh = await anyio.to_thread.run_sync(_read_steadily, file, self.config)
         except Rejected as error:
