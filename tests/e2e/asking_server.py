@@ -57,7 +57,7 @@ def answer(id: Any, message: Json) -> None:
     if call is None:
         told.append(heard)
         send(method="notifications/message", params={"level": "error", "data": "thank you"})
-    else:
+    elif heard != {"result": {"action": "cancel"}}:  # then it waits for the call's own end
         send(id=call, result={"content": [{"type": "text", "text": json.dumps(heard)}]})
 
 
