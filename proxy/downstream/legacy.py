@@ -202,7 +202,7 @@ class LegacyConnection(Connection):
                 if not self.is_over:  # also where the call has ended: the question may have been another's
                     await self.wire.notify(encode(answer))
         except Lost as lost:
-            self._give_up(asking, "an answer could not be delivered")
+            self._cancel(asking, "an answer could not be delivered")
             raise Lost(lost.text, sent=True, gone=lost.gone) from None
 
     def _give_up(self, asking: Asking, why: str) -> None:

@@ -139,13 +139,12 @@ class Pool:
         return slot.connection
 
     def find_like(self, key: Key) -> Connection | None:
-        """A live connection that sees the same lists: one of that scope, or a spare of the same capabilities."""
-        spare = spare_for(key)
+        """A live connection that sees the same lists: one of that scope, else a spare of the same capabilities."""
         for slot in self._slots.values():
-            if slot.is_live and (slot.key == spare or (slot.key.era, slot.key.scope) == (key.era, key.scope)):
+            if slot.is_live and _place(slot) == (key.era, key.scope):
                 slot.used = self._clock()
                 return slot.connection
-        return None
+        return self.find(spare_for(key))
 
     def find_hearing(self, key: Key) -> Connection | None:
         """A live connection on which the same changes are heard: one of that scope, or any spare."""
