@@ -64,8 +64,12 @@ def test_a_tool_without_a_right_is_not_listed_and_looks_unknown(guarded: Bed) ->
     assert shape(refused, "fs__write") == shape(guarded.call("reader", "fs__wrote"), "fs__wrote")
     assert refused.json()["error"]["code"] == -32602
     assert len(guarded.seen("fs")) == before
-    records = [record for record in guarded.audit() if record.get("own") == "write"]
-    assert [(r["decision"]["verdict"], r["decision"]["rule"]) for r in records] == [("deny", "default")]
+
+    def records() -> list[Json]:
+        return [record for record in guarded.audit() if record.get("own") == "write"]
+
+    guarded.until(lambda: records() != [])  # outcomes are written behind the answer
+    assert [(r["decision"]["verdict"], r["decision"]["rule"]) for r in records()] == [("deny", "default")]
 
 
 def test_legacy_clients_get_the_same_answer(guarded: Bed) -> None:
