@@ -120,6 +120,53 @@ def decode(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
     # More brackets than levels is no proof of depth, but fewer is a proof of the opposite: one count, no walk.
     if data.count(b"{") + data.count(b"[") > max_depth:
         _check_depth(data, max_depth)
+    if b"\\" not in data:
+        try:
+            value = from_json(data, allow_inf_nan=False, cache_strings="keys")
+            if _lost_nothing(data, value):
+                return value
+        except ValueError:
+            pass  # the strict reading says what is wrong
+    return _decode_strictly(data, max_depth)
+
+
+def _lost_nothing(data: bytes, value: Any) -> bool:
+    """Whether the fast parser's reading is the only one: of equal keys it keeps the last. Without escapes each colon of
+    `data` stands in a pair or in a string, so where none is missing no pair is. A small call takes 3 us this way and
+    6 by the strict one, whose every object is a call from C into Python."""
+    missing = data.count(b":") - _pairs([value])
+    return missing == 0 or missing == _colons([value])
+
+
+def _pairs(values: Iterable[Any]) -> int:
+    """The pairs in all objects. Raises `ValueError` for an infinity, which is what the fast parser makes of 1e999."""
+    found = 0
+    for value in values:
+        kind = type(value)
+        if kind is dict:
+            found += len(value) + _pairs(value.values())
+        elif kind is list:
+            found += _pairs(value)
+        elif kind is float and math.isinf(value):
+            raise ValueError("number out of range")
+    return found
+
+
+def _colons(values: Iterable[Any]) -> int:
+    """The colons in all strings, keys included."""
+    found = 0
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            found += value.count(":")
+        elif kind is dict:
+            found += _colons(value) + _colons(value.values())
+        elif kind is list:
+            found += _colons(value)
+    return found
+
+
+def _decode_strictly(data: bytes, max_depth: int) -> Any:
     try:
         value = _STRICT.decode(data.decode("utf-8"))
         if b"\\u" in data:
@@ -236,7 +283,8 @@ def dump(value: Any) -> bytes:
     except PydanticSerializationError:
         raise Malformed(INTERNAL_ERROR, "a value that JSON cannot say") from None
     # to_json writes an infinity as a bare word. The word is rare, so the walk that tells it from text is, too.
-    if b"Infinity" in data or b"NaN" in data:
+    # (One letter is looked for at the speed of memory, a word takes 0.3 us even in a short message.)
+    if (b"I" in data or b"N" in data) and (b"Infinity" in data or b"NaN" in data):
         try:
             json.dumps(value, allow_nan=False)
         except ValueError:

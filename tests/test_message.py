@@ -4,9 +4,10 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from proxy import message
 from proxy.message import (
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -51,6 +52,53 @@ def test_duplicate_keys_are_refused_however_they_are_spelt(body: bytes) -> None:
     with pytest.raises(Malformed, match="duplicate") as caught:
         decode(body)
     assert caught.value.code == INVALID_REQUEST
+
+
+# What could make the fast reading and the strict one differ: equal keys in other spellings, colons anywhere, numbers at
+# the edges of what is one, and whatever is no JSON at all.
+PIECES = st.sampled_from(
+    [b"{", b"}", b"[", b"]", b",", b":", b'"a":', b'"a" :', b'"\\u0061":', b'"\\u003a":', b'":":', b'"a:":', b'"',
+     b'"a"', b'":"', b'"\\""', b'"\\\\"', b'"\\ud800"', b"1", b"-0", b"1e999", b"-1e999", b"1e308", b"0.1", b"01",
+     b"9" * 400 + b".0", b"9" * 4300, b"9" * 4301, b"NaN", b"Infinity", b"-Infinity", b"null", b"true", b" ", b"\n",
+     b"\t", b"\xff", b"\xc3\xa9", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\0"]
+)  # fmt: skip
+HOSTILE = st.lists(PIECES, max_size=14).map(b"".join)
+KEY = st.sampled_from([b'"a"', b'"b"', b'":"', b'"a:b"', b'"\\u0061"', b'"\\u003a"', b'""'])
+VALUE: st.SearchStrategy[bytes] = st.recursive(
+    st.sampled_from([b"1", b'":"', b'"x:y"', b"1e999", b"-0.0", b"null", b'"\\u003a"', b"9" * 4301]),
+    lambda inner: (
+        st.lists(st.tuples(KEY, st.sampled_from([b":", b" :", b": "]), inner).map(b"".join), max_size=4).map(
+            lambda pairs: b"{" + b",".join(pairs) + b"}"
+        )
+        | st.lists(inner, max_size=3).map(lambda items: b"[" + b",".join(items) + b"]")
+    ),
+    max_leaves=12,
+)
+
+
+def verdict(read: Any, body: bytes) -> Any:
+    try:
+        return repr(read(body, 64))  # so that 1, 1.0 and True differ
+    except Malformed as bad:
+        return bad.code, bad.text
+
+
+@settings(max_examples=1000)
+@given(HOSTILE | VALUE)
+@example(b'{"a":1,"a":":"}')
+@example(b'{"a":{"b":1},"a":":::"}')
+@example(b'{"a":1,"\\u0061":"\\u003a"}')
+@example(b'{"a":1e999}')
+@example(b"[" + b"9" * 309 + b".0]")
+def test_the_fast_reading_is_the_strict_one_or_none(body: bytes) -> None:
+    assert verdict(decode, body) == verdict(message._decode_strictly, body)
+
+
+def test_a_usual_call_is_read_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message, "_decode_strictly", None)
+    for text in ("hello", "http://example.com:80/", ":", "é"):
+        value = {"jsonrpc": "2.0", "id": 1, "params": {"name": "a:b", "arguments": {"text:": [text, 1.5, -0.0]}}}
+        assert decode(dump(value)) == value
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
