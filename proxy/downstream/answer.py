@@ -4,7 +4,7 @@ Knows the fast transport and httpx's own interface; knows no MCP. The fast one i
 them costs more than the exchange.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from typing import Protocol
 
@@ -63,11 +63,19 @@ class Foreign:
             await self._response.aclose()
 
 
-async def fetch(transport: httpx.AsyncBaseTransport, url: httpx.URL, headers: Raw, body: bytes, method: str) -> Answer:
-    """One request; returns when the head of its answer is there. Raises `httpx.TransportError`."""
+Fetch = Callable[[httpx.URL, Raw, bytes, str], Awaitable[Answer]]
+"""One request (where, headers, body, method); returns when the head of its answer is there. Raises
+`httpx.TransportError`."""
+
+
+def fetching(transport: httpx.AsyncBaseTransport) -> Fetch:
     if isinstance(transport, WireTransport):
-        return await transport.exchange(url, headers, body, method)
-    return Foreign(await transport.handle_async_request(build_request(url, headers, body, method)))
+        return lambda url, headers, body, method: transport.exchange(url, headers, body, method)
+
+    async def fetch(url: httpx.URL, headers: Raw, body: bytes, method: str) -> Answer:
+        return Foreign(await transport.handle_async_request(build_request(url, headers, body, method)))
+
+    return fetch
 
 
 def is_json(answer: Answer) -> bool:
@@ -83,11 +91,17 @@ def _kind(content_type: bytes) -> bytes:
     return content_type.partition(b";")[0].strip().lower()
 
 
+def body_at_hand(answer: Answer, limit: int) -> bytes | None:
+    """The whole body if nothing has to be waited for, as for most answers. Raises `TooLarge`."""
+    content = answer.content
+    if content is not None and len(content) > limit:
+        raise TooLarge
+    return content
+
+
 async def whole_body(answer: Answer, limit: int) -> bytes:
     """Raises `TooLarge`, and `httpx.TransportError` where it breaks off."""
-    if (content := answer.content) is not None:
-        if len(content) > limit:
-            raise TooLarge
+    if (content := body_at_hand(answer, limit)) is not None:
         return content
     data = bytearray()
     async for chunk in answer:

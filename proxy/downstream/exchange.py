@@ -7,6 +7,7 @@ puts messages in (never waiting), and the task that made the call takes them out
 import asyncio
 from collections import deque
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from proxy.call import LOG_LEVEL, Call, Emit, no_emit
@@ -41,7 +42,7 @@ class Exchange:
         self.patience: Patience | None = None
         self._token = None if call is None else call.meta.get("progressToken")
         self._level = -1 if call is None else severity(call.meta.get(LOG_LEVEL))
-        self._progress = float("-inf")
+        self._progress = -inf
         self._inbox: deque[Notification] | None = None
         self._waiter: asyncio.Future[None] | None = None
 

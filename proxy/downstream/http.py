@@ -15,7 +15,7 @@ import httpx
 from anyio.abc import TaskGroup
 
 from proxy.call import Era
-from proxy.downstream.answer import Answer, Raw, fetch, is_event_stream, is_json, whole_body
+from proxy.downstream.answer import Answer, Raw, body_at_hand, fetching, is_event_stream, is_json, whole_body
 from proxy.downstream.connection import Receive
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.parking import Asking
@@ -58,7 +58,7 @@ class HttpWire:
         self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, hears: bool = True
     ) -> None:
         self._settings = settings
-        self._transport = transport
+        self._fetch = fetching(transport)
         self._era = era
         self._hears = hears
         self._url = httpx.URL(settings.url or "")
@@ -114,7 +114,7 @@ class HttpWire:
 
     async def _request(self, method: str, headers: Raw, body: bytes = b"") -> Answer:
         try:
-            return await fetch(self._transport, self._url, headers, body, method)
+            return await self._fetch(self._url, headers, body, method)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise Lost(f"cannot connect: {error or type(error).__name__}", sent=False) from None
         except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
@@ -133,7 +133,9 @@ class HttpWire:
         if 200 <= status < 300:
             self._keep_session(response)
             if is_json(response):
-                self._answer(await self._body(response, self._settings.max_result), exchange)
+                limit = self._settings.max_result
+                data = body_at_hand(response, limit)
+                self._answer(await self._body(response, limit) if data is None else data, exchange)
             elif is_event_stream(response):
                 if isinstance(exchange, Asking) and response.content is None:
                     self._group.start_soon(self._stream_alone, response, exchange)
@@ -145,7 +147,8 @@ class HttpWire:
             exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
         elif is_json(response):
             self._answer(await self._body(response, _MAX_ERROR_BODY), exchange)
-        await response.aclose()
+        if not response.complete:
+            await response.aclose()
         if not exchange.is_over:
             exchange.settle(error=_refused(status))
 

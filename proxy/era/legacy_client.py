@@ -7,6 +7,7 @@ state (level, in-flight requests) is the listener's; this file is pure.
 
 import json
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from proxy.call import (
@@ -223,7 +224,7 @@ class Rising:
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last = float("-inf")
+        self._last = -inf
 
     def admits(self, note: Notification) -> bool:
         if note.method != "notifications/progress":

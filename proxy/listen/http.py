@@ -105,7 +105,6 @@ def accepts(accept: bytes) -> tuple[bool, bool]:
     return not kinds.isdisjoint(_JSON_RANGES), not kinds.isdisjoint(_STREAM_RANGES)
 
 
-@lru_cache(maxsize=256)
 def is_json(content_type: bytes) -> bool:
     kind, *parameters = (piece.strip() for piece in content_type.decode("latin-1").lower().split(";"))
     charsets = [value.split("=", 1)[1].strip('"') for value in parameters if value.startswith("charset=")]
@@ -114,14 +113,23 @@ def is_json(content_type: bytes) -> bool:
 
 def check_form(exchange: Exchange) -> tuple[int, str] | None:
     """Status and text for a POST that no MCP client sends."""
-    head = exchange.head
     if exchange.duplicate is not None and exchange.duplicate != b"mcp-protocol-version":
         return 400, f"{exchange.duplicate.decode('latin-1')} is given twice"
-    if not is_json(head.get(b"content-type", b"")):
+    head = exchange.head
+    return _judge_form(
+        head.get(b"content-type", b""),
+        head.get(b"content-encoding", b"identity"),
+        head.get(b"accept", b"*/*"),  # RFC 9110 12.5.1: no header takes anything
+    )
+
+
+@lru_cache(maxsize=256)
+def _judge_form(content_type: bytes, encoding: bytes, accept: bytes) -> tuple[int, str] | None:
+    if not is_json(content_type):
         return 415, "Content-Type must be application/json"
-    if head.get(b"content-encoding", b"identity").lower() != b"identity":
+    if encoding.lower() != b"identity":
         return 415, "Content-Encoding is not supported"
-    if not all(accepts(head.get(b"accept", b"*/*"))):  # RFC 9110 12.5.1: no header takes anything
+    if not all(accepts(accept)):
         return 406, "Accept must have application/json and text/event-stream"
     return None
 
