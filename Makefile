@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+# Most tests wait for processes to start and to end, so one worker more than there are cores keeps the cores busy:
+# two cores need half the time. A file stays with one worker, since its tests share what they started.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 .PHONY: demo test lint bench soak lock clean
 
@@ -19,20 +22,20 @@ demo: .venv/.ready  ## one endpoint in front of real servers, and what it does; 
 
 test: .venv/.ready lint  ## lint, then the whole suite, real peers included
 	$(BIN)/python tests/peers/install.py
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv/.ready  ## CPU per call and latency against nginx, in one run
+bench: .venv/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --policy, --audit
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
 soak: .venv/.ready  ## the tests that take long: crashes under load, many times
 	SLUICE_CRASH_ROUNDS=200 $(BIN)/python -m pytest tests/audit/test_audit_crash.py $(ARGS)
 
 lock: .venv/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
-	$(BIN)/uv pip compile pyproject.toml --group test --group lint --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra otel --group test --group lint --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 
 clean:

@@ -1,6 +1,13 @@
 """`python -m proxy` and the installed command `sluice`."""
 
-from proxy.cli import main
+import sys
+
+# They come with typer, and structlog, httpx and pydantic import them because they are there: 4 MiB and 80 ms, for
+# colours that nothing here shows. To them they are not there.
+for name in ("rich", "pygments"):
+    sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+from proxy.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     main()

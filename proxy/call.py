@@ -4,14 +4,15 @@ The middle speaks the newest, stateless revision only (2026-07-28). Edges transl
 into these types and back; guards, router and servers see nothing else. No I/O, no wire, no library.
 
 `Call.method` is one of: server/discover, tools/list, tools/call, prompts/list, prompts/get, resources/list,
-resources/templates/list, resources/read, completion/complete, subscriptions/listen; and, with an outcome that
-nobody waits for, notifications/roots/list_changed of a legacy client. `Call.params` is the
-request's params without `_meta`; `Call.meta` is `_meta` without what describes the sender (revision,
-clientInfo, clientCapabilities: those are the `Client`). `meta["progressToken"]` is the client's own token.
+resources/templates/list, resources/read, completion/complete, subscriptions/listen, the five of `TASK_METHODS`; and,
+with an outcome that nobody waits for, notifications/roots/list_changed of a legacy client. `Call.params` is the
+request's params without `_meta`; `task` among them is a legacy client's wish to be answered later. `Call.meta` is
+`_meta` without what describes the sender (revision, clientInfo, clientCapabilities: those are the `Client`).
+`meta["progressToken"]` is the client's own token.
 `Result.value` is the result without `resultType` and without the reserved serverInfo key of `_meta`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol
@@ -29,6 +30,10 @@ MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 # <= 2025-11-25 server/resources#error-handling; never emitted to a modern client
 RESOURCE_NOT_FOUND = -32002
+
+# About one task, by its id; `tasks/list` is about all of a client's. 2025-11-25 basic/utilities/tasks, SEP-2663
+ABOUT_A_TASK = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
+TASK_METHODS = ABOUT_A_TASK | {"tasks/list"}
 
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 REASON = "dev.sluice/reason"
@@ -84,17 +89,45 @@ class Decision:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """What a round that is sealed says of an approval: which one, what it is for (`digest`), and by which rule and
+    profile it was needed. `key` is that of our own question; without one the call was let through, and its later
+    rounds are covered."""
+
+    id: str
+    digest: str
+    rule: str
+    profile: str
+    key: str = ""
+
+
+class Ticket(Protocol):
+    """What lets a call pass that needed a human: said in its intent, and good when it is redeemed, once."""
+
+    @property
+    def note(self) -> Json: ...
+
+    async def redeem(self) -> bool: ...
+
+
 class Trail:
     """What happened to one call, in order: the one object that grows, so that guards further out can tell.
-    Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round)."""
+    Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round); `leave`
+    what it says of an approval. `ticket` is what the call passes with, if it needs one. Of the call's
+    seconds, `away` went by at its server or before a person, and `kept` until its intent was on the disk."""
 
-    __slots__ = ("_decisions", "_round", "_target", "id")
+    __slots__ = ("_decisions", "_round", "_target", "away", "id", "kept", "leave", "ticket")
 
     def __init__(self, id: str = "") -> None:
         self.id = id
         self._decisions: tuple[Decision, ...] = ()
         self._target: Target | None = None
         self._round: tuple[str, int] | None = None
+        self.leave: Leave | None = None
+        self.ticket: Ticket | None = None
+        self.away = 0.0
+        self.kept = 0.0
 
     @property
     def target(self) -> Target | None:
@@ -107,8 +140,9 @@ class Trail:
     def round(self) -> tuple[str, int] | None:
         return self._round
 
-    def resume(self, id: str, round: int) -> None:
+    def resume(self, id: str, round: int, leave: Leave | None = None) -> None:
         self._round = self._round or (id, round)
+        self.leave = leave
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -154,11 +188,20 @@ class Result:
 class InputRequired:
     """The server asks the client: key -> {method, params}, and the server's opaque state
     (2026-07-28 basic/patterns/mrtr). None is "no state", the empty string is a state. `is_held`: the call is still
-    open at its server, so that its own time bounds the rounds, not their number."""
+    open at its server, so that its own time bounds the rounds, not their number; `lasts` are the seconds left of it.
+    `takes_errors`: that server asked with requests of its own, which may be answered with an error. With a `leave` that
+    has a key it is Sluice that asks."""
 
     requests: Json
     state: str | None = None
     is_held: bool = False
+    takes_errors: bool = False
+    leave: Leave | None = None
+    lasts: float | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.leave is not None and self.leave.key != ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +213,29 @@ class Failure:
     data: Any = None
 
 
-Outcome = Result | InputRequired | Failure
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """The server answers this `tools/call` later: the task that it made of it, flat, in the words of the extension
+    (SEP-2663). Its `taskId` is the server's own inside the router, and ours outside of it."""
+
+    task: Json
+
+
+Outcome = Result | InputRequired | Failure | TaskStarted
 Handler = Callable[[Call], Awaitable[Outcome]]
 Guard = Callable[[Call, Handler], Awaitable[Outcome]]
 
 Publish = Callable[[str, str | None, Notification], None]
 """(server key, scope, notification) of a notification that belongs to no call. A scope of None means every
 scope of that server; `session_scope` is that of one legacy session alone. Never blocks."""
+
+
+Updated = Callable[[Json], None]
+"""(params of `notifications/resources/updated`, in the server's own URIs). Never blocks."""
+
+
+Subscribed = tuple[Callable[[], None], Mapping[str, Failure]]
+"""What ends it, and the resources that the server refused."""
 
 
 def session_scope(session: str) -> str:
@@ -212,6 +271,10 @@ class Server(Protocol):
         """Returns when this server's list_changed notifications for that client reach the hub, and the
         function that ends the need for it. Raises `ConnectionError` while the server cannot be reached."""
 
+    async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
+        """Returns when `tell` is told of the updates of these resources and of their sub-resources, also after the
+        server was away. Raises `ConnectionError` while the server cannot be reached."""
+
     async def __call__(self, call: Call) -> Outcome:
         """Every method of the middle; list methods relay `params["cursor"]` and the server's own page."""
 
@@ -233,5 +296,7 @@ def not_found(method: str, params: Json) -> Failure:
         return Failure(INVALID_PARAMS, "Resource not found", {"uri": params.get("uri")})
     if method == "completion/complete":
         return Failure(INVALID_PARAMS, "Unknown reference")
+    if method in ABOUT_A_TASK:  # unknown, expired, hidden or somebody else's: no difference may show
+        return Failure(INVALID_PARAMS, "Task not found")
     noun = "prompt" if method == "prompts/get" else "tool"
     return Failure(INVALID_PARAMS, f"Unknown {noun}: {params.get('name')}")

@@ -63,8 +63,11 @@ class Subscription:
         return self._pending.pop(next(iter(self._pending)))
 
     def offer(self, event: Event) -> None:
-        if not self._accept(event):
-            return
+        if self._accept(event):
+            self.put(event)
+
+    def put(self, event: Event) -> None:
+        """Whether or not it is accepted from others."""
         if event.is_said and len(self._pending) >= self._max_pending:
             return  # talk must not push out what changed
         about = next(self._numbers) if event.is_said else str(event.notification.params.get("uri"))

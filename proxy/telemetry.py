@@ -72,6 +72,40 @@ def clean(logger: WrappedLogger | None, method: str, record: EventDict) -> Event
     }  # fmt: skip
 
 
+# ---------------------------------------------------------------- rate
+
+
+class Throttle(logging.Filter):
+    """At most `burst` records in `seconds` from one line of code: whoever can make us log cannot fill a disk. The last
+    one says that there may be more, and the next one after that time how many there were.
+
+    There are as many places as lines of code that log. Threads may count one record twice or not at all."""
+
+    def __init__(
+        self, burst: int = 50, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._burst, self._seconds, self._clock = burst, seconds, clock
+        self._places: dict[tuple[str, int], _Place] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place = self._places.setdefault((record.pathname, record.lineno), _Place(self._clock()))
+        if self._clock() - place.since >= self._seconds:
+            if place.count > self._burst:
+                record.left_out = place.count - self._burst
+            place.since, place.count = self._clock(), 0
+        place.count += 1
+        if place.count == self._burst:
+            record.muted_for = round(place.since + self._seconds - self._clock(), 1)
+        return place.count <= self._burst
+
+
+@dataclass(slots=True)
+class _Place:
+    since: float
+    count: int = 0
+
+
 # ---------------------------------------------------------------- configuration
 
 
@@ -102,6 +136,7 @@ def configure(level: str = "info", format: Format = "auto", stream: TextIO | Non
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
+    handler.addFilter(Throttle())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -48,12 +48,12 @@ class Bed:
 
     def seen(self, server: str) -> list[Json]:
         """What reached that server, lists and handshakes left out."""
-        lines = (self.folder / server / "seen.jsonl").read_text().splitlines()
+        lines = (self.folder / server / "seen.jsonl").read_text().split("\n")[:-1]  # U+2028 ends no line of JSON
         return [message for message in map(json.loads, lines) if message["method"] in ACTS]
 
     def ask(self, who: str, method: str, **params: Any) -> httpx.Response:
         named = params.get("name", params.get("uri"))
-        headers = {"Mcp-Name": _encoded(named)} if isinstance(named, str) and method != "completion/complete" else {}
+        headers = {"Mcp-Name": encoded(named)} if isinstance(named, str) and method != "completion/complete" else {}
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
         return self.post(who, body, {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, **headers})
 
@@ -112,7 +112,7 @@ def reason(answer: httpx.Response) -> str:
     return str(message["result"].get("_meta", {}).get("dev.sluice/reason", ""))
 
 
-def _encoded(text: str) -> str:
+def encoded(text: str) -> str:
     """2026-07-28 basic/transports/streamable-http#value-encoding"""
     if text and text.isascii() and text.isprintable() and text == text.strip():
         return text

@@ -3,7 +3,8 @@
     python recording_server.py FOLDER
 
 FOLDER/catalog.json says what it lists: {"tools": [..], "prompts": [..], "resources": [..], "templates": [..]}, names
-and URIs. FOLDER/seen.jsonl gets one line for each request: what is not in there did not reach the server.
+and URIs; "broken" names tools that answer with an error. FOLDER/seen.jsonl gets one line for each request: what is not
+in there did not reach the server.
 """
 
 import json
@@ -46,6 +47,8 @@ def respond(message: Json, folder: Path) -> Json:
         case "resources/templates/list":
             templates = catalog.get("templates", [])
             result = {"resourceTemplates": [{"uriTemplate": uri, "name": uri} for uri in templates]}
+        case "tools/call" if params["name"] in catalog.get("broken", []):
+            return {"error": {"code": -32000, "message": "broken"}}
         case "tools/call":
             result = {"content": [{"type": "text", "text": f"ran {params['name']}"}]}
         case "prompts/get":

@@ -1,13 +1,14 @@
 """A server of the middle that does what a test says, and remembers what it was asked."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import anyio
 
-from proxy.call import Call, Client, Era, Failure, Outcome, Result
+from proxy.call import Call, Client, Decision, Era, Failure, Outcome, Result, Subscribed, Updated, Verdict
 from proxy.catalog.snapshot import KINDS
 from proxy.era.revisions import LISTS
 from proxy.hub import Hub
@@ -18,6 +19,7 @@ from proxy.router import Cursors, MayList, MaySee, Router
 from proxy.store.memory import MemoryStore
 
 ALL = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True}}
+ALLOWED, DENIED = Decision(Verdict.ALLOW, "test", ""), Decision(Verdict.DENY, "test", "")
 Answer = Callable[[Call], Awaitable[Outcome]]
 
 
@@ -43,6 +45,8 @@ class Scripted:
         self.is_ready = anyio.Event()
         self.is_ready.set()
         self.held = 0
+        self.told: list[tuple[str, Updated]] = []
+        self.refuses: dict[str, Failure] = {}
         self.holds: list[BaseException | None] = []  # what the next holds raise
 
     def era_for(self, client: Client) -> Era | None:
@@ -60,6 +64,25 @@ class Scripted:
             raise problem
         self.held += 1
         return self._release
+
+    async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
+        problem = self.holds.pop(0) if self.holds else None
+        if problem is not None:
+            raise problem
+        wanted = [uri for uri in uris if uri not in self.refuses]
+        for uri in wanted:
+            self.told.append((uri, tell))
+        return partial(self._unsubscribe, wanted, tell), {uri: self.refuses[uri] for uri in uris if uri in self.refuses}
+
+    def _unsubscribe(self, uris: list[str], tell: Updated) -> None:
+        for uri in uris:
+            self.told.remove((uri, tell))
+
+    def update(self, of: str, **params: Any) -> None:
+        """Says that something changed to whoever subscribed to `of`."""
+        for uri, tell in self.told:
+            if uri == of:
+                tell({"uri": of, **params})
 
     def _release(self) -> None:
         self.held -= 1
@@ -132,6 +155,7 @@ class Front:
         self.router = Router(
             self.servers, self.lists, self.resolver, self.hub, Cursors(seal, unseal, generation), may_list,
             may_see or (lambda call, server: not self.hide(server, "*")),
+            lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED,
         )  # fmt: skip
 
     async def __aenter__(self) -> "Front":

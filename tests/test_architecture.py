@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "proxy").rglob("*.py"))
 LAYERS = {
     0: {"message", "call", "telemetry", "config", "__init__"},
     1: {"era", "catalog"},
-    2: {"policy", "approval", "audit", "hub", "store", "metrics", "series"},
+    2: {"policy", "approval", "audit", "hub", "store", "metrics", "tracing", "otlp", "series", "network"},
     3: {"guards", "router", "lists", "listen", "downstream", "admin"},
     4: {"app", "cli", "__main__", "demo"},
 }
@@ -22,17 +22,19 @@ LAYER = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
 ALLOWED_BESIDE = {("router", "lists")}
 # One third-party library, one home.
 HOMES = {
-    "prometheus_client": {"metrics", "series"},
+    "prometheus_client": {"metrics"},
     "structlog": {"telemetry"},
+    "opentelemetry": {"tracing", "otlp", "app"},
     "pydantic": {"config"},
     "pydantic_core": {"message", "config"},
     "sqlite3": {"store"},
     "cryptography": {"store", "audit"},
     "casbin": {"policy"},
     "jsonschema_rs": {"policy"},
-    "httpx": {"downstream", "audit", "cli", "demo"},
-    "httpx_sse": {"downstream"},
+    "httpx": {"approval", "downstream", "audit", "network", "cli", "demo"},
+    "standardwebhooks": {"approval"},
     "httptools": {"downstream", "listen"},
+    "jwt": {"listen"},
     "uvicorn": {"listen"},
     "typer": {"cli", "__main__"},
     "ruamel": {"config", "cli", "policy"},
@@ -43,13 +45,15 @@ casbin
 cryptography
 httptools
 httpx
-httpx_sse
 jsonschema_rs
+jwt
+opentelemetry
 prometheus_client
 proxy
 pydantic
 pydantic_core
 ruamel
+standardwebhooks
 structlog
 typer
 uvicorn
@@ -61,7 +65,7 @@ BROAD_EXCEPTS = {
     "proxy/policy/judge.py": "a decision",
     "proxy/downstream/connection.py": "a connection's task",
     "proxy/listen/http.py": "a listener's request",
-    "proxy/listen/stdio.py": "a listener's request",
+    "proxy/listen/conversation.py": "a listener's request",
     "proxy/listen/asgi.py": "a listener's request",
     "proxy/telemetry.py": "supervise",
     "proxy/__main__.py": "the command line's main",

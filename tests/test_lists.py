@@ -269,6 +269,31 @@ async def test_a_call_waits_for_the_list_of_its_own_server_only() -> None:
         assert found[0] is not None
 
 
+async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(monkeypatch: Any) -> None:
+    monkeypatch.setattr(shelves, "PATIENCE", 0.02)
+    slow, held = Scripted("slow", tools=["x"]), anyio.Event()
+
+    async def wait(call: Call) -> Result:
+        await held.wait()
+        return Result({"tools": [{"name": "x"}]})
+
+    slow.answers["tools/list"] = wait
+    async with Front(Scripted("fast", tools=["f"]), slow, list_timeout=5) as front:
+        with anyio.fail_after(5):
+            assert await front.names("tools/list") == ["fast__f"]
+            assert front.lists.shelf("slow", CLIENT).late and front.lists.known("slow", CLIENT) is not None
+            found: list[Target | None] = []
+
+            async def call() -> None:
+                found.append(await target(front, "tools/call", name="slow__x"))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(call)
+                await anyio.wait_all_tasks_blocked()
+                held.set()
+        assert found[0] is not None
+
+
 async def test_after_a_failure_the_next_who_asks_tries_again(monkeypatch: Any) -> None:
     monkeypatch.setattr(shelves, "RETRY", 0.0)
     server = Scripted("a", tools=["x"])
@@ -296,15 +321,33 @@ async def test_an_old_snapshot_is_served_and_looked_at_again_behind_it(monkeypat
 
 async def test_a_change_is_walked_once_for_a_burst_and_then_told() -> None:
     server = Scripted("a", tools=["x"])
-    async with Front(server) as front:
+    async with Front(server, list_timeout=5) as front:
         await front.lists.snapshot("a", CLIENT)
         server.items["tools/list"] = [{"name": "y"}]
-        with anyio.fail_after(2), front.lists.watch(CLIENT), front.hub.subscribe(lambda event: True) as events:
+        with anyio.fail_after(5), front.lists.watch(CLIENT), front.hub.subscribe(lambda event: True) as events:
             for _ in range(50):
                 front.lists.publish("a", None, TOOLS_CHANGED)
             assert await anext(events) == Event("a", CLIENT.principal, TOOLS_CHANGED)
             assert front.lists.find("a", CLIENT, "tool", "a__y")
         assert (server.count("tools/list"), server.count("prompts/list")) == (2, 1)
+
+
+async def test_a_change_that_cannot_be_looked_at_is_told_when_it_could(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelves, "RETRY", 0.01)
+    server = Scripted("a", tools=["x"])
+    async with Front(server, list_timeout=5) as front:
+        await front.lists.snapshot("a", CLIENT)
+        answers = [Failure(-32603, "not now"), Result(page("y"))]
+
+        async def answer(call: Call) -> Outcome:
+            return answers.pop(0)
+
+        server.answers["tools/list"] = answer
+        with anyio.fail_after(5), front.lists.watch(CLIENT), front.hub.subscribe(lambda event: True) as events:
+            front.lists.publish("a", None, TOOLS_CHANGED)
+            assert await anext(events) == Event("a", CLIENT.principal, TOOLS_CHANGED)
+            assert front.lists.find("a", CLIENT, "tool", "a__y")
+        assert server.count("tools/list") == 3 and not answers
 
 
 async def test_a_change_during_the_walk_calls_for_another() -> None:

@@ -22,6 +22,7 @@ from proxy.call import (
     refuse,
 )
 from proxy.metrics import MAX_LABEL_SETS, Metrics
+from proxy.metrics.scraped import TABLE
 
 CI = Client("key:ci")
 ECHO = Target("github", "tool", "echo", "gh__echo", {"name": "echo"})
@@ -38,7 +39,7 @@ def called(target: Target | None = ECHO, method: str = "tools/call", client: Cli
 
 
 def fresh(**options: Any) -> Metrics:
-    return Metrics(version="1.2.3", classify=lambda target: "write", **options)
+    return Metrics(version="1.2.3", classify=lambda target: "write", piped={"github"}, **options)
 
 
 def series(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
@@ -89,9 +90,20 @@ def test_seconds_have_the_public_name_towards_clients_and_the_own_name_towards_s
     counted.server_call(replace(called(), target=ECHO), OK, 7)
     counted.server_call(called(None, "tools/list"), OK, 7)
     towards_clients = series(counted, "mcp_server_operation_duration_seconds_bucket")
-    labels = ("tools/call", "gh__echo", "tool_error", "2026-07-28")
+    labels = ("tools/call", "execute_tool", "gh__echo", "", "tool_error", "", "tcp", "2026-07-28")
     assert towards_clients[(*labels, "0.02")] == 0 and towards_clients[(*labels, "0.05")] == 1
-    assert series(counted, "mcp_client_operation_duration_seconds_sum") == {("github", "tools/call", "echo", ""): 7}
+    labels = ("tools/call", "execute_tool", "echo", "", "", "", "pipe", "github")
+    assert series(counted, "mcp_client_operation_duration_seconds_sum") == {labels: 7}
+
+
+def test_prompts_and_codes_of_errors_are_attributes_and_codes_that_nobody_knows_are_other() -> None:
+    counted = fresh()
+    hello = Target("github", "prompt", "hello", "gh__hello", {"name": "hello"})
+    for code in (-32602, 7, 8):
+        counted.server_call(replace(called(hello, "prompts/get"), target=hello), Failure(code, "no"), 1)
+    found = series(counted, "mcp_client_operation_duration_seconds_count")
+    labels = ("prompts/get", "", "", "hello", "protocol_error")
+    assert found == {(*labels, "-32602", "pipe", "github"): 1, (*labels, "_other", "pipe", "github"): 2}
 
 
 def test_label_values_come_from_catalog_and_configuration_alone() -> None:
@@ -141,19 +153,32 @@ def test_a_series_has_at_most_its_label_sets_and_the_rest_is_other(monkeypatch: 
 
 
 def test_what_is_asked_for_at_each_scrape() -> None:
-    up = {"github": True, "linear": False}
-    sampled = fresh(servers=lambda: up, sessions=lambda: 3)
+    up = {"github": 1.0, "linear": 0.0}
+    sampled = fresh()
+    sampled.watch(lambda: [("sluice_server_up", (key,), value) for key, value in up.items()])
+    sampled.watch(lambda: [("sluice_sessions", (), 3)])
+    sampled.scrape()
     assert series(sampled, "sluice_server_up") == {("github",): 1, ("linear",): 0}
     assert series(sampled, "sluice_sessions") == {(): 3}
     del up["linear"]
+    assert series(sampled, "sluice_server_up") == {("github",): 1, ("linear",): 0}, "as it was at the scrape"
+    sampled.scrape()
     assert series(sampled, "sluice_server_up") == {("github",): 1}
     assert next(iter(series(sampled, "sluice_build_info")))[0] == "1.2.3"
     assert series(sampled, "process_open_fds")
 
 
+def test_a_series_that_was_not_declared_is_a_bug() -> None:
+    sampled = fresh()
+    sampled.watch(lambda: [("sluice_surprises", (), 1)])
+    with pytest.raises(KeyError):
+        sampled.scrape()()
+
+
 def test_every_series_of_ours_says_what_to_do_about_it() -> None:
-    text, kind = fresh().render()
+    text, kind = fresh().scrape()()
     assert kind.startswith("text/plain")
     for family in text_string_to_metric_families(text.decode()):
         if family.name.startswith(("sluice_", "mcp_")):
             assert len(family.documentation) > 60
+    assert all(len(asked.text) > 60 for asked in TABLE.values())

@@ -319,7 +319,9 @@ async def test_what_is_withheld_is_logged_with_both_fingerprints(caplog: pytest.
         record = next(record for record in caplog.records if record.message.startswith("definition withheld"))
         assert (record.before, record.after) == (pins.fingerprint(tool("x")), pins.fingerprint(evil))  # type: ignore
         assert [event.what for event in b.events] == ["first_use", "withheld"]
-        assert "definition with hidden characters" in [record.message for record in caplog.records]
+        hidden = next(record for record in caplog.records if record.message == "definition with hidden characters")
+        assert hidden.flags == b.events[-1].flags == ["tags at /description"]  # type: ignore[attr-defined]
+        assert [row["flags"] for row in b.board.rows("a")] == [["tags at /description"]]
 
 
 # ---------------------------------------------------------------- restarts and other processes
@@ -461,8 +463,10 @@ async def test_claims_of_a_server_count_only_in_a_definition_that_a_person_accep
     server = Scripted("a", tools=["x"])
     async with bench(server) as b:
         found: Callable[[], Any] = lambda: b.resolve("tools/call", name="a__x")  # noqa: E731
-        assert not b.board.has_accepted(await found())
+        assert not b.board.has_accepted(await found()) and b.board.review(await found()) == "first_use"
         await b.accept("x")
-        assert b.board.has_accepted(await found())
+        assert b.board.has_accepted(await found()) and b.board.review(await found()) == "accepted"
+        assert b.board.review(Target("a", "tool", "x", "a__x", tool("x", annotations={}))) == "changed"
+        assert b.board.review(Target("b", "tool", "x", "b__x", tool("x"))) == "unpinned"
         assert not b.board.has_accepted(Target("a", "tool", "x", "a__x", tool("x", annotations={})))
         assert not b.board.has_accepted(Target("b", "tool", "x", "b__x", tool("x")))

@@ -1,11 +1,15 @@
 """What is listed is what works, for random policies, clients and catalogs: through the router and the guards, as the
 application wires them. And the explanation says what the decision is."""
 
+from dataclasses import replace
+
 import anyio
+from approval_kit import Town
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import Front, Scripted
 
+from proxy.approval.record import Terms
 from proxy.call import REASON, Call, Client, Guard, Outcome, Result, Trail, Verdict
 from proxy.guards import ORDER, chain
 from proxy.guards.approve import approve
@@ -59,7 +63,11 @@ def guarded(front: Front, judge: Judge) -> dict[str, Guard | None]:
     guards: dict[str, Guard | None] = dict.fromkeys(ORDER)
     guards["name"] = name(front.resolver.resolve, lambda key: front.lists.faces[key].uris)
     guards["enforce"] = enforce(judge.decide, judge.check_arguments, judge.explains)
-    guards["approve"] = approve()
+    town = Town()
+    known = judge.law.rulebook.policy.profiles.values()
+    terms = {one.name: Terms(one.name, one.tier, one.quorum, tuple(one.approvers)) for one in known}
+    town.desk.settings = replace(town.desk.settings, profiles=terms)
+    guards["approve"] = approve(town.desk, town.means())
     return guards
 
 
@@ -71,8 +79,8 @@ async def permitted(front: Front, judge: Judge, client: Client, method: str, pub
     call = Call(client, called, {field: public}, trail=Trail("c"))
     outcome = await handler(call)
     got_through = sum(server.count(called) for server in front.servers.values()) > before
-    refused = isinstance(outcome, Result) and outcome.value.get("_meta", {}).get(REASON) == "approval_denied"
-    waits = refused or (getattr(outcome, "data", None) or {}).get("reason") == "approval_denied"
+    refused = isinstance(outcome, Result) and outcome.value.get("_meta", {}).get(REASON) == "approval_pending"
+    waits = refused or (getattr(outcome, "data", None) or {}).get("reason") == "approval_pending"
     asked = any(decision.verdict is Verdict.ASK for decision in call.trail.decisions)
     assert waits == (asked and not got_through) and not (got_through and asked)
     return got_through or waits

@@ -11,10 +11,12 @@ from scripted_server import CLIENT, OTHER, Front, Scripted, tools
 
 from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, Target, not_found
 from proxy.catalog.merge import MERGED
-from proxy.hub import Event
+from proxy.hub import MAX_PENDING, Event
 from proxy.lists import shelves
 from proxy.message import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from proxy.router import listen as listening
+from proxy.router import subscriptions
+from proxy.router.subscriptions import UPDATED
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 EVERYTHING = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
@@ -330,3 +332,124 @@ async def test_an_event_of_an_unasked_kind_never_arrives() -> None:
         await acknowledged(stream)
         front.hub.publish(Event("a", None, Notification("notifications/message", {"data": "x"})))
         assert await stream.is_quiet()
+
+
+# ---------------------------------------------------------------- listen: single resources
+
+SUBSCRIBING: Json = {"resources": {"subscribe": True}}
+
+
+def single(*uris: str) -> Json:
+    return {"resourceSubscriptions": list(uris)}
+
+
+def updated(uri: str, **more: Any) -> Notification:
+    return Notification(UPDATED, {"uri": uri, **more})
+
+
+async def test_resources_are_subscribed_to_at_their_servers_and_updates_come_under_the_names_asked_for() -> None:
+    a, b = Scripted("a", capabilities=SUBSCRIBING), Scripted("b", capabilities=SUBSCRIBING)
+    uris = ["a+x:1", "b+x:1", "a+https://host/x"]
+    async with Front(a, b) as front, listen(front, single(*uris)) as stream:
+        assert sorted((await acknowledged(stream))["resourceSubscriptions"]) == sorted(uris)
+        assert (a.held, b.held) == (0, 0), "no list was asked for"
+        a.update("x:1", _meta={"k": 1})
+        assert await stream.next() == updated("a+x:1", _meta={"k": 1})
+        a.update("https://host/x")
+        assert await stream.next() == updated("a+https://host/x"), "a plain name, asked for with the prefix"
+        b.update("x:1")
+        assert await stream.next() == updated("b+x:1")
+        a.told[0][1]({"uri": "x:1/part"})
+        assert await stream.next() == updated("a+x:1/part")
+        a.told[0][1]({"uri": "https://host/x/part"})
+        assert await stream.next() == updated("https://host/x/part"), "as it is shown in lists"
+    assert a.told == b.told == []
+
+
+async def test_a_subscription_is_judged_like_a_read_when_it_is_made_and_at_each_update() -> None:
+    hidden = {"x:secret"}
+    server = Scripted("a", capabilities=SUBSCRIBING)
+    wanted = ["a+x:1", "a+x:secret", "a+x:/../secret", "nobody+x:1", "x:1"]
+    async with Front(server, hide=lambda key, own: own in hidden) as front, listen(front, single(*wanted)) as stream:
+        promised = await stream.next()
+        assert promised.params == {"notifications": single("a+x:1")}, "nothing tells what is denied from what is not"
+        _, tell = server.told[0]
+        tell({"uri": "x:secret"})
+        tell({"uri": "x:/../1"})
+        server.update("x:1")
+        assert await stream.next() == updated("a+x:1")
+        hidden.add("x:1")
+        server.update("x:1")
+        tell({"uri": "x:2"})
+        assert await stream.next() == updated("a+x:2")
+
+
+async def test_what_a_server_refuses_is_said_in_the_acknowledgement_with_its_reason() -> None:
+    able, unable = Scripted("a", capabilities=SUBSCRIBING), Scripted("b", capabilities={"resources": {}})
+    able.refuses = {"x:gone": not_found("resources/read", {"uri": "x:gone"}), "x:no": Failure(-32000, "not this one")}
+    async with Front(able, unable) as front:
+        await front.lists.snapshot("b", CLIENT)
+        async with listen(front, single("a+x:1", "a+x:gone", "a+x:no", "b+x:1")) as stream:
+            promised = (await stream.next()).params
+            assert promised["notifications"] == single("a+x:1")
+            assert promised["_meta"][listening.REFUSED] == {
+                "a+x:no": {"code": -32000, "message": "not this one"},
+                "b+x:1": {"code": METHOD_NOT_FOUND, "message": "The server of this resource has no subscriptions"},
+            }
+
+
+async def test_a_server_that_cannot_be_reached_is_subscribed_to_when_it_can_and_then_told_of(monkeypatch: Any) -> None:
+    monkeypatch.setattr(subscriptions, "RETRY_FIRST", 0.01)
+    server = Scripted("a", capabilities=SUBSCRIBING)
+    server.status = "down"
+    server.holds = [ConnectionError("no"), ConnectionError("no")]
+    async with Front(server) as front, listen(front, single("a+x:1")) as stream:
+        assert await acknowledged(stream) == single("a+x:1")
+        assert await stream.next() == updated("a+x:1"), "it may have changed meanwhile"
+        server.update("x:1")
+        assert await stream.next() == updated("a+x:1")
+
+
+async def test_updates_that_nobody_takes_are_told_once_and_bounded() -> None:
+    server = Scripted("a", capabilities=SUBSCRIBING)
+    taken, go = [], anyio.Event()
+
+    async def slow(notification: Notification) -> None:
+        taken.append(notification)
+        if notification.method == UPDATED:
+            await go.wait()
+
+    async with Front(server) as front, anyio.create_task_group() as group:
+        wanted = {"notifications": single("a+x:1")}
+        group.start_soon(front.router, Call(CLIENT, "subscriptions/listen", wanted, emit=slow))
+        while not (server.told and taken):
+            await anyio.lowlevel.checkpoint()
+        for _ in range(3):
+            server.update("x:1")
+        await anyio.wait_all_tasks_blocked()
+        for number in range(3 * MAX_PENDING):
+            server.update("x:1")
+            server.told[0][1]({"uri": f"x:1/{number}"})
+        go.set()
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+    assert len(taken) <= 2 + MAX_PENDING
+    assert taken[-1] == updated(f"a+x:1/{3 * MAX_PENDING - 1}")
+
+
+async def test_too_many_resources_in_one_subscription_are_refused() -> None:
+    async with Front(Scripted("a")) as front:
+        wanted = single(*(f"a+x:{number}" for number in range(listening.MAX_RESOURCES + 1)))
+        outcome = await front.ask("subscriptions/listen", notifications=wanted)
+        assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
+
+
+async def test_subscriptions_are_declared_where_a_server_that_the_client_may_see_has_them() -> None:
+    a, b = Scripted("a"), Scripted("b", capabilities=SUBSCRIBING)
+    hidden = {"*"}
+    async with Front(a, b, hide=lambda key, own: key == "b" and own in hidden) as front:
+        assert "subscribe" not in (await front.page("server/discover"))["capabilities"]["resources"]
+        hidden.clear()
+        assert (await front.page("server/discover"))["capabilities"]["resources"]["subscribe"] is True
+        b.status = "down"
+        assert (await front.page("server/discover"))["capabilities"]["resources"]["subscribe"] is True

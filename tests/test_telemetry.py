@@ -146,3 +146,27 @@ async def test_cancellation_ends_a_supervised_task() -> None:
             await started.wait()
             group.cancel_scope.cancel()
     assert telemetry.crashes["endless"] == 0
+
+
+def test_what_is_logged_again_and_again_is_left_out_and_counted() -> None:
+    now = 0.0
+    throttle = telemetry.Throttle(burst=3, seconds=10, clock=lambda: now)
+    stream = to_json()
+    logging.getLogger().handlers[0].filters[:] = [throttle]
+
+    def say(number: int) -> None:
+        logging.getLogger("room").info("refused %d", number)
+
+    for number in range(100):
+        say(number)
+    logging.getLogger("room").info("something else")
+    now = 11.0
+    say(100)
+    now = 22.0
+    say(101)
+    lines = written(stream)
+    assert [line["event"] for line in lines] == [
+        "refused 0", "refused 1", "refused 2", "something else", "refused 100", "refused 101",
+    ]  # fmt: skip
+    assert [line.get("muted_for") for line in lines] == [None, None, 10, None, None, None], "the last one says so"
+    assert [line.get("left_out") for line in lines] == [None, None, None, None, 97, None]

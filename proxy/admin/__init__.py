@@ -6,14 +6,21 @@ credential; `/api/v1/` needs the operator's token, from this machine alone, or a
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import anyio
 
+from proxy.admin import page as pages
 from proxy.admin.access import Host, Scope, bearer, header, host_of, is_known_host, is_known_origin, is_loopback_peer
+from proxy.admin.approvals import Approvals
+from proxy.admin.audit import Log
+from proxy.admin.audit import show as show_head
+from proxy.admin.page import Page
 from proxy.admin.pins import Pins, accept, show
 from proxy.message import Json
 from proxy.store.keys import is_same
@@ -26,7 +33,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _API: Final = "/api/v1/"
-_WRITABLE: Final = frozenset({_API + "pins"})
+_QUEUE: Final = ("approvals", "grants")
 _OPERATOR: Final = "local"  # whom the operator's token stands for, in the policy as elsewhere
 _JSON: Final = "application/json"
 MAX_QUERY: Final = 4_096
@@ -42,17 +49,29 @@ class Settings:
     allowed_origins: frozenset[str] = frozenset()
 
 
+async def nobody(credential: str) -> tuple[None, str]:
+    """Only who is known at once gets in."""
+    return None, "credential"
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """What the admin port can tell, as functions."""
 
     ready: Callable[[], list[str]]  # why Sluice is not ready; nothing: it is
-    metrics: Callable[[], tuple[bytes, str]] | None  # text and content type, in a worker thread; None: not shown
+    metrics: Callable[[], Callable[[], tuple[bytes, str]]] | None
+    """How things stand, to be rendered in a worker thread as text and content type; None: not shown."""
     describe_servers: Callable[[], list[Json]]
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
-    principal_of: Callable[[str], str | None]  # whose key a credential is
+    principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
     may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
     pins: Pins | None = None  # None: nothing is pinned
+    approvals: Approvals | None = None  # None: nobody is asked anything
+    audit: Log | None = None
+    denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
+    admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
+    refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
+    page: Page | None = None  # None: nobody is sent a link
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
 
@@ -62,6 +81,13 @@ class Answer:
     body: bytes
     kind: str = _JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """An answer that does not end by itself."""
+
+    parts: AsyncIterator[bytes]
 
 
 def _json(status: int, value: Any, *headers: tuple[bytes, bytes]) -> Answer:
@@ -78,7 +104,11 @@ def application(settings: Settings, sources: Sources) -> Application:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await _send(send, await admin.answer(scope, receive), with_body=scope["method"] != "HEAD")
+            answer = await admin.answer(scope, receive)
+            if isinstance(answer, Events):
+                await _stream(send, answer)
+            else:
+                await _send(send, answer, with_body=scope["method"] != "HEAD")
 
     return app
 
@@ -107,15 +137,43 @@ async def _send(send: Send, answer: Answer, with_body: bool) -> None:
     await send({"type": "http.response.body", "body": answer.body if with_body else b""})
 
 
+async def _stream(send: Send, answer: Events) -> None:
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async with aclosing(answer.parts) as parts:  # type: ignore[type-var]
+        async for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _methods(path: str) -> tuple[str, ...]:
+    """What may be done at a path."""
+    if path.startswith(pages.PATH):
+        return "GET", "POST"
+    match path.removeprefix(_API).split("/"):
+        case ["pins"]:
+            return "GET", "HEAD", "POST"
+        case ["approvals", _, "decisions" | "cancel" | "reveal"]:
+            return ("POST",)
+        case ["grants", _]:
+            return "GET", "HEAD", "DELETE"
+    return "GET", "HEAD"
+
+
+def _address(scope: Scope) -> str:
+    peer = scope.get("client")
+    return str(peer[0]) if peer else "unknown"
+
+
 class _Admin:
     def __init__(self, settings: Settings, sources: Sources) -> None:
         self._token, self._sources = settings.operator_token, sources
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
 
-    async def answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def answer(self, scope: Scope, receive: Receive) -> Answer | Events:
         """Host, then Origin, then path and method, then the credential: the order of the contract."""
-        path = scope["path"]
+        path, method = scope["path"], scope["method"]
         host = host_of(scope)
         if host is None:
             return _error(400, "one well-formed Host header is needed")
@@ -124,19 +182,24 @@ class _Admin:
             return _error(421, "this Host is not served here: add it to listen.allowed_hosts")
         if not is_known_origin(scope, self._origins):
             return _error(403, "this Origin may not ask")
-        if path not in _PROBES and not path.startswith(_API):
+        is_page = path.startswith(pages.PATH) and self._sources.page is not None
+        if path not in _PROBES and not path.startswith(_API) and not is_page:
             return _error(404, "no such path")
-        is_post = scope["method"] == "POST" and path in _WRITABLE
-        if scope["method"] not in ("GET", "HEAD") and not is_post:
-            return _error(405, "only GET is served here", (b"allow", b"GET, HEAD"))
+        if method not in (allowed := _methods(path)):
+            return _error(405, f"served here: {', '.join(allowed)}", (b"allow", ", ".join(allowed).encode("ascii")))
         if path in _PROBES:
             return await self._probe(scope, path, host)
-        who = self._principal(scope)
+        if self._sources.page is not None and is_page:  # the link is the credential
+            return await self._page(scope, receive, self._sources.page)
+        who = await self._known(scope)
         if who is None:
+            if bearer(scope) is None:
+                self._refused(scope, "admin_none")
             return _error(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
-        return self._refusal(who, path, is_post) or (
-            await self._post(scope, receive, who) if is_post else await self._api(scope, path)
-        )
+        is_write = method in ("POST", "DELETE")
+        if refusal := self._refusal(who, path, is_write):
+            return refusal
+        return await (self._write(scope, receive, who) if is_write else self._api(scope, path, who))
 
     # ------------------------------------------------------------ probes
 
@@ -146,20 +209,30 @@ class _Admin:
         if path == "/metrics":
             if self._sources.metrics is None:
                 return _error(404, "metrics are off: see telemetry.metrics")
-            body, kind = await anyio.to_thread.run_sync(self._sources.metrics)
+            body, kind = await anyio.to_thread.run_sync(self._sources.metrics())
             return Answer(200, body, kind)
         reasons = self._sources.ready()
         status, word = (503, "not ready") if reasons else (200, "ready")
-        if self._may_see_reasons(scope, host):
+        if await self._may_see_reasons(scope, host):
             notes = self._sources.notes()
             return _json(status, {"status": word, "reasons": reasons, **({"notes": notes} if notes else {})})
         return Answer(status, b"", "text/plain")
 
-    def _may_see_reasons(self, scope: Scope, host: Host) -> bool:
+    async def _may_see_reasons(self, scope: Scope, host: Host) -> bool:
         """With a credential; without one from this machine, if it is no page that a foreign name led here."""
-        if self._principal(scope) is not None:
+        if await self._known(scope) is not None:
             return True
         return is_loopback_peer(scope) and is_known_host(scope, host, self._hosts)
+
+    async def _page(self, scope: Scope, receive: Receive, page: Page) -> Answer:
+        id = scope["path"].removeprefix(pages.PATH)
+        if scope["method"] == "GET":
+            query = scope.get("query_string", b"")
+            status, text = await page.get(id, query[:MAX_QUERY].decode("latin-1"))
+        else:
+            body = await _body(receive)
+            status, text = await page.post(id, (body or b"").decode("utf-8", "replace"))
+        return Answer(status, pages.html(text), "text/html; charset=utf-8", pages.HEADERS)
 
     # ------------------------------------------------------------ credentials
 
@@ -170,19 +243,38 @@ class _Admin:
         is_operator = is_loopback_peer(scope) and is_same(token, self._token)
         return _OPERATOR if is_operator else self._sources.principal_of(token)
 
-    def _refusal(self, who: str, path: str, is_post: bool) -> Answer | None:
+    async def _known(self, scope: Scope) -> str | None:
+        """Whoever asks. A credential that is nobody's is written down."""
+        who, token = self._principal(scope), bearer(scope)
+        if who is not None or token is None:
+            return who
+        who, why = await self._sources.admit(token)
+        if who is None:
+            self._refused(scope, f"admin_{why}")
+        return who
+
+    def _refused(self, scope: Scope, why: str) -> None:
+        if self._sources.refused is not None:
+            self._sources.refused(_address(scope), why)
+
+    def _refusal(self, who: str, path: str, is_write: bool) -> Answer | None:
         """None for who may ask: a row of the policy says so."""
-        area, act = path.removeprefix(_API).partition("/")[0], "write" if is_post else "read"
+        area, act = path.removeprefix(_API).partition("/")[0], "write" if is_write else "read"
+        if area == "approvals" and path.endswith("/reveal"):
+            area, act = "secrets", "read"
         if self._sources.may(who, area, act):
             return None
         log.info("admin: %s without the right asked for %s", who, path)
+        self._sources.denied(who, area, act)
         return _error(403, f"the policy gives {who} no right on Sluice itself to {act} this")
 
     # ------------------------------------------------------------ /api/v1/
 
-    async def _api(self, scope: Scope, path: str) -> Answer:
+    async def _api(self, scope: Scope, path: str, who: str) -> Answer | Events:
         if path == _API + "servers":
             return _json(200, {"servers": self._sources.describe_servers()})
+        if path == _API + "audit/head":
+            return _json(*show_head(self._sources.audit))
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
             return _error(400, "the query is too long")
@@ -191,18 +283,35 @@ class _Admin:
             return await self._tools(values)
         if path == _API + "pins" and self._sources.pins is not None:
             return _json(*show(self._sources.pins, values))
+        parts = tuple(path.removeprefix(_API).split("/"))
+        if parts[0] in _QUEUE and self._sources.approvals is not None:
+            if parts == ("approvals", "events"):
+                return Events(self._sources.approvals.events(who, partial(self._may_go_on, scope, who)))
+            return _json(*await self._sources.approvals.get(parts, values, who))
         return _error(404, "no such path")
 
-    async def _post(self, scope: Scope, receive: Receive, who: str) -> Answer:
-        """A page can send a form to any site, but no JSON without being asked for its Origin first."""
+    def _may_go_on(self, scope: Scope, who: str) -> bool:
+        return self._principal(scope) == who and self._sources.may(who, "approvals", "read")
+
+    async def _write(self, scope: Scope, receive: Receive, who: str) -> Answer:
+        """A page can send a form to any site, but no JSON and no DELETE without being asked for its Origin first."""
+        parts = tuple(scope["path"].removeprefix(_API).split("/"))
+        if scope["method"] == "DELETE":
+            approvals = self._sources.approvals
+            return _error(404, "no such path") if approvals is None else _json(*await approvals.delete(parts, who))
         if [kind.partition(";")[0].strip().lower() for kind in header(scope, "content-type")] != [_JSON]:
             return _error(415, "the body must be application/json")
         body = await _body(receive)
         if body is None:
             return _error(413, f"the body is larger than {MAX_BODY} bytes")
-        if self._sources.pins is None:
+        if parts == ("pins",) and self._sources.pins is not None:
+            return _json(*await accept(self._sources.pins, body, who))
+        if self._sources.approvals is None:
             return _error(404, "no such path")
-        return _json(*await accept(self._sources.pins, body, who))
+        keys = header(scope, "idempotency-key")
+        if len(keys) > 1:
+            return _error(400, "one Idempotency-Key at most")
+        return _json(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who))
 
     async def _tools(self, values: dict[str, list[str]]) -> Answer:
         clients = values.get("as", ["local"])

@@ -1,7 +1,8 @@
 """The composition root: a Config becomes every object and the tasks that keep them alive.
 
 The only room that knows all others. `slices` cuts the config, `core` wires what every way in shares, `judging` and
-`auditing` two parts of that, `http` and `stdio` are the two ways in. `law` makes of a config what decides, and `reload`
+`auditing` two parts of that, `http` and `stdio` are the two ways in, and
+`seat` says which of several processes runs the firewall. `law` makes of a config what decides, and `reload`
 notices that it changed.
 """
 

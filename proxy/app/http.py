@@ -13,14 +13,18 @@ from pathlib import Path
 import anyio
 
 from proxy import __version__, admin, telemetry
-from proxy.app import slices
+from proxy.admin.approvals import Approvals
+from proxy.admin.page import Page, link
+from proxy.app import observing, slices
+from proxy.app.admitting import bearer_of, identities
+from proxy.app.approving import people
 from proxy.app.core import ME, Core, core
 from proxy.call import Client
 from proxy.config import Address, Config
 from proxy.downstream.server import DownstreamServer
 from proxy.listen import settings as listening
 from proxy.listen.asgi import asgi
-from proxy.listen.identity import Identity
+from proxy.listen.identity import Identity, Principal
 from proxy.listen.listener import Listener
 from proxy.listen.serve import HttpServer as Port
 from proxy.message import Json
@@ -53,18 +57,19 @@ async def running(config: Config, file: Path | None = None) -> AsyncIterator[Run
     async with AsyncExitStack() as stack:
         token = new_operator_token(Path(config.state.dir))
         inner = await stack.enter_async_context(core(config, file=file))
-        identity = Identity(slices.identity(config))
-        inner.judging.on_config.append(lambda config: identity.replace(slices.identity(config)))
-        refused = inner.audit.identity_failure if inner.audit is not None else None
-        listener = Listener(inner.handler, ME, identity, slices.listening(config), inner.end_session, refused,
-                            on_abandoned=inner.abandon)  # fmt: skip
-        inner.asking.through = listener.sessions.ask
-        inner.metrics.watch(sessions=lambda: len(listener.sessions))
+        clients, operators = identities(inner)
+        refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
+        listener = Listener(inner.handler, ME, clients, slices.listening(config), inner.end_session, refused,
+                            on_abandoned=inner.abandon, on_sweep=inner.keep)  # fmt: skip
+        inner.behind.asking.through = listener.ask
+        inner.services.metrics.watch(partial(observing.listener, listener))
         wire = listening.Wire(headers=config.limits.headers)
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain)
-        backstage = _admin_port(config, inner, identity, token)
+        backstage = _admin_port(config, inner, operators, token, refused, port)
         port.bind()
         backstage.bind()
+        if slices.has_reachable_pages(config):
+            inner.pages.link = partial(link, inner.services.sealer.seal, _url(config.listen.admin, backstage.port))
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "sessions", listener.run)
@@ -72,8 +77,10 @@ async def running(config: Config, file: Path | None = None) -> AsyncIterator[Run
         # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
         calls = await stack.enter_async_context(anyio.create_task_group())
         await calls.start(port.run)
-        stack.callback(port.stop)
+        # The other way round: not ready, and nothing is accepted any more; then streams end, and who waits is answered.
+        stack.callback(inner.desk.release)
         stack.callback(listener.close)
+        stack.callback(port.stop)
         urls = _url(config.listen.mcp, port.port) + "/mcp", _url(config.listen.admin, backstage.port)
         yield Running(*urls, inner, partial(port.stop, now=True))
 
@@ -83,59 +90,70 @@ def _url(address: Address, port: int) -> str:
     return f"http://{host}:{port}"
 
 
-def _admin_port(config: Config, inner: Core, identity: Identity, token: str) -> Port:
-    judges = inner.judging
+def _admin_port(
+    config: Config, inner: Core, identity: Identity, token: str, refused: Callable[[str, str], None] | None, front: Port
+) -> Port:
+    judges = inner.services.judging
+    page = Page(inner.desk, judges.client_of, inner.services.sealer.unseal)
 
     async def list_tools(principal: str) -> list[Json] | None:
-        client = _client(judges.config, principal)
+        client = judges.client_of(principal)
         return None if client is None else await inner.tools(client)
 
     def principal_of(token: str) -> str | None:
-        found = identity.identify(b"Bearer " + token.encode(), True, None)
+        found = identity.identify(_bearer(token), True, None)
         return None if found is None else found.name
 
+    async def admit(token: str) -> tuple[str | None, str]:
+        found = await identity.verify(_bearer(token))
+        return (found.name, "") if isinstance(found, Principal) else (None, found.reason)
+
+    def operator(principal: str) -> Client | None:
+        return bearer_of(identity, principal) or judges.client_of(principal)
+
     def may(principal: str, area: str, act: str) -> bool:
-        client = _client(judges.config, principal)
+        client = operator(principal)
         return client is not None and judges.judge.may_administer(client, area, act)
 
     application = admin.application(
         admin.Settings(token, frozenset(config.listen.allowed_hosts), frozenset(config.listen.allowed_origins)),
         admin.Sources(
-            ready=partial(_unready, config, inner),
-            metrics=inner.metrics.render if config.telemetry.metrics else None,
+            ready=partial(_unready, config, inner, front),
+            metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
             describe_servers=inner.describe,
             list_tools=list_tools,
-            pins=inner.pins,
+            pins=inner.behind.pins,
+            approvals=Approvals(inner.desk, people(judges, inner.services.audit, operator), inner.desk.book.store),
+            page=page,
             principal_of=principal_of,
+            admit=admit,
             may=may,
+            denied=inner.services.notes.denied,
+            refused=refused,
+            audit=inner.services.audit,
             notes=judges.notes,
         ),
     )
     return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, drain=5.0)
 
 
-def _unready(config: Config, inner: Core) -> list[str]:
-    """Why Sluice is not ready: nothing can be decided, calls could not be recorded, or a server that is `required` is
-    not up. Others may come when they can."""
-    unwritable = inner.audit.problem if inner.audit is not None else None
-    inner.judging.look()
-    reasons = [inner.judging.judge.problem] * (inner.judging.judge.problem != "")
+def _bearer(token: str) -> bytes:
+    return b"Bearer " + token.encode("utf-8", "surrogatepass")
+
+
+def _unready(config: Config, inner: Core, front: Port) -> list[str]:
+    """Why Sluice is not ready: it is about to end, nothing can be decided, calls could not be recorded, or a server
+    that is `required` is not up. Others may come when they can."""
+    unwritable = inner.services.audit.problem if inner.services.audit is not None else None
+    inner.services.judging.look()
+    reasons = ["Sluice is stopping: open calls may end"] * front.is_stopping
+    reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
     reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
     return reasons + [
         f"server {key} is {server.status}"
-        for key, server in inner.servers.items()
+        for key, server in inner.behind.servers.items()
         if config.servers[key].required and server.status != "up"
     ]
-
-
-def _client(config: Config, principal: str) -> Client | None:
-    """Whoever may come in under that name, as the lists know a client; `ci-bot` means `key:ci-bot`."""
-    if principal == "local":
-        return Client("local", config.clients.local.roles)
-    if principal == "anonymous" and config.clients.anonymous is not None:
-        return Client("anonymous", config.clients.anonymous.roles)
-    key = config.clients.keys.get(principal.removeprefix("key:"))
-    return None if key is None else Client(f"key:{principal.removeprefix('key:')}", key.roles, key.owner)
 
 
 async def serve(config: Config, *, announce: Announce, file: Path | None = None) -> None:
@@ -150,6 +168,7 @@ async def serve(config: Config, *, announce: Announce, file: Path | None = None)
                     announce(line)
                 group.start_soon(_announce_servers, sluice, announce)
                 received = await anext(signals)
+                sluice.core.services.notes.act("drain", by=received.name)
                 announce(f"stopping: open calls have {config.drain:g}s to end; a second signal ends them now")
                 group.start_soon(_stop_at_next, signals, sluice)
             group.cancel_scope.cancel()
@@ -162,7 +181,8 @@ async def _reload_at_hangup(sluice: Running) -> None:
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
-            sluice.core.judging.reload.ask()
+            sluice.core.services.notes.act("reload", by="SIGHUP")
+            sluice.core.services.judging.reload.ask()
 
 
 async def _stop_at_next(signals: AsyncIterator[signal.Signals], sluice: Running) -> None:
@@ -176,7 +196,7 @@ def _greeting(config: Config, sluice: Running) -> list[str]:
         f"  endpoint  {sluice.endpoint}",
         f"  admin     {sluice.admin}  (/livez /readyz{' /metrics' if config.telemetry.metrics else ''})",
     ]
-    judge = sluice.core.judging.judge
+    judge = sluice.core.services.judging.judge
     if config.policy.use == "open":
         lines.append("  POLICY    open: every client may use everything that is not on a deny list (development only)")
     elif judge.law.is_shadow:
@@ -197,7 +217,7 @@ async def _announce_servers(sluice: Running, announce: Announce) -> None:
         announce(f"  server    {server.key:<20} {server.status:<9} {how}  {told['last_error']}".rstrip())
 
     async with anyio.create_task_group() as group:
-        for server in sluice.core.servers.values():
+        for server in sluice.core.behind.servers.values():
             group.start_soon(one, server)
     _calm_collector()
 

@@ -11,13 +11,15 @@ import anyio
 
 from proxy import telemetry
 from proxy.app import law
+from proxy.app.clients import client_of, without_revoked
 from proxy.app.reload import Reload
-from proxy.call import Target
+from proxy.call import Client, Target
 from proxy.config import Config
 from proxy.metrics import PolicyState
 from proxy.policy.files import Loaded
 from proxy.policy.judge import Accepted, Judge
 from proxy.policy.rulebook import nobody_accepted
+from proxy.store.revoked import Revoked
 
 PROBE_EVERY: Final = 0.5
 
@@ -32,6 +34,10 @@ class Judging:
         self, config: Config, loaded: Loaded, file: Path | None, running: Iterable[str], transport: str
     ) -> None:
         self._running = tuple(running)
+        self._revoked = Revoked(Path(config.state.dir))
+        self._config = without_revoked(config, self._revoked)
+        self.bearer_of: Callable[[str], Client | None] = lambda principal: None
+        self.token_end: Callable[[str], float | None] = lambda principal: None
         self._accepted = Accepted(nobody_accepted)
         self.judge = Judge(law.make(config, loaded, self._running, self._accepted))
         self.reload = Reload(config, loaded.policy.revision, file, transport, self._apply)
@@ -40,8 +46,12 @@ class Judging:
 
     @property
     def config(self) -> Config:
-        """What is in force, as far as it can be without a restart."""
-        return self.reload.config
+        """What is in force, as far as it can be without a restart; keys that were revoked are not."""
+        return self._config
+
+    def client_of(self, principal: str) -> Client | None:
+        """Whoever may come in under that name: the config knows, or `bearer_of` does, of tokens that were shown."""
+        return client_of(self._config, principal) or self.bearer_of(principal)
 
     def ask(self, has_accepted: Callable[[Target], bool]) -> None:
         """Whose word counts for what a person has accepted."""
@@ -57,6 +67,9 @@ class Judging:
         while True:
             await anyio.sleep(PROBE_EVERY)
             self.look()
+            if self._revoked.look():
+                self._take(self.reload.config)
+                self.on_change(None)
 
     def look(self) -> None:
         if self.judge.check(time.time()):
@@ -77,9 +90,16 @@ class Judging:
         self.judge.law = law.make(config, loaded, self._running, self._accepted)
         if config.log != self.config.log:
             telemetry.configure(config.log.level, config.log.format)
-        for tell in self.on_config:
-            tell(config)
+        self._take(config)
         self.on_change(None)
+
+    def _take(self, config: Config) -> None:
+        before = self._config.clients.keys.keys()
+        self._config = without_revoked(config, self._revoked)
+        for name in before & config.clients.keys.keys() - self._config.clients.keys.keys():
+            log.info("key revoked", extra={"key": name})
+        for tell in self.on_config:
+            tell(self._config)
 
 
 @asynccontextmanager

@@ -69,6 +69,7 @@ class Reload:
         self._file = file
         self._apply = apply
         self._asked = anyio.Event()
+        self.on_rejected: Callable[[int], None] = lambda problems: None
 
     def __repr__(self) -> str:
         return f"Reload({self._file}, {len(self.problems)} problems)"
@@ -103,6 +104,7 @@ class Reload:
             self.problems = error.args[:MAX_TOLD]
             if self.problems != before:
                 _tell(self.problems)
+                self.on_rejected(len(error.args))
             return error.marks
         revision = fresh.loaded.policy.revision
         if fresh.config != self.config or revision != self._revision:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from proxy.approval.desk import Settings as Approvals
+from proxy.approval.record import BUILT_IN, Terms
+from proxy.approval.webhook import Receiver
 from proxy.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
 from proxy.config import AnyServer, Config, HttpServer
 from proxy.downstream.server import DownstreamServer
@@ -11,6 +14,8 @@ from proxy.downstream.settings import ServerSettings
 from proxy.guards.inspect import Mode as Strictness
 from proxy.listen import settings as wire
 from proxy.listen.identity import IdentitySettings, Key
+from proxy.listen.identity.issuers import Issuer
+from proxy.listen.identity.tokens import TokenSettings
 from proxy.lists import ListSettings
 from proxy.message import Json
 from proxy.policy.pins import Mode
@@ -20,10 +25,12 @@ def server(key: str, server: AnyServer, config: Config) -> ServerSettings:
     common = partial(
         ServerSettings, key, era=server.era, sharing=server.sharing, lazy=server.lazy, timeout=server.timeout,
         max_time=server.max_time, concurrency=server.concurrency, max_result=config.limits.max_result,
+        is_mirrored=not server.prefix,
     )  # fmt: skip
     if isinstance(server, HttpServer):
         headers = {header: value.get_secret_value() for header, value in server.headers.items()}
-        return common(url=server.url, headers=headers, ca=str(server.ca) if server.ca else None)
+        ca = str(server.ca) if server.ca else None
+        return common(url=server.url, headers=headers, ca=ca, transport=server.transport)
     env = {variable: value.get_secret_value() for variable, value in server.env.items()}
     return common(command=(server.command, *server.args), env=env, cwd=str(server.cwd))
 
@@ -38,6 +45,25 @@ def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettin
         forward_unlisted=transparent and any(server.unlisted == "forward" for server in enabled.values()),
         names_max=config.names.max,
         page=config.limits.page,
+    )
+
+
+def approvals(config: Config) -> Approvals:
+    told = config.approvals
+    own = {
+        name: Terms(
+            name, profile.tier, profile.quorum, profile.approvers, profile.channels, profile.expires, profile.remember,
+            profile.require_reason,
+        )
+        for name, profile in told.profiles.items()
+    }  # fmt: skip
+    return Approvals(told.hold_for, {**BUILT_IN, **own}, config.limits.pending_approvals)
+
+
+def receivers(config: Config) -> tuple[Receiver, ...]:
+    return tuple(
+        Receiver(webhook.url, webhook.secret.get_secret_value(), frozenset(webhook.profiles))
+        for webhook in config.approvals.notify
     )
 
 
@@ -86,7 +112,8 @@ def generation(config: Config) -> Json:
     }  # fmt: skip
 
 
-def identity(config: Config) -> IdentitySettings:
+def identity(config: Config, *, admin: bool = False) -> IdentitySettings:
+    """Who gets in at the port for clients, or at the admin port."""
     keys = tuple(
         Key(
             name, key.hash.get_secret_value().removeprefix("sha256:"), key.roles, key.owner,
@@ -94,13 +121,32 @@ def identity(config: Config) -> IdentitySettings:
         )
         for name, key in config.clients.keys.items()
     )  # fmt: skip
+    if admin:
+        return IdentitySettings(keys, tokens=TokenSettings(_issuers(config, admin)))
     anonymous = config.clients.anonymous
-    return IdentitySettings(keys, anonymous.roles if anonymous else None)
+    tokens = TokenSettings(_issuers(config, admin), config.clients.jwt.scopes)
+    return IdentitySettings(keys, anonymous.roles if anonymous else None, tokens)
+
+
+def _issuers(config: Config, admin: bool) -> tuple[Issuer, ...]:
+    return tuple(
+        Issuer(one.issuer, audience, one.jwks, one.roles_from, one.algorithms, one.typ)
+        for one in config.clients.jwt.issuers
+        if (audience := one.admin_audience if admin else one.audience) is not None
+    )
 
 
 def listening(config: Config) -> wire.Settings:
     limits, listen = config.limits, config.listen
     return wire.Settings(
-        names=wire.Names(listen.allowed_hosts, listen.allowed_origins),
+        names=wire.Names(listen.allowed_hosts, listen.allowed_origins, listen.public_url, listen.trusted_proxies),
         limits=wire.Limits(limits.max_request, limits.max_depth, limits.max_batch, limits.streams),
     )
+
+
+def has_reachable_pages(config: Config) -> bool:
+    """Whether a client's user is sure to reach the admin port at its own address."""
+    listen = config.listen
+    if listen.admin.is_loopback:  # by who is on this machine, as all clients are where nothing says otherwise
+        return listen.mcp.is_loopback and not (listen.public_url or listen.trusted_proxies)
+    return listen.admin.host not in ("0.0.0.0", "::")

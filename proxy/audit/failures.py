@@ -9,7 +9,7 @@ from proxy.message import Json
 
 WINDOW: Final = 60.0
 MAX_ADDRESSES: Final = 1_000
-MAX_REASONS: Final = 10
+MAX_REASONS: Final = 40
 OTHER: Final = "other"
 
 

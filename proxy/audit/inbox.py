@@ -1,7 +1,10 @@
 """Between the event loop and the writer's thread: records go one way, "it is kept" comes back.
 
 Handing over costs an append; the thread is woken only for records that somebody waits for, the others are picked
-up together after a moment. Knows no file and no chain.
+up together after a moment. It is woken when the event loop runs out of such records, not at the first one: each waking
+and each sync sets two threads against each other for the interpreter's lock, which costs more than a record does: with
+16 calls at once a call takes 20 us of CPU less. A sync covers 8 to 11 of 16, and some 40 of 64. Knows no file and no
+chain.
 """
 
 import asyncio
@@ -11,18 +14,21 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 LINGER: Final = 0.05  # seconds a record may wait that nobody waits for
+GATHER: Final = 0.005  # seconds that one may wait for others, however many come
 MAX_BATCH: Final = 2_000
 
 Done = asyncio.Future[bool]
 
 
 class Item(NamedTuple):
-    """A record on its way: `opens` and `closes` are ids of calls, `done` is for whoever waits until it is kept."""
+    """A record on its way: `opens` and `closes` are ids of calls, `done` is for whoever waits until it is kept, or,
+    with `signs`, until a checkpoint covers it, too."""
 
     body: bytes
     opens: str = ""
     closes: str = ""
     done: Done | None = None
+    signs: bool = False
 
 
 class Inbox:
@@ -30,7 +36,9 @@ class Inbox:
         self._limit = limit
         self._items: deque[Item] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._is_rung = self._has_more = False
+        self._is_rung = self._has_more = self._is_gathering = False
+        self._asked = 0  # records so far that somebody waits for
+        self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -45,16 +53,34 @@ class Inbox:
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
 
+    def new_done(self) -> Done:
+        assert self._loop is not None
+        return self._loop.create_future()
+
     @property
     def is_full(self) -> bool:
         return len(self._items) >= self._limit
 
     def put(self, item: Item) -> None:
         self._items.append(item)
-        if item.done is not None:
-            self.ring()
+        if item.done is not None and self._loop is not None:
+            self._asked += 1
+            if not self._is_gathering:
+                self._is_gathering = True
+                self._until = self._loop.time() + GATHER
+                self._loop.call_soon(self._gather, -1)
         elif self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(LINGER, self.ring)
+
+    def _gather(self, before: int) -> None:
+        """Once in each turn of the loop: a turn without news is followed by the sync. The first turn cannot tell, for
+        what is read in it is looked at only behind us."""
+        assert self._loop is not None
+        if self._asked != before and self._loop.time() < self._until:
+            self._loop.call_soon(self._gather, self._asked)
+        else:
+            self._is_gathering = False
+            self.ring()
 
     def ring(self) -> None:
         """Wakes the thread. It lowers the flag before it looks, so that nothing put after its look goes unseen."""

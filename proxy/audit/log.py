@@ -4,10 +4,9 @@ No record, no call: `intent` says whether a record of the call is kept, and who 
 Knows calls and outcomes; the thread below it (`writer`) knows only bytes.
 """
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -35,7 +34,6 @@ log = logging.getLogger(__name__)
 PUBLIC_KEYS: Final = "sign.pub"
 MAX_WRITERS: Final = 100
 _HOUSEKEEPING: Final = 3_600.0
-_KEPT: Final = asyncio.Future[bool]
 
 
 class Audit:
@@ -103,19 +101,19 @@ class Audit:
 
     # ------------------------------------------------------------ calls
 
-    async def intent(self, call: Call, approval: Json | None = None) -> bool:
+    def intent(self, call: Call, approval: Json | None = None) -> Awaitable[bool]:
         """True once the record of the call is kept; False: it must not take place. Calls that cannot do
         anything (lists, completions) need none and pass."""
         writer = self._writer
         if not needs_intent(call):
-            return True
+            return _said(True)
         if writer is None or writer.problem is not None or not writer.takes_records:
-            return self._without_record()
+            return _said(self._without_record())
         id = call.trail.id
         about = self._open[id] = self.composer.about(call)
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        writer.inbox.put(Item(self.composer.intent(call, about, approval), opens=id, done=done))
-        return await done
+        done = writer.inbox.new_done()
+        writer.inbox.put(Item(self.composer.intent(call, about, approval), id, "", done))
+        return done
 
     def _without_record(self) -> bool:
         if self.settings.on_failure == "allow_and_alarm":
@@ -134,12 +132,12 @@ class Audit:
         """A decision, approval, pin, policy, identity or administrative record. Never waits."""
         self._put(self.composer.note(type, fields))
 
-    async def note_durably(self, type: str, fields: Json) -> bool:
-        """The same, and whether it is kept."""
+    async def note_durably(self, type: str, fields: Json, *, signed: bool = False) -> bool:
+        """The same, and whether it is kept; `signed`: and covered by a checkpoint."""
         if self._writer is None or self._writer.problem is not None or not self._writer.takes_records:
             return False
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._writer.inbox.put(Item(self.composer.note(type, fields), done=done))
+        done = self._writer.inbox.new_done()
+        self._writer.inbox.put(Item(self.composer.note(type, fields), done=done, signs=signed))
         return await done
 
     def _put(self, body: bytes, closes: str = "") -> None:
@@ -167,9 +165,13 @@ class Audit:
             ("file", "refused"): counts.refused + self._refused,
             ("file", "failed"): counts.failures,
         }
+        busy = {"file": None if self._writer is None else self._writer.busy_since}
         for sink in self._sinks:
             records |= {(sink.name, "ok"): sink.sent, (sink.name, "failed"): sink.failures}
-        return Tally(records, counts.lost + self._lost)
+            busy[sink.name] = sink.busy_since
+        lag = {name: 0.0 if since is None else time.monotonic() - since for name, since in busy.items()}
+        waiting = 0 if self._writer is None else len(self._writer.inbox)
+        return Tally(records, counts.lost + self._lost, waiting, lag)
 
     def head(self) -> Checkpoint | None:
         """The newest checkpoint, as the admin port tells it."""
@@ -185,10 +187,14 @@ class Audit:
             retain.find_old, self.settings.path, writer.name, time.time() - self.settings.retain, delivered
         )
         for segment in old:
-            if not await self.note_durably("admin", {"act": "retain", **segment.to_json()}):
+            if not await self.note_durably("admin", {"act": "retain", **segment.to_json()}, signed=True):
                 return
             with suppress(FileNotFoundError):
                 await anyio.to_thread.run_sync(retain.delete, self.settings.path, segment)
+
+
+async def _said(answer: bool) -> bool:
+    return answer
 
 
 def _claim(settings: AuditSettings) -> tuple[str, Lock]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from proxy.audit.redact import Redactor, canonical, dump
 from proxy.audit.settings import Arguments
 from proxy.call import (
+    ABOUT_A_TASK,
     REASON,
     Call,
     Client,
@@ -24,6 +25,7 @@ from proxy.call import (
     Outcome,
     Result,
     Target,
+    TaskStarted,
     Verdict,
     not_found,
 )
@@ -54,7 +56,7 @@ Ending = tuple[str, str, int | None]
 
 def needs_intent(call: Call) -> bool:
     """Whether the call may do something that must not happen unrecorded."""
-    if call.method in ("tools/call", "resources/read", "prompts/get"):
+    if call.method in ("tools/call", "resources/read", "prompts/get") or call.method in ABOUT_A_TASK:
         return True
     notifications = call.params.get("notifications") if call.method == "subscriptions/listen" else None
     return isinstance(notifications, dict) and bool(notifications.get("resourceSubscriptions"))
@@ -66,6 +68,8 @@ def judge(outcome: Outcome | None, call: Call) -> Ending:
         return "cancelled", "", None
     if isinstance(outcome, InputRequired):
         return "ok", "input_required", None
+    if isinstance(outcome, TaskStarted):
+        return "ok", "task", None
     if isinstance(outcome, Failure):
         return _judge_failure(outcome, call)
     if outcome.value.get("isError") is not True:

@@ -1,7 +1,7 @@
 """Retention: old segments go, their checkpoints stay, and the log itself says what went.
 
-Only whole segments at the beginning of a chain, never the one that is written to. The record of it is durable
-before the file is deleted, so that a missing beginning without such a record is a missing beginning.
+Only whole segments at the beginning of a chain, never the one that is written to. The record of it is durable and
+signed before the file is deleted: whoever may write the files can delete some and add a line, but not sign that.
 """
 
 import os

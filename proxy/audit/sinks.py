@@ -9,6 +9,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -48,6 +49,7 @@ class Sink:
 
     def __init__(self, settings: SinkSettings, directory: Path, state: Path, writer: str) -> None:
         self.name, self.sent, self.failures = settings.name, 0, 0
+        self.busy_since: float | None = None  # monotonic; None while it has everything
         self._position = state / f"{writer}.{settings.name}.position"
         self.seq = _read_position(self._position)
         self._channel = open_channel(settings)
@@ -67,8 +69,11 @@ class Sink:
     def _run(self) -> None:
         pause = _PAUSE[0]
         while not self._stopped.is_set():
+            self.busy_since = self.busy_since or time.monotonic()
             try:
-                waiting = _POLL if not self._step() else 0.0
+                waiting = 0.0
+                if not self._step():
+                    waiting, self.busy_since = _POLL, None
                 pause = _PAUSE[0]
             except (OSError, httpx.HTTPError) as error:
                 self.failures += 1

@@ -105,6 +105,7 @@ class _Walk:
         self._key = ""  # the key in force
         self._unproved: Finding | None = None  # a checkpoint by a key that nobody vouches for
         self._missing: Head | None = None  # what the first segment follows, if that is gone
+        self._retained = 0  # the record that says so
         self._file, self._line = "", 0
 
     def run(self) -> Report:
@@ -250,8 +251,7 @@ class _Walk:
             self._read_key(record["key"], record, place)
         if record.get("act") == "retain" and self._missing is not None:
             if (record.get("last"), record.get("hash")) == (self._missing.seq, self._missing.hash):
-                self._note(f"records up to {self._missing.seq} were deleted by retention, as record {place.seq} says")
-                self._missing = None
+                self._retained = self._retained or place.seq
 
     def _read_key(self, key: dict[str, Any], record: dict[str, Any], place: Link) -> None:
         """The key that signs from here on. Who follows another must be introduced by it: an old key, found
@@ -312,11 +312,19 @@ class _Walk:
         for one in self._kept:
             self._break(self._head.seq + 1, f"records up to {one.seq} existed at {one.time}; these are cut off")
         if self._missing is not None:
-            self._file, self._line = self._files[0].path.name, 0
-            said = _said(self._files[0].opening.get("loss"))
-            self._break(1, f"records 1 to {self._missing.seq} are missing, not covered by retention{said}")
+            self._judge_missing(self._missing.seq)
         if self._unproved is not None:
             self._report.findings.append(self._unproved)
+
+    def _judge_missing(self, last: int) -> None:
+        """A beginning may be gone if a signed record says that retention took it: anybody could add an unsigned one."""
+        if self._retained and self._retained <= self._report.signed:
+            self._note(f"records up to {last} were deleted by retention, as record {self._retained} says")
+            return
+        self._file, self._line = self._files[0].path.name, 0
+        said = _said(self._files[0].opening.get("loss"))
+        unsigned = f" but by record {self._retained}, which no checkpoint covers" if self._retained else ""
+        self._find(1, f"records 1 to {last} are missing, not covered by retention{unsigned}{said}")
 
     # ------------------------------------------------------------ telling
 

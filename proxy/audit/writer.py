@@ -16,7 +16,7 @@ from typing import Final
 from proxy.audit import bodies, chain
 from proxy.audit.chain import Head
 from proxy.audit.checkpoint import Checkpoint, Signer
-from proxy.audit.inbox import Inbox, Item
+from proxy.audit.inbox import Done, Inbox, Item
 from proxy.audit.record import Stamp
 from proxy.audit.recover import Recovered, recover
 from proxy.audit.segment import Segment, retire
@@ -57,6 +57,7 @@ class Writer:
         self._path = file_of(settings.path, name)
         self._stamp = Stamp()
         self.inbox = Inbox(settings.queue)
+        self.busy_since: float | None = None  # monotonic; None while nothing waits to be written
         self._is_stopping = False
         self._opened: asyncio.Future[None] | None = None
         # the thread's own
@@ -70,6 +71,7 @@ class Writer:
         self._unsynced: list[Item] = []
         self._carried: list[Item] = []  # to be written when the log can be written again
         self._dropped = 0
+        self._signing: list[Done] = []  # kept, and waiting for a signature
         self._key = ""  # the key that the newest segment's opening names
         self._first = 0  # sequence number of the newest segment's first record
         self._since = 0  # records since the last checkpoint
@@ -112,7 +114,7 @@ class Writer:
         except BaseException as error:  # a bug, or modes that a person must look at: from here on all is refused
             self.problem = f"the writer has ended: {error}"
             self._is_stopping = True
-            self.inbox.settle([item.done for item in self._batch if item.done is not None], False)
+            self.inbox.settle([item.done for item in self._batch if item.done is not None] + self._signing, False)
             self.inbox.refuse_all()
             if self._opened is not None:
                 self._tell_opened(error)
@@ -128,6 +130,7 @@ class Writer:
         return self._retry_at if self._segment is None else min(self._checkpoint_at, self._full_at())
 
     def _turn(self) -> None:
+        self.busy_since = self.busy_since or time.monotonic()
         self._batch = self.inbox.take()
         try:
             if self._segment is None:
@@ -135,6 +138,7 @@ class Writer:
             self._append(self._batch)
             self._batch = []
             self._keep_house()
+            self.busy_since = None
         except private.Exposed:
             raise
         except OSError as error:
@@ -152,12 +156,8 @@ class Writer:
             return
         segment = self._live()
         segment.check()
-        lines, seqs = [], []
-        head = self._head
-        for item in items:
-            line, head = chain.link(head, self.name, self._epoch, item.body)
-            lines.append(line)
-            seqs.append(head.seq)
+        first = self._head.seq + 1
+        lines, head = chain.link_all(self._head, self.name, self._epoch, [item.body for item in items])
         self._issued = head.seq
         segment.write(b"".join(lines))
         waiting = [item.done for item in items if item.done is not None]
@@ -167,10 +167,11 @@ class Writer:
         else:
             self._unsynced += items
         self._advance(head, kept=not self._unsynced)
-        self._track(items, seqs)
+        self._track(items, first)
         self._carried, self._dropped = [], 0
         self.counts.written += len(items)
-        self.inbox.settle(waiting, True)
+        self._signing += [item.done for item in items if item.done is not None and item.signs]
+        self.inbox.settle([done for done in waiting if done not in self._signing] if self._signing else waiting, True)
 
     def _sync(self, segment: Segment) -> None:
         if self._settings.durability == "fsync":
@@ -185,8 +186,8 @@ class Writer:
         if kept:
             self._durable = head
 
-    def _track(self, items: list[Item], seqs: list[int]) -> None:
-        for item, seq in zip(items, seqs, strict=False):
+    def _track(self, items: list[Item], first: int) -> None:
+        for seq, item in enumerate(items, first):
             if item.opens:
                 self._calls[item.opens] = seq
             elif item.closes:
@@ -199,8 +200,11 @@ class Writer:
     # ------------------------------------------------------------ checkpoints and rotation
 
     def _keep_house(self) -> None:
-        if self._since >= self._settings.checkpoints.records or time.monotonic() >= self._checkpoint_at:
+        is_due = self._since >= self._settings.checkpoints.records or time.monotonic() >= self._checkpoint_at
+        if is_due or self._signing:
             self._checkpoint()
+            signed, self._signing = self._signing, []
+            self.inbox.settle(signed, True)
         segment = self._live()
         if segment.size >= self._settings.rotate.size or time.monotonic() >= self._full_at():
             self._rotate()
@@ -344,8 +348,9 @@ class Writer:
             self.counts.failures += 1
             log.error("the audit log cannot be written", extra={"file": str(self._path), "error": str(error)})
         self._close()
-        waiting = [item.done for item in batch if item.done is not None]
-        kept = [item for item in batch if item.done is None or may_pass]
+        waiting = [item.done for item in batch if item.done is not None and not item.signs]
+        unsigned = self._signing + [item.done for item in batch if item.done is not None and item.signs]
+        kept = [item for item in batch if item.done is None or (may_pass and not item.signs)]
         self._carry(self._unsynced + self._carried + kept)
         self._unsynced = []
         self.problem = str(error) or type(error).__name__
@@ -354,6 +359,8 @@ class Writer:
             self._retry_at, self._pause = now + self._pause, min(self._pause * 2, _RETRY[1])
         self.counts.refused += 0 if may_pass else len(waiting)
         self.inbox.settle(waiting, may_pass)
+        self.inbox.settle(unsigned, False)
+        self._signing = []
 
     def _carry(self, items: list[Item]) -> None:
         room = self._settings.queue

@@ -70,6 +70,11 @@ def _by(key: str, lenses: Mapping[str, _Lens]) -> _Lens:
     return change
 
 
+def _values(lens: _Lens) -> _Lens:
+    """An object of which every value takes the lens."""
+    return lambda value, f: _fields(dict.fromkeys(value, lens))(value, f) if isinstance(value, dict) else value
+
+
 def _one_or_each(lens: _Lens) -> _Lens:
     """One element or a list of them."""
     each = _each(lens)
@@ -96,8 +101,14 @@ _ITEMS: Final[Mapping[str, _Lens]] = {
     "resources/templates/list": _fields({"uriTemplate": _uri}),
 }
 
+_ASK: Final = _by("method", {"sampling/createMessage": _fields({"params": _fields({"messages": _each(_MESSAGE)})})})
+_CALLED: Final = _fields({"content": _each(_BLOCK), "_meta": _APP})
+
 _RESULTS: Final[Mapping[str, _Lens]] = {
-    "tools/call": _fields({"content": _each(_BLOCK), "_meta": _APP}),
+    "tools/call": _CALLED,
+    "tasks/result": _CALLED,
+    # SEP-2663, Task Polling: what the call would have been answered, or what its server asks meanwhile
+    "tasks/get": _fields({"result": _CALLED, "error": _fields({"data": _HAS_URI}), "inputRequests": _values(_ASK)}),
     "prompts/get": _fields({"messages": _each(_fields({"content": _one_or_each(_BLOCK)}))}),
     "resources/read": _fields({"contents": _each(_HAS_URI)}),
 }
@@ -114,8 +125,6 @@ _NOTIFICATIONS: Final[Mapping[str, _Lens]] = {
     "notifications/resources/updated": _HAS_URI,
     "notifications/subscriptions/acknowledged": _FILTER,
 }
-
-_ASK: Final = _by("method", {"sampling/createMessage": _fields({"params": _fields({"messages": _each(_MESSAGE)})})})
 
 
 # ---------------------------------------------------------------- rewriting

@@ -84,6 +84,12 @@ class Snapshot:
     def declares(self, capability: str) -> bool:
         return capability in self.about["capabilities"]
 
+    @property
+    def subscribes(self) -> bool:
+        """Whether one can subscribe to its resources."""
+        resources = self.about["capabilities"].get("resources")
+        return isinstance(resources, dict) and resources.get("subscribe") is True
+
 
 def digest(entries: Iterable[Entry]) -> bytes:
     """Equal for equal items in equal order: how a change of a list, or of a client's part of it, is noticed."""

@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from proxy import __version__
-from proxy.cli import audit, pins, policy
+from proxy.cli import approvals, audit, pins, policy
 from proxy.cli.admin import servers, tools
 from proxy.cli.check import check, schema
 from proxy.cli.explain import explain
 from proxy.cli.init import init
-from proxy.cli.keys import new
+from proxy.cli.keys import new, revoke
+from proxy.cli.rotate import rotate
 from proxy.cli.run import demo_, serve, stdio
 from proxy.cli.talk import Code, say, tell
 from proxy.config import ConfigError
@@ -29,16 +30,24 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="Keys of clients.", no_args_is_help=True)
 pins_app = typer.Typer(help="Definitions that changed since they were accepted.", no_args_is_help=True)
+approvals_app = typer.Typer(help="Calls that wait for a person.", no_args_is_help=True)
 audit_app = typer.Typer(help="The audit log: proved, read, exported.", no_args_is_help=True)
 policy_app = typer.Typer(help="The policy, before it is in force.", no_args_is_help=True)
 config_app = typer.Typer(help="The format of the config file.", no_args_is_help=True)
 keys_app.command("new")(new)
+keys_app.command("revoke")(revoke)
+keys_app.command("rotate")(rotate)
 config_app.command("schema")(schema)
 audit_app.command("verify")(audit.verify)
 audit_app.command("tail")(audit.tail)
 audit_app.command("search")(audit.search)
 audit_app.command("export")(audit.export)
 audit_app.command("approvals")(audit.approvals)
+approvals_app.command("list")(approvals.list_)
+approvals_app.command("show")(approvals.show)
+approvals_app.command("watch")(approvals.watch)
+approvals_app.command("grants")(approvals.grants)
+approvals_app.command("revoke")(approvals.revoke)
 pins_app.command("list")(pins.list_)
 pins_app.command("diff")(pins.diff)
 pins_app.command("accept")(pins.accept)
@@ -55,6 +64,9 @@ app.command("check")(check)
 app.command("explain")(explain)
 app.command("servers")(servers)
 app.command("tools")(tools)
+app.command("approve")(approvals.approve)
+app.command("deny")(approvals.deny)
+app.add_typer(approvals_app, name="approvals")
 app.add_typer(keys_app, name="keys")
 app.add_typer(pins_app, name="pins")
 app.add_typer(audit_app, name="audit")

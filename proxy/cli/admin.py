@@ -69,23 +69,33 @@ class Unreachable(Exception):
 
 
 def exchange(
-    loaded: config.Config, key: str | None, what: str, params: Mapping[str, str] | None = None, body: Any = None
-) -> httpx.Response:
+    loaded: config.Config, key: str | None, what: str, params: Mapping[str, str] | None = None, body: Any = None,
+    method: str = "",
+) -> httpx.Response:  # fmt: skip
     """One request at the admin port, a POST where there is a body. Raises `Unreachable`; exits if it is refused."""
-    address = _reachable(loaded.listen.admin)
-    headers = {"Authorization": f"Bearer {key or _operator_token(loaded, address)}"}
-    url, method = f"http://{address}/api/v1/{what}", "GET" if body is None else "POST"
+    address = reachable(loaded.listen.admin)
+    url, method = f"http://{address}/api/v1/{what}", method or ("GET" if body is None else "POST")
     try:
         # trust_env: a proxy from the environment must never see the token
         with httpx.Client(trust_env=False, timeout=TIMEOUT) as client:
+            headers = credential(loaded, key, address)
             response = client.request(method, url, params=params, json=body, headers=headers)
     except httpx.HTTPError as error:
-        reason = f"no Sluice answers at {address} (listen.admin): {type(error).__name__}"
-        raise Unreachable(reason, "start it with `sluice serve`") from None
+        raise unanswered(address, error) from None
     if response.status_code in (401, 403):
         reason = f"the admin port at {address} refuses this credential ({response.status_code})"
-        stop(Code.AUTH, reason, *_said(response))
+        hint = ["rights on Sluice itself are rows: p, local, sluice, admin:*, *, allow"] if key is None else []
+        stop(Code.AUTH, reason, *_said(response), *(hint if response.status_code == 403 else []))
     return response
+
+
+def credential(loaded: config.Config, key: str | None, address: config.Address) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key or _operator_token(loaded, address)}"}
+
+
+def unanswered(address: config.Address, error: httpx.HTTPError) -> Unreachable:
+    reason = f"no Sluice answers at {address} (listen.admin): {type(error).__name__}"
+    return Unreachable(reason, "start it with `sluice serve`")
 
 
 def _said(response: httpx.Response) -> list[str]:
@@ -116,7 +126,7 @@ def _get(config_file: Path | None, key: str | None, what: str, params: Mapping[s
         stop(Code.UNREACHABLE, *problem.args)
 
 
-def _reachable(address: config.Address) -> config.Address:
+def reachable(address: config.Address) -> config.Address:
     """Where a listener on every address is reached from this machine."""
     if address.host in ("0.0.0.0", "::"):
         return config.Address("::1" if ":" in address.host else "127.0.0.1", address.port)

@@ -216,11 +216,16 @@ def _published(settings: AuditSettings) -> Iterator[Path]:
     yield from (Path(place) for place in settings.checkpoints.to if "://" not in place and Path(place).is_file())
 
 
+def _about(record: Record) -> str:
+    """What a record is about that is about no call."""
+    return " ".join(str(record[name]) for name in ("server", "name", "object", "act", "what") if name in record)
+
+
 def _tell(record: Record, as_json: bool) -> None:
     if as_json:
         tell(json.dumps(record, separators=(",", ":")))
         return
-    what = record.get("public") or record.get("asked") or record.get("method") or record.get("act") or ""
+    what = record.get("public") or record.get("asked") or record.get("method") or _about(record)
     ending = " ".join(str(record[name]) for name in ("outcome", "reason") if name in record)
     seconds = f" {record['seconds']:.3f}s" if "seconds" in record else ""
     who = str(record.get("principal", record.get("address", "-")))

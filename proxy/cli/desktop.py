@@ -139,16 +139,15 @@ def _server(entry: Json, note: Note) -> Json | None:
 
 
 def _remote(url: str, kind: str, entry: Json, note: Note) -> Json | None:
-    if kind == "sse" or (not kind and url.split("?")[0].rstrip("/").endswith("/sse")):
-        note("left out, the legacy HTTP+SSE transport is not supported in this version")
-        return None
-    if kind and kind not in STREAMABLE:
+    if kind and kind not in (*STREAMABLE, "sse"):
         note("left out, its transport is not supported")
         return None
     if not url.startswith(("http://", "https://", "$")):
         note("left out, its URL is neither http nor https")
         return None
     server: Json = {"url": ours(url, note)}
+    if kind == "sse":
+        server["transport"] = kind
     if headers := _mapping(entry.get("headers"), "headers", note):
         server["headers"] = headers
     return server

@@ -15,14 +15,16 @@ import typer
 
 from proxy import config
 from proxy.app import slices
-from proxy.app.core import DATABASE
+from proxy.app.approving import DATABASE
+from proxy.app.auditing import note_pin, open_audit
+from proxy.audit.log import Audit
 from proxy.cli.admin import AdminKey, Unreachable, answer, exchange
 from proxy.cli.talk import AsJson, Code, ConfigFile, load, printable, say, stop, table, tell, tell_json
 from proxy.lists.pinboard import Pinboard
 from proxy.policy import pins
 from proxy.policy.pins import Wanted
 from proxy.policy.visible import diff as compare
-from proxy.policy.visible import lines, visible
+from proxy.policy.visible import lines, summary, visible
 from proxy.store.sqlite import SqliteStore
 
 T = TypeVar("T")
@@ -56,8 +58,8 @@ def list_(
 
 
 def _cells(row: Row) -> list[str]:
-    served, hidden = "no" if row["withheld"] else "yes", str(row["hidden"] or "-")
-    when = row["since"] or row["at"]
+    served, when = "no" if row["withheld"] else "yes", row["since"] or row["at"]
+    hidden = ",".join(dict.fromkeys(flag.split(" ")[0] for flag in row["flags"])) or "-"
     place = [row["server"], row["era"], row["kind"], visible(row["name"]), row["state"]]
     return [*place, served, row["current"][:SHORT], hidden, when, row["by"] or "-"]
 
@@ -76,8 +78,7 @@ def diff(
         tell_json({"pins": rows})
         return
     for row in rows:
-        hidden = f", {row['hidden']} hidden characters" if row["hidden"] else ""
-        tell(f"{row['server']} ({row['era']}): {row['kind']} {visible(row['name'])}: {row['state']}{hidden}")
+        tell(summary(row))
         tell(f"  fingerprint {row['current']}")
         for line in _shown(row):
             tell(f"  {line}")
@@ -196,29 +197,40 @@ def _accept(config_file: Path | None, key: str | None, server: str, wanted: list
         told = response.json()["error"] if response.status_code == 409 else answer(response)["pins"]
     except Unreachable as problem:
         seen = [Wanted(_KINDS[kind], "" if kind == "instructions" else name, mark) for kind, name, mark in wanted]
-        told = _at_rest(loaded, key, problem, lambda board: board.accept(server, seen, "local"))
+        told = _at_rest(loaded, key, problem, lambda board: board.accept(server, seen, "local"), noted=True)
     if isinstance(told, str):
         stop(Code.NEGATIVE, printable(told))
     return told
 
 
 def _at_rest(
-    loaded: config.Config, key: str | None, problem: Unreachable, use: Callable[[Pinboard], Awaitable[T]]
-) -> T:
-    """The pins themselves, where no Sluice answers: whoever may write the state directory is its operator."""
+    loaded: config.Config, key: str | None, problem: Unreachable, use: Callable[[Pinboard], Awaitable[T]],
+    noted: bool = False,
+) -> T:  # fmt: skip
+    """The pins themselves, where no Sluice answers: whoever may write the state directory is its operator. What is
+    `noted` stands in the audit log, or is not done."""
     path = loaded.state.dir / DATABASE
     if key is not None or not path.exists():
         stop(Code.UNREACHABLE, *problem.args)
     try:
-        return anyio.run(partial(_with_board, path, slices.pins(loaded), use))
+        return anyio.run(partial(_with_log, loaded, use) if noted else partial(_with_board, loaded, use))
     except OSError as error:
         stop(Code.CONFIG, f"the pins in {path} cannot be used: {error}")
 
 
-async def _with_board(path: Path, modes: dict[str, pins.Mode], use: Callable[[Pinboard], Awaitable[T]]) -> T:
-    store = SqliteStore(path)
+async def _with_log(loaded: config.Config, use: Callable[[Pinboard], Awaitable[T]]) -> T:
+    async with open_audit(loaded, "http") as audit:
+        if audit is not None and audit.problem is not None and loaded.audit.on_failure == "deny":
+            raise OSError(f"the audit log cannot be written: {audit.problem}")
+        return await _with_board(loaded, use, audit)
+
+
+async def _with_board(
+    loaded: config.Config, use: Callable[[Pinboard], Awaitable[T]], audit: Audit | None = None
+) -> T:
+    store = SqliteStore(loaded.state.dir / DATABASE)
     try:
-        board = Pinboard(modes, store)
+        board = Pinboard(slices.pins(loaded), store, partial(note_pin, audit))
         await board.load()
         return await use(board)
     finally:

@@ -37,7 +37,7 @@ servers:
   #   #   url: https://mcp.example.com/mcp
   #   #   headers: {Authorization: "Bearer ${env:EXAMPLE_TOKEN}"}
   #   #   ca: company-ca.pem                  # trusted instead of the system's authorities
-  #   #   transport: auto                     # auto | http
+  #   #   transport: auto                     # auto | http | sse (HTTP+SSE, 2024-11-05)
   #   tools: {allow: ["*"], deny: ["delete_*"]}   # globs over the server's own names
   #   # what the policy goes by: tools.classes: {list_files: read, "delete_*": destroy}; without one: write
   #   enabled: true
@@ -65,14 +65,24 @@ REST: Final = """\
 #   anonymous: {roles: []}                    # HTTP clients without a key; closed unless this line is there
 #   keys:                                     # HTTP clients with a key: sluice keys new NAME
 #     laptop: {hash: "sha256:...", roles: [], owner: me, expires: 2030-01-31}
+#   jwt: {issuers: [], scopes: []}            # HTTP clients with a token; scopes: what every token has to hold
+#   # An issuer. What is said here of jwks, algorithms and typ is so unless set.
+#   #   {issuer: https://login.example.com, audience: https://mcp.example.com/mcp, roles_from: [groups],
+#   #    admin_audience: https://mcp.example.com/admin, jwks: auto, algorithms: [RS256, ES256, EdDSA], typ: at+jwt}
 
 # approvals:
+#   hold_for: 45s                             # how long a call waits for its approval before it is told to come back
 #   profiles:                                 # what p2 rows may ask for besides confirm, one-of-leads and two-person
-#     security: {tier: other, approvers: ["role:security"], quorum: 1}
+#     security: {tier: other, approvers: ["role:security"], quorum: 1, expires: 30m, remember: [once, 15m]}
+#     board: {tier: other, approvers: ["role:board"], quorum: 2, require_reason: true}
+#     careful: {tier: self, via: [elicitation, api], expires: 5m}
+#   notify: []                                # {type: webhook, url: "https://...", secret: "whsec_...", profiles: []}
 
 # listen:
 #   mcp: 127.0.0.1:7410                       # clients: http://127.0.0.1:7410/mcp
 #   admin: 127.0.0.1:7411                     # /livez /readyz /metrics /api/v1/
+#   # public_url: https://mcp.example.com/mcp   # where clients reach us through a reverse proxy
+#   trusted_proxies: []                       # addresses whose X-Forwarded-* counts: 10.1.2.3, 10.1.0.0/16
 #   allowed_hosts: []                         # other names that we are reached by
 #   allowed_origins: []                       # web pages that may call us
 
@@ -98,12 +108,16 @@ REST: Final = """\
 #   headers: 16KiB
 #   streams: 100                              # open streams of a client
 #   page: 1000                                # items in a page of a list
+#   pending_approvals: 20                     # approvals of a client that wait
 #   per_client: 600/min                       # requests of a client: 10/s, 600/min, 1000/h, 5000/d; no limit unless set
 #   per_tool: 120/min                         # calls of one tool by one client; no limit unless set
 
 # names: {max: 50}                            # longest public name
+# network:
+#   allow_private: []                         # private places that others may name: 10.1.0.0/16, keys.internal
+#   proxy: off                                # http://host:port: the way to servers and token issuers
 # state: {dir: ~/.local/state/sluice}         # keys, the operator token, last known lists
-# telemetry: {metrics: true}
+# telemetry: {metrics: true}                 # otlp: "http://collector:4318" sends spans
 # log: {level: info, format: auto}            # debug | info | warning | error; auto | json | text
 # drain: 30s                                  # how long open calls may take at the end
 """

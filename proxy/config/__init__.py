@@ -15,19 +15,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from proxy.config.audit import Audit
+from proxy.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key, LocalClient
 from proxy.config.explain import explain
 from proxy.config.finding import ConfigError, Finding, Problem
 from proxy.config.finding import Path as TreePath
 from proxy.config.models import (
-    AnonymousClient,
     AnyServer,
-    Clients,
     Config,
     HttpServer,
-    Key,
     Limits,
     Listen,
-    LocalClient,
     Log,
     Names,
     Server,
@@ -37,16 +34,17 @@ from proxy.config.models import (
     Tools,
 )
 from proxy.config.names import RESERVED, is_key_name, is_server_key
-from proxy.config.policy import Approvals, Policy, Profile
+from proxy.config.policy import Approvals, Policy, Profile, Webhook
 from proxy.config.rules import broken_rules
 from proxy.config.source import Source, parse, read
 from proxy.config.units import Address, Rate
 
 __all__ = [
     "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients", "Config",
-    "ConfigError", "Finding", "HttpServer", "Key", "Limits", "Listen", "LocalClient", "Log", "Names", "Policy",
-    "Profile", "Rate", "Server", "State", "StdioServer", "Telemetry", "Tools", "check", "check_text", "find_config",
-    "finding_at", "is_key_name", "is_server_key", "load", "make", "places", "schema",
+    "ConfigError", "Finding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient", "Log",
+    "Names", "Policy", "Profile", "Rate", "Server", "State", "StdioServer", "Telemetry", "Tools", "Webhook",
+    "check", "check_text", "default_state", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
+    "load", "make", "places", "schema",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
@@ -88,6 +86,19 @@ def check(path: Path) -> Checked:
         return Checked(None, error.findings, (path,))
     checked = _checked(source)
     return replace(checked, files=(path, *source.included))
+
+
+def draft(path: Path) -> Any:
+    """What the file says, whatever is wrong with it: nothing of it may be relied on. None where it is no YAML."""
+    try:
+        return read(path).value
+    except ConfigError:
+        return None
+
+
+def default_state() -> Path:
+    """Where state is kept unless the file says so."""
+    return Path(State.model_fields["dir"].default).expanduser()
 
 
 def check_text(text: str, file: str, base: Path, environ: Mapping[str, str]) -> Checked:

@@ -8,16 +8,13 @@ from typing import Any, Final
 from pydantic_core import ErrorDetails
 
 from proxy.config.audit import Audit, Checkpoints, Redact, Rotate, Sink
+from proxy.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key, LocalClient
 from proxy.config.finding import Path, Problem
 from proxy.config.models import (
-    AnonymousClient,
-    Clients,
     Config,
     HttpServer,
-    Key,
     Limits,
     Listen,
-    LocalClient,
     Log,
     Names,
     State,
@@ -25,7 +22,8 @@ from proxy.config.models import (
     Telemetry,
     Tools,
 )
-from proxy.config.policy import Approvals, Policy, Profile
+from proxy.config.network import Network
+from proxy.config.policy import Approvals, Policy, Profile, Webhook
 from proxy.config.section import Section
 
 SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
@@ -39,8 +37,11 @@ SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
     ("clients", "local"): LocalClient,
     ("clients", "anonymous"): AnonymousClient,
     ("clients", "keys", "*"): Key,
+    ("clients", "jwt"): Jwt,
+    ("clients", "jwt", "issuers", "*"): Issuer,
     ("policy",): Policy,
     ("approvals",): Approvals,
+    ("approvals", "notify", "*"): Webhook,
     ("approvals", "profiles", "*"): Profile,
     ("audit",): Audit,
     ("audit", "redact"): Redact,
@@ -49,14 +50,12 @@ SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
     ("audit", "sinks", "*"): Sink,
     ("limits",): Limits,
     ("names",): Names,
+    ("network",): Network,
     ("state",): State,
     ("telemetry",): Telemetry,
     ("log",): Log,
 }
 
-LATER_VALUES: Final = {
-    "transport": ("sse",),
-}
 EXPECTED: Final = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -150,10 +149,6 @@ def _name(value: Any) -> str:
 
 
 def _wrong_word(path: Path, expected: str, value: Any) -> Problem:
-    later = LATER_VALUES.get(".".join(map(str, path)), LATER_VALUES.get(str(path[-1]), ()))
-    if value in later:
-        message = f'"{value}" is not available in this version'
-        return Problem(path, "not-in-this-version", message, f"available: {_words(expected)}")
     return Problem(path, "wrong-value", f"must be {_words(expected)}")
 
 

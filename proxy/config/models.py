@@ -10,23 +10,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, PrivateAttr, Strict, Tag, field_validator
 
 from proxy.config.audit import Audit
+from proxy.config.clients import Clients
 from proxy.config.names import (
     Argument,
     Glob,
     HeaderName,
     HeaderValue,
     Host,
-    KeyHash,
-    KeyName,
     Origin,
     Prefix,
-    Roles,
+    PublicUrl,
     ServerKey,
     Url,
     VariableName,
     VariableValue,
     is_server_key,
 )
+from proxy.config.network import Network, NetworkText
 from proxy.config.policy import Approvals, Class, Policy
 from proxy.config.section import Section, written
 from proxy.config.units import (
@@ -38,7 +38,6 @@ from proxy.config.units import (
     Flag,
     Limit,
     Listener,
-    Moment,
     Size,
     Timeout,
     base_of,
@@ -58,12 +57,15 @@ def _no_default(schema: dict[str, Any]) -> None:
 
 
 class Listen(Section):
-    later = frozenset({"public_url", "trusted_proxies"})
-
     mcp: Listener = written("127.0.0.1:7410")
-    """Where clients reach Sluice over HTTP, at /mcp."""
+    """Where clients reach Sluice over HTTP: at /mcp, and at /sse those that speak HTTP+SSE (2024-11-05) only."""
     admin: Listener = written("127.0.0.1:7411")
     """Where /livez, /readyz, /metrics and /api/v1/ are."""
+    public_url: PublicUrl | None = None
+    """The MCP endpoint as clients reach it through a reverse proxy; also the resource that OAuth clients ask tokens
+    for. Its host is served."""
+    trusted_proxies: tuple[NetworkText, ...] = ()
+    """Addresses and networks of reverse proxies: what they say in X-Forwarded-For, -Proto, -Host and -Prefix counts."""
     allowed_hosts: tuple[Host, ...] = ()
     """Host headers that are served besides the listener's own; loopback names always are on a loopback address."""
     allowed_origins: tuple[Origin, ...] = ()
@@ -91,7 +93,8 @@ class Server(Section):
     uris: Literal["prefix", "plain"] = "prefix"
     """How resource URIs are shown: with the prefix, or as the server gives them."""
     sharing: Literal["session", "client", "shared"] = "session"
-    """Who shares a connection to the server: one for each client session, for each client, or one for all."""
+    """Who shares a connection to the server: one for each client session, for each client, or one for all, and then
+    the server can ask nobody. To a server of 2026-07-28 there is one in any case."""
     era: Literal["auto", "legacy", "modern"] = "auto"
     """Which generation of MCP the server is spoken to in; auto finds out."""
     lazy: Flag = False
@@ -137,12 +140,12 @@ class StdioServer(Server):
 
 
 class HttpServer(Server):
-    """A server that runs elsewhere, spoken to over Streamable HTTP."""
+    """A server that runs elsewhere, spoken to over HTTP."""
 
     url: Url = Field(repr=False)
     """Its MCP endpoint."""
-    transport: Literal["auto", "http"] = "auto"
-    """http is Streamable HTTP; auto is the same in this version."""
+    transport: Literal["auto", "http", "sse"] = "auto"
+    """http is Streamable HTTP, sse is HTTP+SSE as of 2024-11-05; auto finds out."""
     headers: dict[HeaderName, HeaderValue] = written({})
     """Headers that are sent with every request, such as Authorization."""
     ca: FilePath | None = None
@@ -156,41 +159,7 @@ def _kind(value: Any) -> str:
 AnyServer = Annotated[Annotated[StdioServer, Tag("stdio")] | Annotated[HttpServer, Tag("http")], Discriminator(_kind)]
 
 
-class LocalClient(Section):
-    roles: Roles = ("role:owner",)
-    """Roles of the client on stdin and stdout."""
-
-
-class AnonymousClient(Section):
-    roles: Roles = ()
-    """Roles of HTTP clients that send no credential."""
-
-
-class Key(Section):
-    hash: KeyHash
-    """sha256: and the hex SHA-256 of the key, as `sluice keys new` prints it."""
-    roles: Roles = ()
-    """Roles of whoever sends the key."""
-    owner: str = ""
-    """The person or team that answers for the key."""
-    expires: Moment | None = None
-    """From this moment on the key is refused; a date is its first second in UTC."""
-
-
-class Clients(Section):
-    later = frozenset({"jwt"})
-
-    local: LocalClient = LocalClient()
-    """The client on stdin and stdout."""
-    anonymous: AnonymousClient | None = None
-    """HTTP clients without a credential: refused unless this section is there, and only on loopback."""
-    keys: dict[KeyName, Key] = written({})
-    """Clients that send `Authorization: Bearer KEY`."""
-
-
 class Limits(Section):
-    later = frozenset({"pending_approvals"})
-
     per_client: Limit = unlimited()
     """Most requests of one client, of whatever kind: `10/s`, `600/min`, `1000/h` or `5000/d`. No limit unless set."""
     per_tool: Limit = unlimited()
@@ -207,6 +176,8 @@ class Limits(Section):
     """Largest head of an HTTP request."""
     streams: Count = 100
     """Most open streams of one client."""
+    pending_approvals: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE] = 20
+    """Most approvals of one client that wait, or wait to be used."""
     page: Annotated[int, Strict(), Field(ge=1, le=100_000), WHOLE] = 1000
     """Most items in one page of a list."""
 
@@ -224,10 +195,10 @@ class State(Section):
 
 
 class Telemetry(Section):
-    later = frozenset({"otlp"})
-
     metrics: Flag = True
     """Prometheus metrics at /metrics of the admin port."""
+    otlp: str = ""
+    """Base URL of an OpenTelemetry collector that takes spans over HTTP; nothing: there are no spans."""
 
 
 class Log(Section):
@@ -239,8 +210,6 @@ class Log(Section):
 
 class Config(Section):
     """One YAML file says all: which servers, which clients, which policy."""
-
-    later = frozenset({"network"})
 
     version: Literal[1] = 1
     """Of this format."""
@@ -260,6 +229,8 @@ class Config(Section):
     """Bounds of size, depth and number."""
     names: Names = Names()
     """How public names are made."""
+    network: Network = Network()
+    """What may be connected to."""
     state: State = written({})
     """What outlives a run."""
     telemetry: Telemetry = Telemetry()

@@ -19,6 +19,9 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 _URL = re.compile(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_PUBLIC_URL = re.compile(
+    r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
+)
 RESERVED: Final = "sluice"
 # What the transport and the protocol write themselves; a configured one would contradict them.
 _OWN_HEADERS: Final = frozenset(
@@ -114,6 +117,9 @@ VariableValue = Annotated[SecretStr, AfterValidator(_no_nul)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
 Url = Annotated[str, AfterValidator(_url)]
+PublicUrl = Annotated[
+    str, _matching(_PUBLIC_URL, "bad-url", "not a URL without query and user; write https://host/path/mcp")
+]
 KeyHash = Annotated[SecretStr, BeforeValidator(_hash)]
 ServerKey = Annotated[str, AfterValidator(_server_key)]
 Prefix = Annotated[str, AfterValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": 20})]

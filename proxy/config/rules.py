@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import Final
 
 from proxy.config.finding import Problem
 from proxy.config.models import Config, HttpServer
 
+OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+BUILT_IN_PROFILES = frozenset({"confirm", "one-of-leads", "two-person"})
 
 
 def broken_rules(config: Config) -> list[Problem]:
@@ -48,6 +52,29 @@ def _approvers_can_be_named(config: Config) -> Iterator[Problem]:
                 yield Problem((*path, key), "wrong-value", message, "remove it", at_key=True)
 
 
+def _approvals_can_be_given(config: Config) -> Iterator[Problem]:
+    for name, profile in config.approvals.profiles.items():
+        path = ("approvals", "profiles", name)
+        if profile.tier == "other" and "via" in profile.model_fields_set and "elicitation" in profile.via:
+            message = "elicitation asks whoever called, and tier other is decided by somebody else"
+            yield Problem((*path, "via"), "wrong-value", message, "write via: [api]")
+        if profile.quorum > 1 and set(profile.remember) != {"once"}:
+            message = "what several people agree to together is good once"
+            yield Problem((*path, "remember"), "wrong-value", message, "write remember: [once]")
+        if profile.require_reason and profile.tier == "self":
+            message = "a reason is for somebody else's eyes: with tier self whoever asked confirms"
+            yield Problem((*path, "require_reason"), "wrong-value", message, "remove it", at_key=True)
+
+
+def _notified_profiles_exist(config: Config) -> Iterator[Problem]:
+    known = {*config.approvals.profiles, *BUILT_IN_PROFILES}
+    for at, webhook in enumerate(config.approvals.notify):
+        for name in webhook.profiles:
+            if name not in known:
+                hint = f"profiles are {', '.join(sorted(known))}"
+                yield Problem(("approvals", "notify", at, "profiles"), "unknown-profile", f"there is no {name}", hint)
+
+
 def _open_policy_stays_at_home(config: Config) -> Iterator[Problem]:
     if config.policy.use != "open":
         return
@@ -73,6 +100,10 @@ def _anonymous_stays_at_home(config: Config) -> Iterator[Problem]:
     if others:
         message = "clients without a credential are refused where listen.allowed_hosts names other hosts"
         yield Problem(path, "anonymous", message, "remove this section, or allowed_hosts", at_key=True)
+    for key in ("public_url", "trusted_proxies"):
+        if getattr(config.listen, key):
+            message = f"clients without a credential are refused where listen.{key} leads others here"
+            yield Problem(path, "anonymous", message, f"remove this section, or {key}", at_key=True)
 
 
 def _name(host: str) -> str:
@@ -123,6 +154,13 @@ def _timeouts_are_in_order(config: Config) -> Iterator[Problem]:
             yield Problem(path, "wrong-value", "max_time is shorter than timeout", "max_time bounds the whole call")
 
 
+def _older_transport_is_legacy(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if isinstance(server, HttpServer) and server.transport == "sse" and server.era == "modern":
+            message = "no modern server speaks HTTP+SSE, the transport of 2024-11-05"
+            yield Problem(("servers", key, "transport"), "wrong-value", message, "remove era, or transport")
+
+
 def _authorities_exist(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
         if isinstance(server, HttpServer) and server.ca and not server.ca.is_file():
@@ -153,8 +191,22 @@ def _keys_are_in_time(config: Config) -> Iterator[Problem]:
             yield Problem(path, "expired-key", "this key has expired and is refused", severity="warning")
 
 
+def _tokens_are_for_one_port(config: Config) -> Iterator[Problem]:
+    """A token for the tools must not open the admin port, by whichever of an issuer's entries."""
+    issuers = config.clients.jwt.issuers
+    for at, issuer in enumerate(issuers):
+        path = ("clients", "jwt", "issuers", at)
+        before = [other for other in issuers[:at] if other.issuer == issuer.issuer]
+        if any(other.audience == issuer.audience for other in before):
+            yield Problem((*path, "audience"), "duplicate-issuer", "this issuer has an entry for the same audience")
+        ours = {other.audience for other in issuers if other.issuer == issuer.issuer}
+        if issuer.admin_audience in ours:
+            message = "every client's token would be good at the admin port"
+            yield Problem((*path, "admin_audience"), "same-audience", message, "use an audience of its own")
+
+
 def _somebody_gets_in(config: Config) -> Iterator[Problem]:
-    if config.clients.anonymous is None and not config.clients.keys:
+    if config.clients.anonymous is None and not config.clients.keys and not config.clients.jwt.issuers:
         message = "no HTTP client gets in; only `sluice stdio` works"
         hint = "add a key (`sluice keys new NAME`), or clients.anonymous on loopback"
         yield Problem(("clients",), "no-clients", message, hint, severity="warning", at_key=True)
@@ -165,9 +217,24 @@ def _something_is_behind(config: Config) -> Iterator[Problem]:
         yield Problem(("servers",), "no-servers", "no server is enabled", severity="warning", at_key=True)
 
 
+def _the_extra_is_installed(config: Config) -> Iterator[Problem]:
+    if config.telemetry.otlp and not _has_otel():
+        message = "spans are sent by OpenTelemetry's SDK, which is not installed"
+        yield Problem(("telemetry", "otlp"), "missing-extra", message, "install mcp-sluice[otel], or remove it")
+
+
+def _has_otel() -> bool:
+    try:
+        return find_spec(OTEL) is not None
+    except ModuleNotFoundError:  # of a parent
+        return False
+
+
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
-    _there_is_one_policy, _shadow_mode_ends, _approvers_can_be_named, _open_policy_stays_at_home,
-    _two_listeners_have_two_addresses, _anonymous_stays_at_home, _prefixes_differ,
-    _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list, _timeouts_are_in_order,
-    _authorities_exist, _sinks_differ, _hashes_differ, _keys_are_in_time, _somebody_gets_in, _something_is_behind,
+    _there_is_one_policy, _older_transport_is_legacy,
+    _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
+    _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
+    _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list,
+    _timeouts_are_in_order, _authorities_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
+    _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _the_extra_is_installed,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One HTTP answer as this room reads it, whichever transport it came by.
+"""One HTTP answer as this room reads it, whichever transport it came by, and what the lack of one means.
 
 Knows the fast transport and httpx's own interface; knows no MCP. The fast one is used without httpx's objects: making
 them costs more than the exchange.
@@ -6,15 +6,21 @@ them costs more than the exchange.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
-from typing import Protocol
+from typing import Final, Protocol
+from urllib.parse import urljoin
 
 import anyio
 import httpx
 
-from proxy.downstream.settings import TooLarge
+from proxy.downstream.settings import Lost, TooLarge
 from proxy.downstream.wire import WireTransport, build_request
 
 Raw = list[tuple[bytes, bytes]]
+
+# Statuses with which a server, or what stands before it, refuses to begin. Other failures may come after the work.
+_NOT_BEGUN: Final = frozenset({429, 503})
+_UNREACHED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_UNSAYABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol)
 
 
 class Answer(Protocol):
@@ -76,6 +82,33 @@ def fetching(transport: httpx.AsyncBaseTransport) -> Fetch:
         return Foreign(await transport.handle_async_request(build_request(url, headers, body, method)))
 
     return fetch
+
+
+def lost_by(error: httpx.TransportError) -> Lost:
+    if isinstance(error, _UNREACHED):
+        return Lost(f"cannot connect: {error or type(error).__name__}", sent=False)
+    if isinstance(error, _UNSAYABLE):
+        return Lost(f"the request cannot be sent: {error}", sent=False)
+    return Lost(f"the connection broke: {error or type(error).__name__}", sent=True)
+
+
+def refused(status: int) -> Lost:
+    if status in (401, 403):
+        return Lost(f"the server refused our credentials (HTTP {status})", sent=False, status=status)
+    if 200 <= status < 300:
+        return Lost(f"the server answered HTTP {status} without an answer", sent=True, status=status)
+    begun = status >= 500 and status not in _NOT_BEGUN
+    return Lost(f"the server answered HTTP {status}", sent=begun, status=status)
+
+
+def on_origin(url: httpx.URL, reference: str) -> httpx.URL | None:
+    """The address that a server names, if it is on the same origin: to any other one our credentials would go."""
+    try:
+        place = httpx.URL(urljoin(str(url), reference))
+    except (httpx.InvalidURL, ValueError):
+        return None
+    is_same = (place.scheme, place.host, place.port) == (url.scheme, url.host, url.port)
+    return place if is_same and not place.userinfo else None
 
 
 def is_json(answer: Answer) -> bool:

@@ -7,7 +7,8 @@ sends garbage, harms nobody but the call it answers wrongly.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from itertools import count
 from typing import Any, Final, Protocol
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from proxy.call import Call, Era, Outcome
+from proxy.call import Call, Era, Failure, Outcome, Updated
 from proxy.downstream.exchange import Exchange, Patience
 from proxy.downstream.settings import Lost, ServerSettings, TooLarge
 from proxy.era.modern_server import Headers
@@ -44,10 +45,11 @@ Heard = Callable[[str | None, Notification], None]
 """(scope, notification) of one that belongs to no call."""
 
 CHANGES: Final = frozenset(entry.changed for entry in LISTS.values())
-_PUBLISHED: Final = CHANGES | {"notifications/resources/updated"}
+UPDATED: Final = "notifications/resources/updated"
 # Servers print banners, and a few do more. A peer that says nothing else for this many messages is no MCP server.
 MAX_GARBAGE: Final = 1000
 _LOGGED_GARBAGE: Final = 5
+_PLAIN: Final = frozenset({"jsonrpc", "id", "result"})
 
 
 class Wire(Protocol):
@@ -88,7 +90,7 @@ class Wire(Protocol):
 
 class Connection:
     """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned, `scope`
-    whose lists it sees, `session` the one legacy session that it belongs to."""
+    whose lists it sees, `session` the one legacy session that it belongs to; `mark` tells its tasks from others'."""
 
     era: Era
     is_exclusive = False
@@ -105,13 +107,17 @@ class Connection:
         self.revision = ""
         self.discovered: Json = {}
         self.why = ""
+        self.mark = secrets.token_hex(4)
         self.over = anyio.Event()
         self.drained = anyio.Event()
         self.pending: dict[int, Exchange] = {}
         self._ids = count(1)
         self._heard = heard
         self._garbage = 0
-        self._may_batch = False
+        self._may_batch = self._is_retired = False
+        self._loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
+        self.on_updated: Updated = _nobody
+        self.unwatched: dict[str, None] = {}  # resources that nobody wants any more, of which it may still speak
         wire.bind(self._receive, self.retire)
 
     @property
@@ -120,7 +126,7 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        return self.over.is_set() or self.wire.is_ending
+        return self._is_retired or self.wire.is_ending
 
     @property
     def capabilities(self) -> Json:
@@ -143,6 +149,11 @@ class Connection:
 
     async def live(self) -> None:
         """Returns once the server's list_changed notifications are heard."""
+        raise NotImplementedError
+
+    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+        """On return `on_updated` hears of these resources, and soon of no others; gives those that the server
+        refused. Raises `Lost`, `TimeoutError`: then it is unknown of which of them."""
         raise NotImplementedError
 
     def _abandon(self, exchange: Exchange, why: str) -> None:
@@ -177,14 +188,14 @@ class Connection:
             with patience or nullcontext():
                 exchange.patience = patience
                 await self.wire.send(exchange, body, headers)
-                return await exchange.result()
+                return exchange.ready or await exchange.result()
         except (TimeoutError, asyncio.CancelledError) as end:
             if not exchange.is_over and method != "initialize":  # never cancelled: 2025-11-25 basic/utilities
                 self._abandon(exchange, "timed out" if isinstance(end, TimeoutError) else "cancelled")
             raise
         finally:
             self.pending.pop(exchange.id, None)
-            if self.over.is_set() and not self.in_flight:
+            if self._is_retired and not self.in_flight:
                 self.drained.set()
 
     async def ask(self, method: str, params: Json, timeout: float, headers: Headers | None = None) -> Response:
@@ -195,12 +206,14 @@ class Connection:
         settings = self.settings
         if method in LISTS:
             return Patience(settings.list_timeout, settings.list_timeout)
-        return Patience(settings.timeout, settings.max_time)
+        # <= 2025-11-25 basic/utilities/tasks: it has no news until the task has an end
+        timeout = settings.max_time if method == "tasks/result" else settings.timeout
+        return Patience(timeout, settings.max_time, self._loop)
 
     def retire(self, why: str, all_lost: bool = True) -> None:
         """No new requests; where `all_lost`, the open ones end too. `drained` is set when none is left."""
-        if not self.over.is_set():
-            self.why = why
+        if not self._is_retired:
+            self.why, self._is_retired = why, True
             self.over.set()
         if all_lost:
             for exchange in tuple(self.pending.values()):
@@ -232,6 +245,13 @@ class Connection:
         return self._take(value, exchange)
 
     def _take(self, value: Any, exchange: Exchange | None) -> Exchange | None:
+        if exchange is not None and type(value) is dict and value.keys() == _PLAIN and value["jsonrpc"] == "2.0":
+            # The usual answer on a stream of its own, read as below, in a third of the time.
+            id, result = value["id"], value["result"]
+            if type(id) is int and id == exchange.id and type(result) is dict:
+                self._garbage = 0
+                exchange.settle(Response(id, result))
+                return exchange
         try:
             message = read(value)
         except Malformed as bad:
@@ -286,7 +306,7 @@ class Connection:
         return calls[0] if len(calls) == 1 else None
 
     def publish(self, notification: Notification) -> None:
-        if notification.method in _PUBLISHED:
+        if notification.method in CHANGES:
             self._heard(self.scope, notification)
 
     def _refuse_garbage(self, value: Any) -> None:
@@ -309,4 +329,8 @@ class Connection:
         return f"<{type(self).__name__} {self.settings.key} {state}, {len(self.pending)} pending>"
 
 
-__all__ = ["CHANGES", "Connection", "Heard", "Receive", "TooLarge", "Wire"]
+def _nobody(params: Json) -> None:
+    """Nobody wants to hear of any resource."""
+
+
+__all__ = ["CHANGES", "UPDATED", "Connection", "Heard", "Receive", "TooLarge", "Wire"]

@@ -15,10 +15,11 @@ from proxy.call import Era
 from proxy.downstream.connection import Connection, Heard, Wire
 from proxy.downstream.http import HttpWire
 from proxy.downstream.legacy import LegacyConnection
+from proxy.downstream.legacy_sse import SseWire
 from proxy.downstream.modern import PROBE_TIME, ModernConnection
 from proxy.downstream.parking import Parking
 from proxy.downstream.probe import LEGACY_ONLY, Eras, judge, judge_silence
-from proxy.downstream.settings import Lost, ServerSettings
+from proxy.downstream.settings import Lost, ServerSettings, code_of
 from proxy.downstream.stdio import ChildWire, Tail
 from proxy.message import Json, Response
 
@@ -52,17 +53,26 @@ class Dialler:
         self._judged = 0.0
         self.stderr = self._stderr_of_probe = Tail()
         self.discovered: dict[Era, Json] = {}
-        self.eras: Eras | None = None if settings.era == "auto" else frozenset({settings.era})
+        self._is_older = settings.transport == "sse"  # it speaks HTTP+SSE, which implies the legacy era
+        self._is_told = settings.era != "auto" or self._is_older
+        self.eras: Eras | None = None
+        if self._is_told:
+            self.eras = LEGACY_ONLY if settings.era == "auto" else frozenset({settings.era})
+
+    @property
+    def transport(self) -> str:
+        return "stdio" if self._settings.command is not None else "sse" if self._is_older else "http"
 
     def learn(self, eras: Eras) -> None:
-        if self._settings.era == "auto":
+        if not self._is_told:
             self.eras, self._judged = eras, self._clock()
 
     def doubt(self) -> None:
         """On reconnect: forgets a legacy verdict that is too old."""
         is_old = self.eras == LEGACY_ONLY and self._clock() - self._judged >= LEGACY_VERDICT_LIFE
-        if is_old and self._settings.era == "auto":
+        if is_old and not self._is_told:
             self.eras = None
+            self._is_older = False
 
     async def open(
         self, era: Era, group: TaskGroup, declared: Json, session: str | None = None, hears: bool = True
@@ -74,9 +84,32 @@ class Dialler:
             if era == "modern":
                 return await self._modern(wire, group)
             return await self._legacy(wire, group, declared, session)
+        except Lost as lost:
+            await wire.close()
+            if isinstance(wire, SseWire) and lost.status in _OLDER_TRANSPORT:
+                self._is_older = self._settings.transport == "sse"  # it was, and is not any more
+            if not self._may_be_older(wire, lost, era):
+                raise
+            refusal = lost
         except BaseException:
             await wire.close()
             raise
+        return await self._open_older(refusal, group, declared, session)
+
+    def _may_be_older(self, wire: Wire, lost: Lost, era: Era) -> bool:
+        """Whether that refusal could be a server's of the 2024 transport, and it should be asked so."""
+        is_refusal = isinstance(wire, HttpWire) and _OLDER_TRANSPORT & {lost.status, wire.refusal}
+        is_open = self._settings.transport == "auto" and "modern" not in (self.eras or ())
+        return era == "legacy" and is_open and bool(is_refusal)
+
+    async def _open_older(self, refusal: Lost, group: TaskGroup, declared: Json, session: str | None) -> Connection:
+        self._is_older = True
+        try:
+            return await self.open("legacy", group, declared, session)
+        except (OSError, TimeoutError) as error:
+            self._is_older = False
+            text = f"{refusal.text} to initialize, and with HTTP+SSE (2024-11-05): {error}"
+            raise Lost(text, sent=False, status=refusal.status) from None
 
     async def shakes_hands(self) -> bool:
         """Whether a server that has proven to be modern speaks the legacy era, too. Leaves nothing behind."""
@@ -100,6 +133,8 @@ class Dialler:
             return ChildWire(self._settings, self.stderr)
         if self._transport is None:
             raise Lost("no transport", sent=False)
+        if self._is_older and era == "legacy":
+            return SseWire(self._settings, self._transport)
         return HttpWire(self._settings, self._transport, era, hears)
 
     async def _legacy(self, wire: Wire, group: TaskGroup, declared: Json, session: str | None) -> Connection:
@@ -111,11 +146,6 @@ class Dialler:
             await connection.open(group)
         except TimeoutError:
             raise Lost("the server does not answer initialize", sent=False) from None
-        except Lost as lost:
-            if lost.status in _OLDER_TRANSPORT:
-                text = f"{lost.text} to initialize; if it speaks HTTP+SSE (2024-11-05), that is not supported"
-                raise Lost(text, sent=False, status=lost.status) from None
-            raise
         self.discovered["legacy"] = connection.discovered
         return connection
 
@@ -126,7 +156,7 @@ class Dialler:
         if "modern" not in eras:
             raise NotModern("the server does not speak 2026-07-28", sent=False)
         if answer is None or answer.result is None:
-            text = "nothing" if answer is None else str((answer.error or {}).get("message"))
+            text = "nothing" if answer is None else code_of(answer.error)
             raise Lost(f"the server answered server/discover with: {text}", sent=False)
         if self.eras is None or eras - self.eras:
             self.learn(eras | (self.eras or frozenset()))

@@ -13,7 +13,7 @@ from typing import Any
 from proxy.call import LOG_LEVEL, Call, Emit, no_emit
 from proxy.downstream.settings import Lost
 from proxy.era.revisions import LOG_LEVELS
-from proxy.message import Notification, Response
+from proxy.message import Notification, Request, Response
 
 # A server may report faster than a client reads. Of what waits longer than this many, the newest is dropped.
 MAX_WAITING = 256
@@ -26,11 +26,11 @@ def severity(level: Any) -> int:
 
 
 class Exchange:
-    """`id` is the JSON-RPC id and the progress token at once, both ours."""
+    """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused."""
 
     __slots__ = (
         "_inbox", "_level", "_progress", "_token", "_waiter",
-        "answer", "emit", "error", "id", "is_call", "patience",
+        "answer", "emit", "error", "id", "is_call", "patience", "unmet",
     )  # fmt: skip
 
     def __init__(self, id: int, call: Call | None = None, emit: Emit = no_emit) -> None:
@@ -40,6 +40,7 @@ class Exchange:
         self.is_call = call is not None
         self.emit = emit if call is None else call.emit
         self.patience: Patience | None = None
+        self.unmet: Request | None = None
         self._token = None if call is None else call.meta.get("progressToken")
         self._level = -1 if call is None else severity(call.meta.get(LOG_LEVEL))
         self._progress = -inf
@@ -88,6 +89,11 @@ class Exchange:
     def is_over(self) -> bool:
         return self.answer is not None or self.error is not None
 
+    @property
+    def ready(self) -> Response | None:
+        """The answer where nothing has to be waited for, as after a plain POST: `result` is a coroutine."""
+        return None if self._inbox else self.answer
+
     async def flush(self) -> None:
         """Hands on what has come. After it, the order of what the server sent is kept."""
         while self._inbox:
@@ -119,8 +125,9 @@ class Patience:
 
     __slots__ = ("_cancelling", "_due", "_end", "_has_ended", "_loop", "_max_time", "_task", "_timeout", "_timer")
 
-    def __init__(self, timeout: float, max_time: float) -> None:
+    def __init__(self, timeout: float, max_time: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._timeout, self._max_time = timeout, max_time
+        self._loop = loop or asyncio.get_running_loop()
         self._due = self._end = 0.0
         self._has_ended = False
 
@@ -128,7 +135,7 @@ class Patience:
         self._due = min(self._loop.time() + self._timeout, self._end)
 
     def __enter__(self) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        loop = self._loop
         task = asyncio.current_task(loop)
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()

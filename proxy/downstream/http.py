@@ -7,23 +7,37 @@ call. Nothing of the client travels here: the headers are the configured ones an
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final
-from urllib.parse import urljoin
 
 import anyio
 import httpx
 from anyio.abc import TaskGroup
 
 from proxy.call import Era
-from proxy.downstream.answer import Answer, Raw, body_at_hand, fetching, is_event_stream, is_json, whole_body
+from proxy.downstream.answer import (
+    Answer,
+    Raw,
+    body_at_hand,
+    fetching,
+    is_event_stream,
+    is_json,
+    lost_by,
+    on_origin,
+    refused,
+    whole_body,
+)
 from proxy.downstream.connection import Receive
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.parking import Asking
 from proxy.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
 from proxy.downstream.sse import Events, Place
+from proxy.downstream.telling import Teller
 from proxy.downstream.wire import WireTransport
+from proxy.downstream.wire_pool import Way
 from proxy.era.modern_server import Headers
 from proxy.era.revisions import Revision
+from proxy.network.egress import Egress
 from proxy.telemetry import DEFAULT_BACKOFF
 
 log = logging.getLogger(__name__)
@@ -31,19 +45,24 @@ log = logging.getLogger(__name__)
 _ACCEPT: Final = (b"accept", b"application/json, text/event-stream")
 _FIXED: Final = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 _GOODBYE_TIME: Final = 2.0
-_TELL_TIME: Final = 10.0
 _DRAIN_TIME: Final = 1.0
-_MAX_TOLD: Final = 64
 _MAX_RESUMES: Final = 10
 _MAX_RETRY: Final = 60.0
 _MAX_ERROR_BODY: Final = 256 * 1024
-# Statuses with which a server, or what stands before it, refuses to begin. Other failures may come after the work.
-_NOT_BEGUN: Final = frozenset({429, 503})
+_MOVED: Final = (307, 308)
 
 
-def make_transport(settings: ServerSettings) -> httpx.AsyncBaseTransport:
+def transport_to(settings: ServerSettings, egress: Egress) -> httpx.AsyncBaseTransport | None:
+    """None for a server that is started."""
+    return make_transport(settings, egress) if settings.url else None
+
+
+def make_transport(settings: ServerSettings, egress: Egress | None = None) -> httpx.AsyncBaseTransport:
+    """Every URL that a server can name to us is of the origin of its own, or is not followed: redirects, and the
+    `endpoint` of the 2024 transport. So its configured host is all that is ever connected to."""
     context = ssl.create_default_context(cafile=settings.ca) if settings.ca else None
-    return WireTransport(ssl_context=context)
+    judge = egress or Egress()
+    return WireTransport(ssl_context=context, way=Way(partial(judge.permit, f"server {settings.key}"), judge.proxy))
 
 
 class HttpWire:
@@ -53,6 +72,8 @@ class HttpWire:
     is_private = True
     is_ending = False
     pid: int | None = None
+    refusal = 0
+    """The status with which the last request was refused."""
 
     def __init__(
         self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, hears: bool = True
@@ -66,7 +87,7 @@ class HttpWire:
         self._session: str | None = None
         self._version: Raw = []
         self._revision: Revision | None = None
-        self._told = 0
+        self.tell: Teller
         self._heard = anyio.Event()
         self._rebuild()
 
@@ -76,6 +97,7 @@ class HttpWire:
 
     async def open(self, group: TaskGroup) -> None:
         self._group = group
+        self.tell = Teller(self._settings.key, group, self.notify)
 
     def agreed(self, revision: Revision) -> None:
         self._revision = revision
@@ -96,37 +118,37 @@ class HttpWire:
     # ------------------------------------------------------------ requests
 
     async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
-        own = [(name.encode(), value.encode()) for name, value in headers]
-        response = await self._post(body, own)
+        own = [(name.encode(), value.encode()) for name, value in headers] if headers else []
+        try:
+            response = await self._fetch(self._url, [*self._posting, *own], body, "POST")
+        except httpx.TransportError as error:
+            raise lost_by(error) from None
+        if response.status in _MOVED:
+            response = await self._follow(response, body, own)
         try:
             await self._take(response, exchange)
         except BaseException:
             await response.aclose()
             raise
 
-    async def _post(self, body: bytes, own: Raw) -> Answer:
-        response = await self._request("POST", [*self._posting, *own], body)
-        if response.status in (307, 308) and (url := self._moved(response)):
-            await response.aclose()
-            self._url = url
-            response = await self._request("POST", [*self._posting, *own], body)
-        return response
+    async def _follow(self, response: Answer, body: bytes, own: Raw) -> Answer:
+        url = self._moved(response)
+        if url is None:
+            return response
+        await response.aclose()
+        self._url = url
+        return await self._request("POST", [*self._posting, *own], body)
 
     async def _request(self, method: str, headers: Raw, body: bytes = b"") -> Answer:
         try:
             return await self._fetch(self._url, headers, body, method)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise Lost(f"cannot connect: {error or type(error).__name__}", sent=False) from None
-        except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
-            raise Lost(f"the request cannot be sent: {error}", sent=False) from None
         except httpx.TransportError as error:
-            raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
+            raise lost_by(error) from None
 
     def _moved(self, response: Answer) -> httpx.URL | None:
         """Another path of the same origin; any other redirect could carry the credentials away."""
-        url = httpx.URL(urljoin(str(self._url), response.headers.get(b"location", b"").decode("latin-1")))
-        same = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
-        return url if same and url != self._url else None
+        url = on_origin(self._url, response.headers.get(b"location", b"").decode("latin-1"))
+        return None if url == self._url else url
 
     async def _take(self, response: Answer, exchange: Exchange) -> None:
         status = response.status
@@ -146,11 +168,12 @@ class HttpWire:
             self._retire("the server ended the session", False)
             exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
         elif is_json(response):
+            self.refusal = status
             self._answer(await self._body(response, _MAX_ERROR_BODY), exchange)
         if not response.complete:
             await response.aclose()
         if not exchange.is_over:
-            exchange.settle(error=_refused(status))
+            exchange.settle(error=refused(status))
 
     def _answer(self, data: bytes, exchange: Exchange) -> None:
         if data:
@@ -249,25 +272,12 @@ class HttpWire:
     # ------------------------------------------------------------ what has no answer
 
     async def notify(self, body: bytes) -> None:
-        response = await self._post(body, [])
+        response = await self._request("POST", self._posting, body)
+        if response.status in _MOVED:
+            response = await self._follow(response, body, [])
         await response.aclose()
         if response.status >= 400:
-            raise _refused(response.status)
-
-    def tell(self, *bodies: bytes) -> None:
-        if self._told < _MAX_TOLD:  # a server that asks faster than it reads is not answered
-            self._told += 1
-            self._group.start_soon(self._tell, bodies)
-
-    async def _tell(self, bodies: tuple[bytes, ...]) -> None:
-        try:
-            with anyio.move_on_after(_TELL_TIME):
-                for body in bodies:
-                    await self.notify(body)
-        except Lost as error:
-            log.debug("server could not be told", extra={"server": self._settings.key, "why": error.text})
-        finally:
-            self._told -= 1
+            raise refused(response.status)
 
     # ------------------------------------------------------------ what the server says by itself (legacy)
 
@@ -331,12 +341,3 @@ class HttpWire:
                 await goodbye.aclose()
             except Lost:
                 pass
-
-
-def _refused(status: int) -> Lost:
-    if status in (401, 403):
-        return Lost(f"the server refused our credentials (HTTP {status})", sent=False, status=status)
-    if 200 <= status < 300:
-        return Lost(f"the server answered HTTP {status} without an answer", sent=True, status=status)
-    begun = status >= 500 and status not in _NOT_BEGUN
-    return Lost(f"the server answered HTTP {status}", sent=begun, status=status)

@@ -7,22 +7,36 @@ is refused at once: a server left waiting would never finish its call.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from proxy.call import LOG_LEVEL, Ask, Call, Era, Failure, InputRequired, Outcome, session_scope
-from proxy.downstream import pages
-from proxy.downstream.connection import Connection, Heard, Wire
+from proxy.call import (
+    ABOUT_A_TASK,
+    LOG_LEVEL,
+    Ask,
+    Call,
+    Era,
+    Failure,
+    InputRequired,
+    Outcome,
+    TaskStarted,
+    session_scope,
+)
+from proxy.downstream import driving, pages
+from proxy.downstream.connection import UPDATED, Connection, Heard, Wire
 from proxy.downstream.exchange import Exchange, Patience, severity
+from proxy.downstream.legacy_task import LegacyTask
 from proxy.downstream.parking import Asking, Parking
-from proxy.downstream.settings import Lost, ServerSettings
-from proxy.era import asks
+from proxy.downstream.rules import unmet
+from proxy.downstream.settings import Lost, ServerSettings, code_of
+from proxy.downstream.subscribing import OneByOne, has_subscriptions, without
+from proxy.era import asks, tasks
 from proxy.era import legacy_server as dialect
-from proxy.era.revisions import LOG_LEVELS, MRTR_METHODS
+from proxy.era.revisions import ASKING_METHODS, LOG_LEVELS
 from proxy.message import Json, Notification, Request, RequestId, Response, dump, encode
 
 log = logging.getLogger(__name__)
@@ -40,6 +54,7 @@ _PAGE_VISITED: Final = "notifications/elicitation/complete"
 class LegacyConnection(Connection):
     era: Era = "legacy"
     _level = len(LOG_LEVELS)  # none was asked for yet
+    _tasks: Json | None = None
 
     def __init__(
         self, settings: ServerSettings, wire: Wire, heard: Heard, client_info: Json, declared: Json, parking: Parking
@@ -52,20 +67,21 @@ class LegacyConnection(Connection):
         self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
         self._roots: Json | None = None
         self._missed_roots = False
-        self._loop = asyncio.get_running_loop()
+        self._watched = OneByOne(partial(self.ask, timeout=settings.list_timeout))
 
     async def open(self, group: TaskGroup) -> None:
         self._group = group
         await self.wire.open(group)
         answer = await self.ask("initialize", dialect.initialize(self.client_info, self._declared), HANDSHAKE_TIME)
         if answer.result is None:
-            raise Lost(f"the server refused initialize: {(answer.error or {}).get('message')}", sent=False)
+            raise Lost(f"the server refused initialize: {code_of(answer.error)}", sent=False)
         revision = dialect.negotiated(answer.result)
         if revision is None:
             raise Lost(f"the server wants to speak {str(answer.result.get('protocolVersion'))[:40]!r}", sent=False)
         self.revision = revision.name
         self.discovered = dialect.discovered(answer.result)
         self._may_batch = revision.batches
+        self._tasks = tasks.offered(self.capabilities) if revision.tasks else None
         self.wire.agreed(revision)
         await self.wire.notify(encode(Notification("notifications/initialized", {})))
 
@@ -74,6 +90,9 @@ class LegacyConnection(Connection):
 
     async def live(self) -> None:
         await self.wire.live()
+
+    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+        return await self._watched.watch(uris) if has_subscriptions(self.capabilities) else without(uris)
 
     # ------------------------------------------------------------ whose it is
 
@@ -105,21 +124,36 @@ class LegacyConnection(Connection):
 
     # ------------------------------------------------------------ calls
 
-    async def handle(self, call: Call) -> Outcome:
-        if self._may_be_asked and call.method in MRTR_METHODS:
+    def handle(self, call: Call) -> Coroutine[Any, Any, Outcome]:
+        return self._about_task(call) if call.method in ABOUT_A_TASK else self._handle(call)
+
+    async def _about_task(self, call: Call) -> Outcome:
+        return driving.outwards(call, await self._handle(driving.inwards(call)), self.mark)
+
+    async def _handle(self, call: Call) -> Outcome:
+        is_driven = self._tasks is not None and driving.must_drive(call)
+        if is_driven or (self._may_be_asked and call.method in ASKING_METHODS):
             asking = Asking(next(self._ids), call, self._loop.time() + self.settings.max_time, self._forget)
             self._calls[asking.id] = asking  # before anything is awaited: from here on the connection is taken
-            return await self._turn(call, asking, partial(self._begin, call, asking))
-        if LOG_LEVEL in call.meta:
+            begin = self._begin_task if is_driven else self._begin
+            return await self._turn(call, asking, partial(begin, call, asking))
+        if LOG_LEVEL in call.meta and severity(call.meta[LOG_LEVEL]) < self._level:
             await self._lower(severity(call.meta[LOG_LEVEL]))
         exchange = Exchange(next(self._ids), call)
         params = dialect.params(call, exchange.id)
         response = await self.perform(exchange, call.method, params, self.patience(call.method), [])
-        return dialect.outcome(call, response)
+        return self._read(call, response, exchange)
+
+    def _read(self, call: Call, response: Response, exchange: Exchange) -> Outcome:
+        outcome = dialect.outcome(call, response, self._tasks is not None)
+        if exchange.unmet is not None:
+            outcome = unmet(call, outcome, exchange.unmet)
+        return driving.outwards(call, outcome, self.mark) if isinstance(outcome, TaskStarted) else outcome
 
     async def _turn(self, call: Call, asking: Asking, act: Callable[[], Awaitable[None]]) -> Outcome:
         """One round: does its part, then waits for the server's answer or its questions."""
-        patience = Patience(self.settings.timeout, max(0.0, asking.ends - self._loop.time()))
+        timeout = self.settings.max_time if call.method == "tasks/result" else self.settings.timeout
+        patience = Patience(timeout, max(0.0, asking.ends - self._loop.time()))
         try:
             with patience:
                 asking.patience = patience
@@ -134,7 +168,7 @@ class LegacyConnection(Connection):
         if response is None:
             return self._park(call, asking)
         self._leave(asking)
-        return pages.wanted(call, response) or dialect.outcome(call, response)
+        return pages.wanted(call, response) or self._read(call, response, asking)
 
     async def _begin(self, call: Call, asking: Asking) -> None:
         if LOG_LEVEL in call.meta:
@@ -145,6 +179,17 @@ class LegacyConnection(Connection):
         body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
         self.pending[asking.id] = asking
         await self.wire.send(asking, body, [])
+
+    async def _begin_task(self, call: Call, asking: Asking) -> None:
+        """The server does this as a task alone, and its client waits."""
+        if LOG_LEVEL in call.meta:
+            await self._lower(severity(call.meta[LOG_LEVEL]))
+        if self.is_over:
+            raise Lost(self.why or "the connection is ending", sent=False, gone=True)
+        self.pending[asking.id] = asking
+        task = LegacyTask(self, call, asking, next(self._ids), can_cancel="cancel" in (self._tasks or {}))
+        asking.stop_task = partial(self._group.start_soon, self.chore, task.cancel)
+        self._group.start_soon(self.chore, task.live)
 
     async def _lower(self, level: int) -> None:
         """The level is the connection's: the lowest that anyone wanted, and each call filters for itself."""
@@ -166,7 +211,8 @@ class LegacyConnection(Connection):
         asking.park()
         resume, give_up = partial(self._resume, asking), partial(self._give_up, asking)
         state = self._parking.park(asking, call.client.principal, resume, give_up)
-        return InputRequired(requests, state, is_held=True)
+        lasts = max(0.0, asking.ends - self._loop.time())
+        return InputRequired(requests, state, is_held=True, takes_errors=True, lasts=lasts)
 
     async def _resume(self, asking: Asking, call: Call) -> Outcome:
         """The client's next request for that call: its answers, and then whatever the server says to them."""
@@ -221,7 +267,10 @@ class LegacyConnection(Connection):
 
     def _cancel(self, asking: Asking, why: str) -> None:
         if asking.id in self.pending and not asking.is_over and not self.is_over:
-            self.wire.tell(_cancelled(asking, why))
+            if asking.stop_task is not None:  # 2025-11-25 basic/utilities/cancellation: tasks are cancelled as such
+                asking.stop_task()
+            else:
+                self.wire.tell(_cancelled(asking, why))
         self._leave(asking)
 
     def _leave(self, asking: Asking) -> None:
@@ -240,7 +289,7 @@ class LegacyConnection(Connection):
         if self._calls.pop(asking.id, None) is None:
             return
         self.pending.pop(asking.id, None)
-        if self.over.is_set() and not self.in_flight:
+        if self._is_retired and not self.in_flight:
             self.drained.set()
         self._parking.freed()
 
@@ -251,9 +300,11 @@ class LegacyConnection(Connection):
             self.wire.tell(encode(Response(request.id, {})))
         elif (error := asks.objection(request, self._declared)) is not None:
             self.wire.tell(encode(Response(request.id, error=error)))
+            if (owner := exchange or self._only_call()) is not None:
+                owner.unmet = request
         elif exchange is None and self._calls:
             self._parking.is_aside = True
-            self._ask_call(self._call_of_all(), request)
+            self._ask_call(self._call_of_task(request) or self._call_of_all(), request)
         elif isinstance(exchange, Asking):
             self._ask_call(exchange, request)
         else:
@@ -263,6 +314,12 @@ class LegacyConnection(Connection):
         if asking is None or not asking.asked(request):
             why = "it cannot be told which call asks" if asking is None else "too many questions at once"
             self.wire.tell(encode(asks.refusal(request.method, request.id, why)))
+
+    def _call_of_task(self, request: Request) -> Asking | None:
+        """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-
+        messages)."""
+        id = tasks.relation(request.params)
+        return next((asking for asking in self._calls.values() if id is not None and asking.task_id == id), None)
 
     def _call_of_all(self) -> Asking | None:
         """Of several calls of one session any will do, for its client is asked in any case; best one that has not
@@ -286,12 +343,12 @@ class LegacyConnection(Connection):
     ) -> None:
         try:
             with scope:
-                answer = await ask(session, request.method, request.params)
+                answer = await ask(session, request.method, driving.marked(request.params, self.mark))
                 if answer is None:
                     return self._answer_alone(request)
                 if request.method == asks.ROOTS:
                     self._roots = answer.result
-                self.wire.tell(encode(Response(request.id, answer.result, answer.error)))
+                self.wire.tell(encode(driving.belonging(Response(request.id, answer.result, answer.error), request)))
         finally:
             del self._aside[key]
 
@@ -315,6 +372,11 @@ class LegacyConnection(Connection):
             return owner
         elif notification.method == "notifications/message":
             self._say(notification)
+        elif notification.method == tasks.STATUS:
+            if self._tasks is not None and (task := tasks.read(notification.params)) is not None:
+                self._heard(None, Notification(tasks.STATUS, {**task, "taskId": f"{self.mark}:{task['taskId']}"}))
+        elif notification.method == UPDATED:
+            self.on_updated(notification.params)
         else:
             self.publish(notification)
         return None

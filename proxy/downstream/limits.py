@@ -21,10 +21,20 @@ class Gate:
         self._queue: deque[asyncio.Future[None]] = deque()
         self.busy = 0
 
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def enter_at_once(self) -> bool:
+        """Whether there was a place, as there nearly always is: then nothing has to be awaited."""
+        if self.busy >= self._limit:
+            return False
+        self.busy += 1
+        return True
+
     async def enter(self, timeout: float) -> bool:
         """False when there is no place, now or in time. Who got in must `leave`."""
-        if self.busy < self._limit:
-            self.busy += 1
+        if self.enter_at_once():
             return True
         if len(self._queue) >= self._room:
             return False

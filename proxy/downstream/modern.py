@@ -3,40 +3,59 @@
 Knows that over HTTP the body is mirrored into headers, and that closing a stream is the cancel there.
 """
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import anyio
 from anyio.abc import TaskGroup
 
-from proxy.call import HEADER_MISMATCH, MODERN, UNSUPPORTED_VERSION, Call, Era, Outcome, Result
-from proxy.downstream.connection import CHANGES, Connection
+from proxy.call import (
+    ABOUT_A_TASK,
+    HEADER_MISMATCH,
+    MISSING_CAPABILITY,
+    MODERN,
+    UNSUPPORTED_VERSION,
+    Call,
+    Era,
+    Failure,
+    Outcome,
+    Result,
+    TaskStarted,
+)
+from proxy.downstream import driving, modern_task
+from proxy.downstream.connection import UPDATED, Connection
+from proxy.downstream.driving import Driven
 from proxy.downstream.exchange import Exchange
-from proxy.downstream.settings import Lost, TooLarge
+from proxy.downstream.modern_task import ModernTask
+from proxy.downstream.settings import Lost, TooLarge, code_of
+from proxy.downstream.streams import Stream, tag_of
+from proxy.downstream.subscribing import OneStream, has_subscriptions, without
 from proxy.era import modern_server as dialect
+from proxy.era import tasks
 from proxy.era.modern_server import Annotations
-from proxy.era.revisions import LISTS, REVISIONS, SUBSCRIPTION_ID
+from proxy.era.revisions import LISTS, REVISIONS
 from proxy.message import Json, Notification, Request, Response, encode
-from proxy.telemetry import DEFAULT_BACKOFF
 
 log = logging.getLogger(__name__)
 
 PROBE_TIME: Final = 10.0
-_ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+LISTEN: Final = "subscriptions/listen"
 _MAX_PAGES: Final = 64
 _MAX_SCHEMAS: Final = 4096
 
 
 class ModernConnection(Connection):
     era: Era = "modern"
-    _listening: Exchange | None = None
+    _changes: Stream | None = None
 
     async def open(self, group: TaskGroup) -> None:
         """Connects and lets `answer` be judged by the caller: it may prove the server to be of the other era."""
         self.revision = MODERN
-        self._live = anyio.Event()
+        self.mark = driving.FREE
+        self._group = group
+        self._streams: list[Stream] = []
         self._schemas: dict[int, tuple[Json, Annotations]] = {}
         await self.wire.open(group)
         self.wire.agreed(REVISIONS[MODERN])
@@ -47,26 +66,33 @@ class ModernConnection(Connection):
     def start(self, discovered: Json, group: TaskGroup) -> None:
         """The server speaks this era: hear what it announces."""
         self.discovered = dialect.discovered(discovered)
+        if self.settings.sharing == "shared":  # nothing is declared to it, and so it makes no tasks
+            self.discovered["capabilities"] = tasks.without_extension(self.capabilities)
+        self._watched = OneStream(self._watch, lambda params: self.on_updated(params), self.settings.list_timeout)
         if wanted := self._announced():
-            group.start_soon(self.chore, lambda: self._listen(wanted))
-        else:
-            self._live.set()
+            self._changes = self._stream(wanted, self.publish, self._catch_up)
 
-    async def _own(self, method: str, params: Json, timeout: float) -> Response:
-        params = {**params, "_meta": dialect.envelope(self.client_info, {})}
+    async def _own(self, method: str, params: Json, timeout: float, declared: Json | None = None) -> Response:
+        params = {**params, "_meta": dialect.envelope(self.client_info, declared or {})}
         return await self.ask(method, params, timeout, dialect.headers(method, params))
 
     async def check(self) -> None:
         answer = await self.discover()
         if answer.error is not None:
-            raise Lost(f"the server refused server/discover: {answer.error.get('message')}", sent=False)
+            raise Lost(f"the server refused server/discover: {code_of(answer.error)}", sent=False)
 
     async def live(self) -> None:
-        await self._live.wait()
+        if self._changes is not None:
+            await self._changes.settled.wait()
 
     # ------------------------------------------------------------ calls
 
     async def handle(self, call: Call) -> Outcome:
+        if call.method in ABOUT_A_TASK:
+            inner = driving.inwards(call)
+            return driving.outwards(call, dialect.outcome(inner, await self._send(inner)), self.mark)
+        if "requestState" in call.params and (known := driving.driven(call)) is not None:
+            return await self._drive(call, known)
         response = await self._send(call)
         code = None if response.error is None else response.error.get("code")
         if code == HEADER_MISMATCH and call.method == "tools/call" and self.wire.is_private:
@@ -75,14 +101,52 @@ class ModernConnection(Connection):
                 response = await self._send(replace(call, target=replace(call.target, item=item)))
         elif code == UNSUPPORTED_VERSION and MODERN in _supported(response.error):
             response = await self._send(call)
+        elif code == MISSING_CAPABILITY and modern_task.may_retry(call, response, self.settings):
+            response = await self._begin_task(call)
         outcome = dialect.outcome(call, response)
+        if isinstance(outcome, TaskStarted):
+            if tasks.takes(call.client):
+                return driving.outwards(call, outcome, self.mark)
+            return await self._drive(call, modern_task.begun(outcome))
         if call.method == "tools/list" and self.wire.is_private and isinstance(outcome, Result):
             return Result(self._offerable(outcome.value))
         return outcome
 
-    async def _send(self, call: Call) -> Response:
+    async def _begin_task(self, call: Call) -> Response:
+        """In a life of its own: a task is also cancelled that was made for a call which ended meanwhile."""
+        begun: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        async def begin() -> None:
+            try:
+                response = await self._send(call, with_tasks=True)
+            except (Lost, TimeoutError, TooLarge) as error:
+                return None if begun.done() else begun.set_exception(error)
+            if not begun.done():
+                begun.set_result(response)
+            elif isinstance(outcome := dialect.outcome(call, response), TaskStarted):
+                await self._task(call, modern_task.begun(outcome)).cancel()
+
+        self._group.start_soon(self.chore, begin)
+        return await begun
+
+    async def _drive(self, call: Call, known: Driven) -> Outcome:
+        """The server makes a task of it, and its client waits."""
+        return await self._task(call, known).run()
+
+    def _task(self, call: Call, known: Driven) -> ModernTask:
+        declared = dialect.declared(call, self.settings.sharing == "shared", with_tasks=True)
+
+        async def ask(method: str, params: Json) -> Response:
+            return await self._own(method, params, self.settings.timeout, declared)
+
+        def later(work: Callable[[], Awaitable[None]]) -> None:
+            self._group.start_soon(self.chore, work)
+
+        return ModernTask(call, known, ask, later, self.settings)
+
+    async def _send(self, call: Call, with_tasks: bool = False) -> Response:
         exchange = Exchange(next(self._ids), call)
-        params = dialect.params(call, exchange.id, self.client_info, self.settings.sharing == "shared")
+        params = dialect.params(call, exchange.id, self.client_info, self.settings.sharing == "shared", with_tasks)
         headers = dialect.headers(call.method, params, self._annotations(call)) if self.wire.is_private else []
         return await self.perform(exchange, call.method, params, self.patience(call.method), headers)
 
@@ -131,60 +195,52 @@ class ModernConnection(Connection):
             if isinstance(kind := declared.get(entry.capability), dict) and kind.get("listChanged") is True
         }
 
-    async def _listen(self, wanted: dict[str, bool]) -> None:
-        """Keeps one subscription open: nothing is replayed, so what was missed is announced on its return."""
-        failures = 0
-        while True:
-            acknowledged, error = await self._listen_once(wanted, is_again=failures > 0 or self._live.is_set())
-            if error is not None:
-                log.warning("server refused to be listened to", extra={"server": self.settings.key, "error": error})
-                return self._live.set()
-            failures = 1 if acknowledged else failures + 1
-            await anyio.sleep(DEFAULT_BACKOFF.pause(failures))
+    def _stream(self, wanted: Json, tell: Callable[[Notification], None], live: Callable[[bool], None]) -> Stream:
+        """A subscription that is kept open from now on."""
+        self._streams = [stream for stream in self._streams if not stream.is_over]
+        stream = Stream(wanted, self._subscribe, tell, live)
+        self._streams.append(stream)
+        self._group.start_soon(self.chore, stream.keep)
+        return stream
 
-    async def _listen_once(self, wanted: dict[str, bool], is_again: bool) -> tuple[bool, str | None]:
-        exchange = self._listening = Exchange(next(self._ids), emit=self._announce)
-        acknowledged = False
+    def _subscribe(self, wanted: Json) -> tuple[Exchange, Awaitable[Response]]:
+        exchange = Exchange(next(self._ids))
         params = {"notifications": wanted, "_meta": dialect.envelope(self.client_info, {})}
-        self._may_announce, self._is_again = False, is_again
-        try:
-            headers = dialect.headers("subscriptions/listen", params)
-            response = await self.perform(exchange, "subscriptions/listen", params, None, headers)
-        except (Lost, TooLarge):
-            return self._may_announce, None
-        acknowledged = self._may_announce
-        return acknowledged, str(response.error.get("message"))[:200] if response.error and not acknowledged else None
+        headers = dialect.headers(LISTEN, params)
+        return exchange, self.perform(exchange, LISTEN, params, None, headers)
 
-    async def _announce(self, notification: Notification) -> None:
-        if notification.method == _ACKNOWLEDGED:
-            self._may_announce = True
-            self._live.set()
-            if self._is_again:
-                self._catch_up()
-        else:
-            self.publish(Notification(notification.method, _untagged(notification.params)))
-
-    def _catch_up(self) -> None:
-        wanted = self._announced()
+    def _catch_up(self, is_again: bool) -> None:
+        wanted = self._announced() if is_again else {}
         for method in {entry.changed for entry in LISTS.values() if entry.filter in wanted}:
             self.publish(Notification(method, {}))
 
+    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+        if not has_subscriptions(self.capabilities):
+            return without(uris)
+        return await self._watched.watch(uris)
+
+    def _watch(self, wanted: Json, tell: Callable[[Json], None], live: Callable[[bool], None]) -> Stream:
+        def heard(notification: Notification) -> None:
+            if notification.method == UPDATED:
+                tell(notification.params)
+
+        return self._stream(wanted, heard, live)
+
     def _noticed(self, notification: Notification, exchange: Exchange | None) -> Exchange | None:
-        """Subscriptions are told apart by their id (2026-07-28 basic/patterns/subscriptions)."""
-        listening = self._listening
-        if listening is None:
-            return None
         if notification.method == "notifications/cancelled":
             # basic/patterns/cancellation: the server's way to end a subscription
-            if notification.params.get("requestId") == listening.id:
-                listening.settle(Response(listening.id, {}))
-            return listening
-        meta = notification.params.get("_meta")
-        tag = meta.get(SUBSCRIPTION_ID) if isinstance(meta, dict) else None
-        is_ours = tag == listening.id and type(tag) is int
-        if (is_ours or exchange is listening) and notification.method in (CHANGES | {_ACKNOWLEDGED}):
-            listening.offer(notification)
-        return listening
+            if stream := self._stream_of(notification.params.get("requestId"), None):
+                stream.end()
+        elif stream := self._stream_of(tag_of(notification.params), exchange):
+            stream.hear(notification)
+        return exchange
+
+    def _stream_of(self, id: Any, exchange: Exchange | None) -> Stream | None:
+        """By the id of its request, or by the HTTP stream that it came on."""
+        for stream in self._streams:
+            if (own := stream.exchange) is not None and (own is exchange or (type(id) is int and id == own.id)):
+                return stream
+        return None
 
     # ------------------------------------------------------------ manners of the era
 
@@ -197,14 +253,6 @@ class ModernConnection(Connection):
     def _asked(self, request: Request, exchange: Exchange | None) -> None:
         # 2026-07-28 basic/transports: servers never ask so, and clients never send responses
         log.warning("server sent a request", extra={"server": self.settings.key, "method": request.method[:80]})
-
-
-def _untagged(params: Json) -> Json:
-    """Without the subscription id: it is this hop's."""
-    meta = params.get("_meta")
-    rest = {key: inner for key, inner in meta.items() if key != SUBSCRIPTION_ID} if isinstance(meta, dict) else {}
-    bare = {key: value for key, value in params.items() if key != "_meta"}
-    return {**bare, "_meta": rest} if rest else bare
 
 
 def _supported(error: Json | None) -> list[str]:

@@ -7,7 +7,7 @@ A key is good once, for whom it was made for, in this process: anything else is 
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +32,10 @@ class Asking(Exchange):
     """An exchange on which the server may ask before it answers. `asks` are its open questions under keys of ours,
     `shown` the keys that the client was asked; `left` is called when the server ends it while it is parked."""
 
-    __slots__ = ("_count", "_is_ripe", "_left", "_reader", "_timer", "asks", "call_id", "ends", "is_parked", "shown")
+    __slots__ = (
+        "_count", "_is_ripe", "_left", "_reader", "_timer",
+        "asks", "call_id", "ends", "is_parked", "shown", "stop_task", "task_id",
+    )  # fmt: skip
 
     def __init__(self, id: int, call: Call, ends: float, left: Left) -> None:
         super().__init__(id, call)
@@ -41,6 +44,8 @@ class Asking(Exchange):
         self.asks: dict[str, Request] = {}
         self.shown: frozenset[str] = frozenset()
         self.is_parked = False
+        self.stop_task: Callable[[], object] | None = None  # where the server makes a task of the call
+        self.task_id: str | None = call.params.get("taskId")
         self._reader: anyio.CancelScope | None = None
         self._left = left
         self._count = 0
@@ -192,6 +197,11 @@ class Parking:
         """Nobody will come back for that call."""
         for key in [key for key, parked in self._parked.items() if parked.call_id == call_id]:
             self._end(key, "the call was cancelled")
+
+    def keep(self, principals: Container[str]) -> None:
+        """All others cannot come in any more."""
+        for key in [key for key, parked in self._parked.items() if parked.principal not in principals]:
+            self._end(key, "the client's credential is over")
 
     def close(self) -> None:
         for key in tuple(self._parked):

@@ -50,8 +50,9 @@ SHARED: Final = Key("legacy")
 
 
 def key_for(client: Client, era: Era, settings: ServerSettings, scope: str, declared: str) -> Key:
-    """Modern servers keep nothing between requests: one connection for all. A legacy connection is a session, and
-    belongs to who may see what another left in it."""
+    """A legacy connection is a session, and belongs to who may see what another left in it. To a modern server there
+    is one for all, a process too: it must not take either for a client (2026-07-28 basic/index#statelessness), what it
+    keeps has a handle that is in the request, and the process of a client that is idle for long would end with it."""
     if era == "modern":
         return MODERN_KEY
     if settings.sharing == "shared":
@@ -122,6 +123,7 @@ class Pool:
         self._clock = clock
         self._slots: dict[Key, Slot] = {}
         self._holds: dict[Key, tuple[Key, int]] = {}  # need -> itself, so that equal ones are one object, and how often
+        self._kept: set[Key] = set()
         self._group: TaskGroup | None = None
 
     def start(self, group: TaskGroup) -> None:
@@ -259,6 +261,10 @@ class Pool:
         if count > 1:
             self._holds[need] = need, count - 1
 
+    def keep(self, key: Key, is_kept: bool) -> None:
+        """Whether that very connection is needed: what was done on it would be lost with it."""
+        (self._kept.add if is_kept else self._kept.discard)(key)
+
     def missing(self) -> list[Key]:
         """Keys of connections that are needed so that everybody hears what they want to. One spare does for all."""
         heard = self._heard()
@@ -271,6 +277,8 @@ class Pool:
 
     def _is_needed(self, slot: Slot) -> bool:
         """Whether somebody would not hear any more what they want to if this one ended."""
+        if slot.key in self._kept:
+            return True
         heard = self._heard()
         without = heard - Counter([_place(slot)])
         return any(_is_heard(need, heard) and not _is_heard(need, without) for need in self._holds)

@@ -11,20 +11,22 @@ minutes to answer.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
-from proxy.call import Call, Client, Era
+from proxy.call import ABOUT_A_TASK, Call, Client, Era
+from proxy.downstream import driving
 from proxy.downstream.connection import Connection
 from proxy.downstream.dial import Dialler
 from proxy.downstream.parking import Parking
-from proxy.downstream.pool import Key, Pool, key_for, spare_for
-from proxy.downstream.settings import ServerSettings
+from proxy.downstream.pool import MODERN_KEY, Key, Pool, key_for, spare_for
+from proxy.downstream.settings import ServerSettings, TaskGone
 from proxy.era import asks
 from proxy.era.modern_client import capability_key
-from proxy.era.revisions import LISTS, MRTR_METHODS
+from proxy.era.revisions import ASKING_METHODS, LISTS
 
 MAX_LANES: Final = 32
 """Connections of one client on which a call may be asked back, parked ones among them."""
@@ -34,12 +36,21 @@ _SEEN_BY_ALL: Final = frozenset({"server/discover", *LISTS})
 _MAX_KNOWN: Final = 1024
 
 
+class _Place(NamedTuple):
+    """Where the calls of a client go, as long as these are the server's eras."""
+
+    eras: frozenset[Era]
+    key: Key
+    scope: str
+
+
 class Reach:
     def __init__(self, settings: ServerSettings, pool: Pool, dialler: Dialler, parking: Parking) -> None:
         self._settings = settings
         self._pool = pool
         self._dialler = dialler
         self._known: dict[tuple[str, str, Era], str] = {}
+        self._places: dict[tuple[str, str | None, str, str], _Place] = {}
         self._queue: list[asyncio.Future[None]] = []
         parking.freed = self._wake
 
@@ -56,7 +67,9 @@ class Reach:
     def scope(self, client: Client) -> str:
         if self._settings.sharing == "shared":
             return ""
-        era = self.era_for(client) or client.era
+        if (place := self._place(client)) is not None:
+            return place.scope
+        era = client.era
         return f"{era} {client.principal} {self._declared(client, era)}"
 
     def _declared(self, client: Client, era: Era) -> str:
@@ -70,6 +83,23 @@ class Reach:
             known = self._known[place] = capability_key(carried)
         return known
 
+    def _place(self, client: Client) -> _Place | None:
+        """None until it is known how to speak to the server. Remembered: every call asks twice, and finding it is a
+        dozen calls of functions, 5 us."""
+        eras = self._dialler.eras
+        about = (client.principal, client.session, client.capability_key, client.revision)
+        place = self._places.get(about)
+        if place is not None and place.eras is eras:
+            return place
+        era = self.era_for(client)
+        if era is None or eras is None:
+            return None
+        if len(self._places) >= _MAX_KNOWN:
+            self._places.clear()
+        scope = f"{era} {client.principal} {self._declared(client, era)}"
+        place = self._places[about] = _Place(eras, self.key(client, era), scope)
+        return place
+
     def key(self, client: Client, era: Era) -> Key:
         declared = self._declared(client, era)
         return key_for(client, era, self._settings, f"{era} {client.principal} {declared}", declared)
@@ -78,13 +108,25 @@ class Reach:
 
     def find(self, call: Call) -> Connection | None:
         """Without waiting. On the hot path."""
-        if (era := self.era_for(call.client)) is None:
+        if (place := self._place(call.client)) is None:
             return None
-        key = self.key(call.client, era)
+        if call.method in ABOUT_A_TASK:
+            return self._with_task(call.params["taskId"])
+        key = place.key
         connection = self._pool.find(key)
         if connection is None:
             return self._pool.find_like(key) if call.method in _SEEN_BY_ALL else None
         return None if _is_busy(connection, call) else connection
+
+    def _with_task(self, id: str) -> Connection | None:
+        """Tasks of a legacy server are known on the connection that began them. Raises `TaskGone` without it."""
+        mark = driving.mark_of(id)
+        if mark == driving.FREE:
+            return self._pool.find(MODERN_KEY)
+        found = next((connection for connection in self._pool.live() if connection.mark == mark), None)
+        if found is None:
+            raise TaskGone
+        return found
 
     async def get(self, call: Call, era: Era) -> Connection:
         """Raises what dialling raises. Nothing may be awaited between its return and the use of what it returns."""
@@ -101,6 +143,17 @@ class Reach:
         if era == "modern":
             return await self._pool.get(key), key
         return self._pool.find_hearing(key) or await self._pool.get(spare_for(key)), key
+
+    async def hold(self, connection: Connection, key: Key) -> Callable[[], None]:
+        """Returns when changes are heard on it, or it takes too long; and what ends the need for that."""
+        release = self._pool.hold(key)
+        try:
+            with anyio.move_on_after(self._settings.list_timeout):
+                await connection.live()
+        except BaseException:
+            release()
+            raise
+        return release
 
     def tell_roots_changed(self, client: Client) -> None:
         if client.session is not None:
@@ -144,4 +197,4 @@ class Reach:
 
 
 def _is_busy(connection: Connection, call: Call) -> bool:
-    return connection.is_exclusive and call.method in MRTR_METHODS and connection.is_taken
+    return connection.is_exclusive and call.method in ASKING_METHODS and connection.is_taken

@@ -3,11 +3,12 @@
 Decides only.
 """
 
-from proxy.call import Call, Failure, Outcome, refuse
+from proxy.call import MISSING_CAPABILITY, Call, Failure, Outcome, refuse
 from proxy.downstream.connection import Connection
-from proxy.downstream.settings import Lost, TooLarge
+from proxy.downstream.settings import Lost, TaskGone, TooLarge
+from proxy.era import asks
 from proxy.era.revisions import LISTS
-from proxy.message import METHOD_NOT_FOUND
+from proxy.message import INTERNAL_ERROR, METHOD_NOT_FOUND, Request
 
 
 def may_resend(method: str, lost: Lost) -> bool:
@@ -30,6 +31,15 @@ def undeclared(call: Call, connection: Connection) -> Failure | None:
     return None if is_there else Failure(METHOD_NOT_FOUND, "Method not found")
 
 
+def unmet(call: Call, outcome: Outcome, request: Request) -> Outcome:
+    """A call that failed where its client could not be asked something says what that client lacks, as a server of
+    its own era would (2026-07-28 basic/index#error-codes). What a tool says itself to its refusal is left as it is."""
+    if call.client.era == "legacy" or not isinstance(outcome, Failure):
+        return outcome
+    needed = asks.missing(request, call.client)
+    return outcome if needed is None else Failure(MISSING_CAPABILITY, outcome.message, {"requiredCapabilities": needed})
+
+
 def unavailable(call: Call, server: str, why: str) -> Outcome:
     return refuse(call.method, "server_unavailable", f"The server {server} {why}.")
 
@@ -40,6 +50,9 @@ def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge) -> Ou
         return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
     if isinstance(error, TimeoutError):
         return refuse(call.method, "timeout", f"The server {server} did not answer in time.")
+    if isinstance(error, TaskGone):
+        text = f"{error.text[0].upper()}{error.text[1:]}. It may or may not have been executed."
+        return Failure(INTERNAL_ERROR, text, {"reason": "outcome_unknown"})
     if error.sent and call.method == "tools/call":
         text = f"The connection to the server {server} ended before its answer: {error.text}. "
         return refuse(call.method, "outcome_unknown", text + "The call may or may not have been executed.")

@@ -6,15 +6,15 @@ goes wrong here is an outcome: a server that hangs, dies or lies costs its own c
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from proxy.call import Ask, Call, Client, Era, Failure, Outcome, Publish, Result
+from proxy.call import Ask, Call, Client, Era, Failure, Outcome, Publish, Result, Subscribed, Updated
 from proxy.downstream import pages
 from proxy.downstream.connection import Connection
 from proxy.downstream.dial import Dialler, NotModern
@@ -25,6 +25,7 @@ from proxy.downstream.pool import MODERN_KEY, Key, Pool, nobodys_key
 from proxy.downstream.reach import Reach
 from proxy.downstream.rules import failed, may_resend, unavailable, undeclared
 from proxy.downstream.settings import Lost, ServerSettings, TooLarge
+from proxy.downstream.watching import Watching
 from proxy.era.asks import ROOTS_CHANGED
 from proxy.era.revisions import LISTS
 from proxy.message import Json, Notification, decode_fast
@@ -38,6 +39,7 @@ HEALTHY: Final = 30.0
 _SWEEP: Final = 30.0
 _PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
 _STDERR_LINES: Final = 20
+_OWN: Final = ("server/discover", ROOTS_CHANGED)
 
 
 async def _era(era: Era) -> Era:
@@ -62,10 +64,11 @@ class DownstreamServer:
         self._publish = publish
         self._clock = clock
         self._transport = make_transport(settings) if transport is None and settings.url else transport
-        self._parking = Parking(ask)
-        self._dialler = Dialler(settings, self._heard, client_info, self._transport, clock, self._parking)
+        self.parking = Parking(ask)
+        self._dialler = Dialler(settings, self._heard, client_info, self._transport, clock, self.parking)
         self._pool = Pool(self._open, self._ended, clock)
-        self._reach = Reach(settings, self._pool, self._dialler, self._parking)
+        self._reach = Reach(settings, self._pool, self._dialler, self.parking)
+        self._watching = Watching(self._pool, self._reach, settings.list_timeout)
         self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
@@ -100,20 +103,14 @@ class DownstreamServer:
             await self._settled.wait()
 
     async def hold(self, client: Client) -> Callable[[], None]:
-        reach = self._reach.hearing
-        connection, key = await self._in_time(self.settings.list_timeout, client, partial(reach, client))
-        release = self._pool.hold(key)
-        try:
-            with anyio.move_on_after(self.settings.list_timeout):
-                await connection.live()
-        except BaseException:
-            release()
-            raise
-        return release
+        hearing = await self._in_time(self.settings.list_timeout, client, partial(self._reach.hearing, client))
+        return await self._reach.hold(*hearing)
+
+    async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
+        return await self._in_time(self.settings.list_timeout, client, partial(self._watching.add, client, uris, tell))
 
     def abandon(self, call_id: str) -> None:
-        """Nobody will answer what that call's server asked: it is given up."""
-        self._parking.abandon(call_id)
+        self.parking.abandon(call_id)  # nobody will answer what its server asked
 
     def end_session(self, session: str) -> None:
         """A legacy client's session is over, and with it the connections that were its own."""
@@ -125,7 +122,7 @@ class DownstreamServer:
         live = self._pool.live()
         return {
             "key": settings.key,
-            "transport": "stdio" if settings.command else "http",
+            "transport": self._dialler.transport,
             "status": self._status,
             "eras": sorted(eras or ()),
             "revisions": sorted({connection.revision for connection in live}),
@@ -133,27 +130,33 @@ class DownstreamServer:
             "connections": len(live),
             "restarts": self._restarts,
             "last_error": self._last_error,
-            "in_flight": self._gate.busy,
-            "parked": len(self._parking),
+            "in_flight": self._gate.busy, "waiting": self._gate.waiting,
+            "parked": len(self.parking),
             "circuit": self._breaker.state,
             "stderr": self._dialler.stderr.lines(_STDERR_LINES),
         }
 
     # ------------------------------------------------------------ one call
 
-    async def __call__(self, call: Call) -> Outcome:
-        if call.method == "server/discover" and (known := self._known(call.client)) is not None:
-            return Result(known)
+    def __call__(self, call: Call) -> Coroutine[Any, Any, Outcome]:
+        if call.method in _OWN:
+            return self._own(call)
+        if "requestState" in call.params:
+            return self._go_on(call)
+        return self._relay(call) if call.method == "tasks/result" else self._start(call)  # waits apart
+
+    async def _own(self, call: Call) -> Outcome:
         if call.method == ROOTS_CHANGED:
             self._reach.tell_roots_changed(call.client)
             return Result({})
-        return await (self._go_on(call) if "requestState" in call.params else self._start(call))
+        known = self._known(call.client)
+        return await self._start(call) if known is None else Result(known)
 
     async def _start(self, call: Call) -> Outcome:
         if not self._breaker.admits():
             return unavailable(call, self.key, "has failed repeatedly and is left alone for a moment")
         try:
-            if not await self._gate.enter(self.settings.timeout):
+            if not self._gate.enter_at_once() and not await self._gate.enter(self.settings.timeout):
                 self._breaker.gave_up()
                 return unavailable(call, self.key, "has too many calls waiting")
             try:
@@ -180,7 +183,7 @@ class DownstreamServer:
         if pages.is_state(state):
             again = pages.consented(call)
             return await self._start(again) if isinstance(again, Call) else again
-        parked = self._parking.take(state, call.client.principal)
+        parked = self.parking.take(state, call.client.principal)
         if isinstance(parked, Failure):
             return parked
         try:
@@ -190,17 +193,29 @@ class DownstreamServer:
         self._breaker.succeeded()
         return outcome
 
-    async def _relay(self, call: Call) -> Outcome:
+    async def _relay(self, call: Call, is_again: bool = False) -> Outcome:
         try:
-            try:
-                return await self._attempt(call)
-            except Lost as lost:
-                if not may_resend(call.method, lost):
-                    raise
-                self._lost(lost)
-                return await self._attempt(call)
+            connection = self._reach.find(call) or await self._connect(call)
+            if call.method == "server/discover":
+                return Result(connection.discovered)
+            if (failure := undeclared(call, connection)) is not None:
+                self._breaker.gave_up()
+                return failure
+            outcome = await connection.handle(call)
         except (Lost, TimeoutError, TooLarge) as error:
-            return self._failed(call, error)
+            if is_again or not isinstance(error, Lost) or not may_resend(call.method, error):
+                return self._failed(call, error)
+            self._lost(error)
+            return await self._relay(call, is_again=True)
+        self._breaker.succeeded()
+        if self._is_suspect:
+            self._is_suspect = False
+            self._rise()
+        return outcome
+
+    def _connect(self, call: Call) -> Awaitable[Connection]:
+        timeout = self.settings.list_timeout if call.method in LISTS else self.settings.timeout
+        return self._in_time(timeout, call.client, partial(self._reach.get, call))
 
     def _failed(self, call: Call, error: Lost | TimeoutError | TooLarge) -> Outcome:
         if isinstance(error, Lost):
@@ -211,23 +226,6 @@ class DownstreamServer:
             self._breaker.failed()
             self._last_error = f"no answer to {call.method} in time"
         return failed(call, self.key, error)
-
-    async def _attempt(self, call: Call) -> Outcome:
-        connection = self._reach.find(call)
-        if connection is None:
-            timeout = self.settings.list_timeout if call.method in LISTS else self.settings.timeout
-            connection = await self._in_time(timeout, call.client, partial(self._reach.get, call))
-        if call.method == "server/discover":
-            return Result(connection.discovered)
-        if (failure := undeclared(call, connection)) is not None:
-            self._breaker.gave_up()
-            return failure
-        outcome = await connection.handle(call)
-        self._breaker.succeeded()
-        if self._is_suspect:
-            self._is_suspect = False
-            self._rise()
-        return outcome
 
     def _lost(self, lost: Lost) -> None:
         if lost.gone and not lost.sent:
@@ -300,9 +298,11 @@ class DownstreamServer:
             async with anyio.create_task_group() as group:
                 self._life = group.cancel_scope
                 self._pool.start(group)
+                self._watching.start(group)
                 await self._tend()
         finally:
-            self._parking.close()
+            self._watching.stop()
+            self.parking.close()
             self._settled.set()
             self._stopped.set()
 
@@ -349,6 +349,7 @@ class DownstreamServer:
         if len(self._pool) == 0:
             era: Era = "modern" if "modern" in (self._dialler.eras or ()) else "legacy"
             await self._pool.get(nobodys_key(era, self.settings))
+        self._watching.renew()
 
     async def _find_out(self) -> None:
         try:

@@ -5,7 +5,7 @@ Knows nothing of the config file: the composition root fills this in.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one line on stdio, or of one event in an event stream. Longer ones end their connection."""
@@ -22,6 +22,7 @@ class ServerSettings:
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     ca: str | None = None
+    transport: Literal["auto", "http", "sse"] = "auto"
     era: Literal["auto", "legacy", "modern"] = "auto"
     sharing: Literal["session", "client", "shared"] = "session"
     lazy: bool = False
@@ -30,6 +31,7 @@ class ServerSettings:
     concurrency: int = 8
     list_timeout: float = 10.0
     max_result: int = MAX_MESSAGE
+    is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
@@ -49,6 +51,20 @@ class Lost(ConnectionError):
         self.sent = sent
         self.gone = gone
         self.status = status
+
+
+def code_of(error: Mapping[str, Any] | None) -> str:
+    """A server's error in our words. Its own may repeat what it was given, secrets included, and what is said here
+    goes into the log and to other clients."""
+    code = (error or {}).get("code")
+    return f"error {code}" if isinstance(code, int) and abs(code) < 10**9 else "an error"
+
+
+class TaskGone(Lost):
+    """The connection on which a task ran has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("the connection to the server has ended on which this task ran", sent=False, gone=True)
 
 
 class TooLarge(Exception):

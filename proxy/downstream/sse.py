@@ -1,7 +1,8 @@
 """The event stream format, from chunks of bytes to the data of events.
 
 Pure; knows no HTTP. It works on bytes and on whole blocks, because many servers answer every single call with a
-stream of one event: what httpx-sse spends on that would be more than all the rest of the call.
+stream of one event: what httpx-sse spends on that would be more than all the rest of the call. And it is bounded, which
+httpx-sse is not: there, what has no line end fills the memory.
 """
 
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(slots=True)
 class Place:
-    """Where in a stream we are, for the case that it breaks."""
+    """Where in a stream we are, for the case that it breaks, and where its other direction is (2024-11-05)."""
 
     id: str = ""
     retry: float = DEFAULT_RETRY
+    endpoint: str = ""
 
 
 class Events:
@@ -79,4 +81,6 @@ class Events:
                 self._place.id = value.decode("utf-8", "replace")
             elif name == b"retry" and value.isdigit():
                 self._place.retry = int(value[:9]) / 1000
+        if kind == b"endpoint" and not self._place.endpoint:
+            self._place.endpoint = b"\n".join(data).decode("utf-8", "replace")
         return b"\n".join(data) if data and kind == b"message" else None

@@ -28,7 +28,7 @@ from functools import lru_cache
 import httpx
 
 from proxy.downstream.wire_exchange import Origin, Reply
-from proxy.downstream.wire_pool import Pool
+from proxy.downstream.wire_pool import Pool, Way
 
 __all__ = ["Reply", "WireTransport", "build_request", "reply_of"]
 
@@ -56,10 +56,15 @@ class WireTransport(httpx.AsyncBaseTransport):
     """Keep-alive connections to any number of origins. `max_idle` bounds those that wait for work, all origins
     together; those at work, event streams above all, are not bounded. Belongs to one event loop."""
 
+    _url: httpx.URL | None = None  # the last one, and what is in it
+    _origin: Origin = "", b"", 0
+    _target = b""
+
     def __init__(
-        self, *, ssl_context: ssl.SSLContext | None = None, connect_timeout: float = 5.0, max_idle: int = 256
-    ) -> None:
-        self._pool = Pool(ssl_context, connect_timeout, max_idle)
+        self, *, ssl_context: ssl.SSLContext | None = None, connect_timeout: float = 5.0, max_idle: int = 256,
+        way: Way | None = None,
+    ) -> None:  # fmt: skip
+        self._pool = Pool(ssl_context, connect_timeout, max_idle, way)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """`exchange` for callers that know httpx alone."""
@@ -81,15 +86,18 @@ class WireTransport(httpx.AsyncBaseTransport):
         self, url: httpx.URL, headers: Iterable[tuple[bytes, bytes]], body: bytes, method: str = "POST"
     ) -> Reply:
         """Returns when the head is there, and a small body with it. Cancelling hangs up."""
-        origin = _origin(url)
-        head = _head(method, origin, url.raw_path, tuple(headers))
+        if url is not self._url:  # httpx takes its URLs apart anew each time: 2 us
+            self._origin, self._target, self._url = _origin(url), url.raw_path, url
+        origin = self._origin
+        head = _head(method, origin, self._target, tuple(headers))
         wire = self._pool.take(origin) or await self._pool.dial(origin)
         reply = wire.send(_with_body(head, method, body), method == "HEAD")
         try:
-            await reply.stirred()
+            await reply.news()
         except BaseException:
             reply.close()
             raise
+        reply.check()
         return reply
 
     async def aclose(self) -> None:

@@ -9,12 +9,15 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
 import httpx
 
 from proxy.downstream.wire_exchange import IDLE_MAX, Origin, Wire
+from proxy.downstream.wire_tunnel import tunnel
+from proxy.network.addresses import is_literal
 
 IDLE_TRUSTED = 0.05
 """Seconds of silence after which the socket itself is asked whether the server has hung up."""
@@ -22,12 +25,30 @@ STAGGER = 0.25
 """Seconds between two attempts to connect (RFC 8305 section 5)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How servers are reached: through a `proxy`, or at those addresses of a host that `permit` gives back. It raises
+    `OSError` if there is none."""
+
+    permit: Callable[[str, Sequence[str]], Sequence[str]] = lambda host, addresses: addresses
+    proxy: str | None = None
+
+    def check(self, host: str) -> str:
+        """A name is the proxy's to judge, an address is judged here."""
+        if is_literal(host):
+            self.permit(host, [host])
+        return host
+
+
 class Pool:
     """All connections: the busy ones are only counted (a stream that stays open for a day starves nobody),
     of the idle ones `max_idle` are kept. Last in, first out, so that a quiet pool shrinks."""
 
-    def __init__(self, ssl_context: ssl.SSLContext | None, connect_timeout: float, max_idle: int) -> None:
+    def __init__(
+        self, ssl_context: ssl.SSLContext | None, connect_timeout: float, max_idle: int, way: Way | None = None
+    ) -> None:
         self._ssl_context = ssl_context
+        self._way = way or Way()
         self._connect_timeout = connect_timeout
         self._max_idle = max_idle
         self._idle: dict[Origin, list[Wire]] = {}
@@ -68,14 +89,19 @@ class Pool:
         loop = asyncio.get_running_loop()
         name, context = (host, self._context()) if tls else (None, None)
 
+        def new() -> Wire:
+            return Wire(origin, self._give, self._lose)
+
         async def attempt(address: str) -> Wire:
-            def wire() -> Wire:
-                return Wire(origin, self._give, self._lose)
+            return (await loop.create_connection(new, address, port, ssl=context, server_hostname=name))[1]
 
-            return (await loop.create_connection(wire, address, port, ssl=context, server_hostname=name))[1]
-
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        wire = await race([partial(attempt, str(info[4][0])) for info in _interleave(found)])
+        if self._way.proxy is not None:
+            opened = await tunnel(self._way.proxy, self._way.check(host), port)
+            wire = (await loop.create_connection(new, sock=opened, ssl=context, server_hostname=name))[1]
+        else:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = self._way.permit(host, [str(info[4][0]) for info in _interleave(found)])
+            wire = await race([partial(attempt, address) for address in addresses])
         if wire.is_open:  # else its end was told before it was known here
             self._open.add(wire)
         return wire

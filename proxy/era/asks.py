@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from proxy.call import Client, Failure
-from proxy.era.revisions import NEWEST_LEGACY, REVISIONS
+from proxy.era import tasks
+from proxy.era.refusal import Refusal
+from proxy.era.revisions import META, NEWEST_LEGACY, REVISIONS
 from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Request, RequestId, Response
 
 ELICIT: Final = "elicitation/create"
@@ -22,7 +24,9 @@ ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 _CAPABILITY: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 _ASKING: Final = frozenset(_CAPABILITY.values())
 # Extensions that pass through Sluice as they are; others are dropped both ways.
-CARRIED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/ui"})
+CARRIED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/ui", tasks.EXTENSION})
+# What these promise is known to those who made them alone.
+_UNKNOWN: Final = frozenset({"extensions", "experimental"})
 # From 2025-11-25 on elicitation has modes, and sampling has tools and context.
 _PARTS: Final = {"elicitation": ("form", "url"), "sampling": ("tools", "context")}
 
@@ -34,9 +38,9 @@ def for_modern_server(client: Client) -> Json:
     declared = client.capabilities
     if client.era == "legacy":
         return _without_changes(_translated(client))
-    if "extensions" not in declared:
+    if _UNKNOWN.isdisjoint(declared):
         return declared
-    return {key: value for key, value in declared.items() if key != "extensions"} | _extensions(declared)
+    return {key: value for key, value in declared.items() if key not in _UNKNOWN} | carried_extensions(declared)
 
 
 def for_legacy_server(client: Client) -> Json:
@@ -57,14 +61,16 @@ def _translated(client: Client) -> Json:
             made[name] = {part: parts[part] for part in known if isinstance(parts.get(part), dict)}
     if isinstance(roots := declared.get("roots"), dict):
         made["roots"] = {"listChanged": True} if roots.get("listChanged") is True else {}
-    return made | _extensions(declared)
+    # SEP-2663, Backward Compatibility: in these revisions the extension is not defined
+    return tasks.without_extension(made | carried_extensions(declared))
 
 
 def _without_changes(capabilities: Json) -> Json:
     return {**capabilities, "roots": {}} if "roots" in capabilities else capabilities
 
 
-def _extensions(declared: Json) -> Json:
+def carried_extensions(declared: Json) -> Json:
+    """The extensions among capabilities that are relayed, whoever declares them."""
     extensions = declared.get("extensions")
     entries = extensions.items() if isinstance(extensions, dict) else ()
     kept = {name: value for name, value in entries if name in CARRIED_EXTENSIONS}
@@ -100,6 +106,16 @@ def objection(request: Request, declared: Json) -> Json | None:
     return None
 
 
+def missing(request: Request, client: Client) -> Json | None:
+    """The capability that a client would need to be asked that; None for one that has it."""
+    name, params = _CAPABILITY.get(request.method), request.params
+    if name is None or not _FORMS[request.method](params) or objection(request, for_legacy_server(client)) is None:
+        return None
+    part = "tools" if name == "sampling" else params.get("mode", "form")
+    is_general = name == "roots" or (name == "sampling" and "tools" not in params)
+    return {name: {} if is_general else {part: {}}}
+
+
 def _has_mode(declared: Json, mode: Any) -> bool:
     """An empty object declares forms (2025-11-25 client/elicitation#capabilities)."""
     return mode in declared if declared else mode == "form"
@@ -121,13 +137,25 @@ _FORMS: Final[dict[str, Callable[[Json], bool]]] = {
 
 
 def entry(request: Request, client: Client) -> Json:
-    """The question as `inputRequests` has it: without what belongs to the hop or to another revision."""
+    """The question as `inputRequests` has it: without what belongs to the hop or to another revision. `_meta` is gone
+    from questions in 2026-07-28; between legacy peers it carries traces."""
     params = {key: value for key, value in request.params.items() if key not in ("_meta", "task")}
+    meta = request.params.get("_meta")
+    if client.era == "legacy" and isinstance(meta, dict):
+        kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
+        params |= {"_meta": kept} if kept else {}
     if request.method == ELICIT:
         params["mode"] = params.get("mode", "form")
         if client.era == "modern":  # gone in 2026-07-28; a legacy client is told by it when the page is done with
             params.pop("elicitationId", None)
     return {"method": request.method, "params": params} if params else {"method": request.method}
+
+
+def visits(error: Json) -> str:
+    """The pages that a user must visit first, in words: for a client that cannot be asked to open them."""
+    listed = pages(error) or {}
+    found = (f"{page['params']['message']}: {page['params']['url']}" for page in listed.values())
+    return "\n".join((str(error.get("message") or "Error"), *found))
 
 
 def pages(error: Json) -> Json | None:
@@ -158,15 +186,25 @@ def read_answers(params: Json) -> Json | Failure:
     return answers if isinstance(answers, dict) else Failure(INVALID_PARAMS, "inputResponses must be an object")
 
 
+def are_answers(responses: Any) -> bool:
+    """Whether that can be `inputResponses` at all: answers by key. What a server did not ask for it ignores, whatever
+    it says (2026-07-28 basic/patterns/mrtr)."""
+    return isinstance(responses, dict) and all(isinstance(value, dict) for value in responses.values())
+
+
 def answer(request: Request, key: str, value: Any, revision: str) -> Response | Failure:
     """One bare result as the response to the server's own request."""
+    if isinstance(value, Refusal):
+        return Response(request.id, error=dict(value))
     if not isinstance(value, dict) or not _ANSWERS[request.method](value):
         return Failure(INVALID_PARAMS, f"inputResponses[{key!r}] is no answer to {request.method}")
     if request.method == SAMPLE and isinstance(value["content"], list) and revision < NEWEST_LEGACY:
         if len(value["content"]) != 1:
             return Failure(INVALID_PARAMS, f"inputResponses[{key!r}]: the server takes one block of content")
         value = {**value, "content": value["content"][0]}
-    return Response(request.id, {name: part for name, part in value.items() if part is not None})
+    made = {name: part for name, part in value.items() if part is not None}
+    task = tasks.relation(request.params)  # the answer belongs to the task to which the question belongs
+    return Response(request.id, made if task is None else tasks.related(made, task))
 
 
 def _is_elicited(value: Json) -> bool:

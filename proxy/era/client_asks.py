@@ -7,9 +7,11 @@ a JSON-RPC request instead, and only of a kind that its revision has and it has 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from proxy.call import Client, Failure, Outcome, Result
+from proxy.era import tasks
+from proxy.era.refusal import refusal
 from proxy.era.revisions import REVISIONS, Revision
 from proxy.message import INTERNAL_ERROR, Json, Response
 
@@ -19,7 +21,7 @@ LIST_ROOTS: Final = "roots/list"
 
 _ACTIONS: Final = ("accept", "decline", "cancel")
 _SCHEMES: Final = ("https://", "http://")
-_HOP: Final = ("progressToken", "io.modelcontextprotocol/related-task")
+_HOP: Final = ("progressToken", tasks.RELATED)
 _TOOL_BLOCKS: Final = ("tool_use", "tool_result")
 
 
@@ -40,9 +42,11 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """There is no answer and there will be none: `why` as a sentence for whoever called."""
+    """There is no answer and there will be none: `why` as a sentence for whoever called. `is_late`: for want of
+    time."""
 
     why: str
+    is_late: bool = False
 
 
 # An ask that no user will see ends like one that its user closed.
@@ -54,8 +58,16 @@ NewId = Callable[[], str]
 # ---------------------------------------------------------------- asking
 
 
-def render(ask: Any, client: Client, new_id: NewId) -> Question | Settled | Unanswered:
-    """The request that `ask` becomes for this client. `new_id` makes an elicitation's id."""
+def render(ask: Any, client: Client, new_id: NewId, task: str | None = None) -> Question | Settled | Unanswered:
+    """The request that `ask` becomes for this client. `new_id` makes an elicitation's id; `task` is our id of the task
+    that asks (2025-11-25 basic/utilities/tasks#associating-task-related-messages)."""
+    question = _render(ask, client, new_id)
+    if task is None or not isinstance(question, Question):
+        return question
+    return Question(question.method, tasks.related(question.params, task))
+
+
+def _render(ask: Any, client: Client, new_id: NewId) -> Question | Settled | Unanswered:
     method, params = (ask.get("method"), ask.get("params", {})) if isinstance(ask, dict) else (None, None)
     if not isinstance(params, dict):
         return Unanswered("The server asked for input in a form that is not known.")
@@ -71,8 +83,19 @@ def render(ask: Any, client: Client, new_id: NewId) -> Question | Settled | Unan
     return Unanswered("The server asked for input in a form that is not known.")
 
 
+def elicits(client: Client) -> Literal["form", "url", ""]:
+    """How this client can show its user a question: forms where it has both."""
+    declared, revision = client.capabilities.get("elicitation"), REVISIONS[client.revision]
+    if not isinstance(declared, dict) or not (client.era == "modern" or revision.elicitation):
+        return ""
+    if not revision.url_elicitation or not declared or "form" in declared:
+        return "form"
+    return "url" if "url" in declared else ""
+
+
 def _of_this_hop(params: Json) -> Json:
-    """The tasks of 2025-11-25 are a protocol of their own, and nobody here would hear the progress of an answer."""
+    """The tasks that clients make of questions are not relayed, and nobody here would hear the progress of an answer.
+    """
     meta = params.get("_meta")
     kept = {key: value for key, value in meta.items() if key not in _HOP} if isinstance(meta, dict) else {}
     params = {key: value for key, value in params.items() if key not in ("_meta", "task")}
@@ -175,9 +198,12 @@ def _one_each(message: Json) -> list[Json]:
 # ---------------------------------------------------------------- answers
 
 
-def read(method: str, response: Response) -> Json | Unanswered:
-    """The bare result for `inputResponses`. An error has no form there; of an elicitation it closes the question."""
+def read(method: str, response: Response, takes_errors: bool = False) -> Json | Unanswered:
+    """The bare result for `inputResponses`. An error has no form there; of an elicitation it closes the question.
+    A server that asked with a request is told of the error."""
     if response.error is not None:
+        if takes_errors:
+            return refusal(response.error)
         if method == ELICIT:
             return CANCELLED.answer
         return Unanswered(f"The client did not answer the server: {str(response.error.get('message'))[:200]}")
@@ -185,7 +211,7 @@ def read(method: str, response: Response) -> Json | Unanswered:
     if not _CHECKS[method](result):
         return Unanswered(f"The client's answer to {method} is malformed.")
     # Bare in the newest revision (2026-07-28 schema): what described the response stays behind.
-    return {key: value for key, value in result.items() if key != "_meta" and value is not None}
+    return {key: value for key, value in result.items() if (takes_errors or key != "_meta") and value is not None}
 
 
 def _is_elicited(result: Json) -> bool:
@@ -205,6 +231,17 @@ def _is_rooted(result: Json) -> bool:
 _CHECKS: Final[dict[str, Callable[[Json], bool]]] = {
     ELICIT: _is_elicited, SAMPLE: _is_sampled, LIST_ROOTS: _is_rooted,
 }  # fmt: skip
+
+
+def visited(plan: dict[str, Question], requests: Json, answers: Json) -> list[str]:
+    """The elicitations of a round that were given an id here and whose page the user agreed to open."""
+    return [
+        question.params["elicitationId"]
+        for key, question in plan.items()
+        if question.params.get("mode") == "url"
+        and "elicitationId" not in requests[key]["params"]
+        and answers[key].get("action") == "accept"
+    ]
 
 
 def unanswered(method: str, why: str) -> Outcome:

@@ -5,7 +5,6 @@ not have is left out or said in words. What servers ask it stands in client_asks
 state (level, in-flight requests) is the listener's; this file is pure.
 """
 
-import json
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -15,13 +14,17 @@ from proxy.call import (
     LOG_LEVEL,
     MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
+    TASK_METHODS,
     UNSUPPORTED_VERSION,
     Failure,
     InputRequired,
     Outcome,
     Result,
+    TaskStarted,
 )
+from proxy.era import asks, older, tasks
 from proxy.era.modern_client import Parsed, capability_key
+from proxy.era.params import posing
 from proxy.era.revisions import LEGACY, LISTS, LOG_LEVELS, META, MODERN_METHODS, NEWEST_LEGACY, REVISIONS, Revision
 from proxy.message import (
     INTERNAL_ERROR,
@@ -36,15 +39,17 @@ from proxy.message import (
 
 # <= 2025-11-25 server/utilities/logging: before the first setLevel the server decides
 DEFAULT_LEVEL: Final = "info"
-# 2025-11-25 client/elicitation: that revision has them alone
-URL_ELICITATION_REQUIRED: Final = -32042
+# 2025-11-25 client/elicitation: that revision has it alone
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
-_METHODS: Final = MODERN_METHODS - {"server/discover", "subscriptions/listen"}
+TASK_STATUS: Final = tasks.STATUS
+_METHODS: Final = MODERN_METHODS - {"server/discover", "subscriptions/listen", "tasks/update"} | {
+    "tasks/result", "tasks/list",
+}  # fmt: skip
 _MODERN_ONLY_CODES: Final = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 # Of the newest revision: here they are ours to fill in, in the rounds of a call
 _NOT_OF_THIS_ERA: Final = frozenset({"_meta", "inputResponses", "requestState"})
-_CAPABILITIES: Final = ("completions", "logging", "prompts", "resources", "tools", "experimental")
+_CAPABILITIES: Final = ("completions", "logging", "prompts", "resources", "tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,14 @@ def initialize_result(handshake: Handshake, discovered: Outcome, server_info: Js
         return discovered if isinstance(discovered, Failure) else _cannot_ask()
     capabilities = discovered.value.get("capabilities", {})
     shown = {key: capabilities[key] for key in _CAPABILITIES if key in capabilities}
+    # `extensions` is of 2026-07-28, but SEP-1865 negotiates its own in older handshakes, too
+    shown |= tasks.without_extension(asks.carried_extensions(capabilities))
     if not REVISIONS[handshake.revision].completions:
         shown.pop("completions", None)
-    value: Json = {"protocolVersion": handshake.revision, "capabilities": shown, "serverInfo": server_info}
+    if REVISIONS[handshake.revision].tasks and "tasks" in capabilities:
+        shown["tasks"] = capabilities["tasks"]
+    value: Json = {"protocolVersion": handshake.revision, "capabilities": shown}
+    value["serverInfo"] = older.about(server_info, REVISIONS[handshake.revision])
     if discovered.value.get("instructions"):
         value["instructions"] = discovered.value["instructions"]
     return Result(value)
@@ -86,8 +96,11 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     """The request in the middle's words, or the answer where no server is needed for it."""
     if request.method == "ping":
         return Result({})
-    if request.method not in _METHODS:
+    has_tasks = REVISIONS[revision].tasks
+    if request.method not in _METHODS or (request.method in TASK_METHODS and not has_tasks):
         return Failure(METHOD_NOT_FOUND, "Method not found")
+    if (key := posing(request.params)) is not None:
+        return Failure(INVALID_PARAMS, f"Invalid params: {key!a} is no key here")
     meta = request.params.get("_meta", {})
     if not isinstance(meta, dict):
         return Failure(INVALID_PARAMS, "_meta must be an object")
@@ -96,9 +109,12 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
         return Failure(INVALID_PARAMS, "progressToken must be a string or an integer")
     kept = {key: value for key, value in meta.items() if not key.startswith(META)}
     kept[LOG_LEVEL] = level or DEFAULT_LEVEL
+    params = {key: value for key, value in request.params.items() if key not in _NOT_OF_THIS_ERA}
+    if "task" in params and not (has_tasks and request.method == "tools/call"):
+        del params["task"]
     return Parsed(
         method=request.method,
-        params={key: value for key, value in request.params.items() if key not in _NOT_OF_THIS_ERA},
+        params=params,
         meta=kept,
         revision=revision,
         info={},
@@ -117,6 +133,8 @@ def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Resp
         outcome = _cannot_ask()
     if isinstance(outcome, Failure):
         return Response(id, error=_error(method, outcome, revision))
+    if isinstance(outcome, TaskStarted):
+        return Response(id, tasks.created_legacy(outcome.task))
     return Response(id, _result(method, outcome.value, REVISIONS[revision]))
 
 
@@ -127,8 +145,6 @@ def _cannot_ask() -> Failure:
 
 def _error(method: str, failure: Failure, revision: str) -> Json:
     code, message = failure.code, failure.message
-    if code == URL_ELICITATION_REQUIRED and not REVISIONS[revision].url_elicitation:
-        return {"code": INTERNAL_ERROR, "message": _visits(failure)}  # that revision knows neither code nor data
     if code in _MODERN_ONLY_CODES:
         code, message = INTERNAL_ERROR, f"the server refused the relayed request: {message}"
     elif method == "resources/read" and code == INVALID_PARAMS and _names_uri(failure.data):
@@ -139,63 +155,38 @@ def _error(method: str, failure: Failure, revision: str) -> Json:
     return error
 
 
-def _visits(failure: Failure) -> str:
-    """The pages that the server wants visited first, in words."""
-    asked = failure.data.get("elicitations") if isinstance(failure.data, dict) else None
-    pages = [page for page in asked if isinstance(page, dict)] if isinstance(asked, list) else []
-    return "\n".join((failure.message, *(f"{page.get('message', 'Open')}: {page.get('url')}" for page in pages)))
-
-
 def _names_uri(data: Any) -> bool:
     return isinstance(data, dict) and "uri" in data
 
 
 def _result(method: str, value: Json, revision: Revision) -> Json:
     """Copy on write: most results of most revisions go out as they are."""
+    if method in TASK_METHODS and method != "tasks/result":
+        return tasks.answer_legacy(method, value)
     if "ttlMs" in value or "cacheScope" in value:
         value = {key: part for key, part in value.items() if key not in ("ttlMs", "cacheScope")}
-    if method == "tools/list":
-        return {**value, "tools": [_tool(tool) for tool in value.get("tools", [])]}
-    if method == "tools/call":
-        return _call_result(value, revision)
-    if method == "prompts/get" and not (revision.structured and revision.audio):
-        messages = value.get("messages", [])
-        return {**value, "messages": [{**m, "content": _content(m.get("content"), revision)} for m in messages]}
-    return value
+    if method in LISTS:
+        listed = value.get(key := LISTS[method].key)
+        if method == "tools/list" and isinstance(listed, list):
+            listed = [_performed(tool, revision) for tool in listed]
+        return {**value, key: older.items(method, listed, revision)} if isinstance(listed, list) else value
+    if method in ("tools/call", "tasks/result"):
+        return older.called(value, revision)
+    if method == "prompts/get":
+        return older.prompted(value, revision)
+    return older.read(value, revision) if method == "resources/read" else value
 
 
-def _call_result(value: Json, revision: Revision) -> Json:
-    structured = value.get("structuredContent")
-    if structured is not None and not revision.any_output_schema and not isinstance(structured, dict):
-        value = {**value, "structuredContent": {"result": structured}}
-    if revision.structured:
-        return value
-    value = {key: part for key, part in value.items() if key != "structuredContent"}
-    content = [_content(item, revision) for item in value.get("content", [])]
-    if not content and structured is not None:
-        content = [{"type": "text", "text": json.dumps(structured, ensure_ascii=False)}]
-    return {**value, "content": content}
-
-
-def _content(item: Any, revision: Revision) -> Any:
-    """Unknown keys are tolerated by old clients, unknown content types are not: those become text."""
-    kind = item.get("type") if isinstance(item, dict) else None
-    if kind == "resource_link" and not revision.structured:
-        return {"type": "text", "text": f"{item.get('title') or item.get('name') or 'resource'}: {item.get('uri')}"}
-    if kind == "audio" and not revision.audio:
-        return {"type": "text", "text": f"[audio {item.get('mimeType', '')} left out: this client cannot take it]"}
-    return item
-
-
-def _tool(tool: Json) -> Json:
-    """Before 2026-07-28 an outputSchema has an object at its root: another one is wrapped, as the results are."""
-    schema = tool.get("outputSchema")
-    if not isinstance(schema, dict) or schema.get("type") == "object":
+def _performed(tool: Any, revision: Revision) -> Any:
+    """What a server does as a task only, Sluice also does for who waits: some clients do not call what says that it
+    is required."""
+    if not isinstance(tool, dict) or "execution" not in tool:
         return tool
-    inner = {key: part for key, part in schema.items() if key not in ("$schema", "$defs", "$id")}
-    wrapped: Json = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
-    wrapped.update({key: schema[key] for key in ("$schema", "$defs") if key in schema})
-    return {**tool, "outputSchema": wrapped}
+    if not revision.tasks:
+        return tasks.without_execution(tool)
+    if tasks.support(tool) == "required":
+        return {**tool, "execution": {**tool["execution"], "taskSupport": "optional"}}
+    return tool
 
 
 def notification(note: Notification, revision: str, level: str | None = None) -> Notification | None:
@@ -208,6 +199,8 @@ def notification(note: Notification, revision: str, level: str | None = None) ->
         return note
     if note.method == "notifications/message":
         return note if _severity(note.params.get("level")) >= _severity(level or DEFAULT_LEVEL) else None
+    if note.method == tasks.STATUS:
+        return Notification(note.method, tasks.to_legacy(note.params)) if rules.tasks else None
     if note.method in _RELAYED or (note.method == ELICITATION_COMPLETE and rules.url_elicitation):
         return note
     return None

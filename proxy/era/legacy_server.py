@@ -4,11 +4,14 @@ Pure. May not know how bytes travel nor when the handshake happens; it says what
 are lifted to the form of the newest revision, so that the middle never sees a legacy result.
 """
 
-from typing import Any, Final
+from typing import Final
 
-from proxy.call import RESOURCE_NOT_FOUND, Call, Failure, Outcome, Result
-from proxy.era.modern_server import not_found
+from proxy.call import MISSING_CAPABILITY, RESOURCE_NOT_FOUND, Call, Failure, Outcome, Result, TaskStarted
+from proxy.era import asks, tasks
+from proxy.era.client_asks import unanswered
+from proxy.era.modern_server import is_reserved, not_found
 from proxy.era.revisions import CACHEABLE, LISTS, META, NEWEST_LEGACY, REVISIONS, Revision
+from proxy.era.whole import whole
 from proxy.message import INTERNAL_ERROR, Json, Response
 
 # 2025-11-25 client/elicitation#url-mode-errors; exists in that revision only and is never emitted to a modern client
@@ -39,29 +42,31 @@ def params(call: Call, token: int) -> Json:
     return {**own, "_meta": meta} if meta else own
 
 
-def outcome(call: Call, response: Response) -> Outcome:
+def outcome(call: Call, response: Response, has_tasks: bool = False) -> Outcome:
+    """`has_tasks`: the server may be asked for tasks, so that what its tools say of them counts."""
     if response.error is not None:
-        return failure(call, response.error)
-    return Result(lifted(call.method, response.result or {}))
+        failed = failure(call, response.error)
+        is_told = response.error.get("code") == URL_ELICITATION_REQUIRED != failed.code
+        return unanswered(call.method, failed.message) if is_told else failed
+    value = response.result or {}
+    if "task" in value and "task" in call.params and (task := tasks.created(value)) is not None:
+        return TaskStarted(task)
+    if call.method in ("tasks/get", "tasks/cancel"):
+        known = tasks.read(value)
+        return Result(known) if known is not None else Failure(INTERNAL_ERROR, "The server said nothing of the task")
+    return whole(call.method, lifted(call.method, value, has_tasks))
 
 
-def lifted(method: str, value: Json) -> Json:
+def lifted(method: str, value: Json, has_tasks: bool = False) -> Json:
     """A legacy result in the form of the newest revision."""
     if method not in CACHEABLE:
-        return value
+        return tasks.related(value, None) if tasks.relation(value) is not None else value
     made = {**value, "ttlMs": 0, "cacheScope": "private"}  # nothing was promised: no cache may keep it
     if method in LISTS and made.get("nextCursor", "") is None:
         del made["nextCursor"]  # null is no cursor; the empty string is one
-    if method == "tools/list" and isinstance(tools := made.get("tools"), list):
-        made["tools"] = [_without_execution(tool) for tool in tools]
+    if method == "tools/list" and not has_tasks and isinstance(tools := made.get("tools"), list):
+        made["tools"] = [tasks.without_execution(tool) for tool in tools]
     return made
-
-
-def _without_execution(tool: Any) -> Any:
-    """`execution` is about the tasks of 2025-11-25, which are not relayed; it is gone in 2026-07-28."""
-    if not isinstance(tool, dict) or "execution" not in tool:
-        return tool
-    return {key: value for key, value in tool.items() if key != "execution"}
 
 
 def failure(call: Call, error: Json) -> Failure:
@@ -70,9 +75,15 @@ def failure(call: Call, error: Json) -> Failure:
         return Failure(INTERNAL_ERROR, text, data)
     if code == RESOURCE_NOT_FOUND and call.method == "resources/read":
         return not_found(call, text, data)
-    if code == URL_ELICITATION_REQUIRED and call.client.revision != NEWEST_LEGACY:
-        return Failure(INTERNAL_ERROR, text, data)
-    return Failure(code, text, data)
+    if code == URL_ELICITATION_REQUIRED:
+        if call.client.revision == NEWEST_LEGACY and asks.pages(error) is not None:
+            return Failure(code, text, data)
+        return Failure(INTERNAL_ERROR, asks.visits(error))
+    # Free for all in these revisions; what the newest one reserved must not be taken for its own. Servers of both eras
+    # say in the older, too, what their client lacks.
+    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    is_meant = code == MISSING_CAPABILITY and isinstance(required, dict)
+    return Failure(INTERNAL_ERROR if is_reserved(code) and not is_meant else code, text, data)
 
 
 def discovered(result: Json) -> Json:
@@ -80,10 +91,7 @@ def discovered(result: Json) -> Json:
     capabilities = result.get("capabilities")
     made: Json = {
         "supportedVersions": [result.get("protocolVersion")],
-        # The tasks of 2025-11-25 are not relayed, and the extension of the same name is another protocol.
-        "capabilities": {key: value for key, value in capabilities.items() if key != "tasks"}
-        if isinstance(capabilities, dict)
-        else {},
+        "capabilities": _defined(capabilities, negotiated(result)) if isinstance(capabilities, dict) else {},
         "ttlMs": 0,
         "cacheScope": "private",
     }
@@ -92,3 +100,11 @@ def discovered(result: Json) -> Json:
     if isinstance(result.get("serverInfo"), dict):
         made["serverInfo"] = result["serverInfo"]
     return made
+
+
+def _defined(capabilities: Json, revision: Revision | None) -> Json:
+    """Without tasks where the revision has none, and the extension in any case: it is not defined before 2026-07-28,
+    whatever a server says (SEP-2663, Backward Compatibility)."""
+    if "tasks" in capabilities and not (revision is not None and revision.tasks):
+        capabilities = {key: value for key, value in capabilities.items() if key != "tasks"}
+    return tasks.without_extension(capabilities)

@@ -20,8 +20,11 @@ from proxy.call import (
     Failure,
     InputRequired,
     Outcome,
+    TaskStarted,
 )
+from proxy.era import asks, tasks
 from proxy.era.headers import decode_value
+from proxy.era.params import posing
 from proxy.era.revisions import (
     CACHEABLE,
     CLIENT_CAPABILITIES,
@@ -51,7 +54,11 @@ _ENVELOPE: Final = frozenset({PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES
 _ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
 _PARAM: Final = b"mcp-param-"
 # basic/transports/streamable-http#standard-request-headers
-_NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+# and SEP-2663, Routing Headers
+_NAMED: Final = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri",
+    "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
+}  # fmt: skip
 _STATUS: Final = {HEADER_MISMATCH: 400, MISSING_CAPABILITY: 400, UNSUPPORTED_VERSION: 400, METHOD_NOT_FOUND: 404}
 
 
@@ -104,10 +111,16 @@ def parse(request: Request, headers: Headers | None) -> Parsed | Rejection:
         return Rejection(400, _error(request.id, Failure(UNSUPPORTED_VERSION, "Unsupported protocol version", data)))
     if request.method not in MODERN_METHODS:
         return Rejection(404, _error(request.id, Failure(METHOD_NOT_FOUND, "Method not found")))
+    if (key := posing(request.params)) is not None:
+        return Rejection(400, _error(request.id, Failure(INVALID_PARAMS, f"Invalid params: {key!a} is no key here")))
     capabilities = meta[CLIENT_CAPABILITIES]
+    params = {key: value for key, value in request.params.items() if key != "_meta"}
+    if "inputResponses" in params and not asks.are_answers(params["inputResponses"]):
+        return Rejection(400, _error(request.id, Failure(INVALID_PARAMS, "Invalid params: inputResponses")))
+    params.pop("task", None)  # SEP-2663, Backward Compatibility: a wish of 2025-11-25, to be ignored
     return Parsed(
         method=request.method,
-        params={key: value for key, value in request.params.items() if key != "_meta"},
+        params=params,
         meta={key: value for key, value in meta.items() if key not in _ENVELOPE},
         revision=version,
         info=meta.get(CLIENT_INFO, {}),
@@ -180,6 +193,9 @@ def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
         if method not in MRTR_METHODS:
             return 200, _error(id, Failure(INTERNAL_ERROR, f"the server asked for input during {method}"))
         return 200, Response(id, _input_required(outcome, server_info))
+    if isinstance(outcome, TaskStarted):
+        meta = {**outcome.task.get("_meta", {}), SERVER_INFO: server_info}
+        return 200, Response(id, {**outcome.task, "resultType": "task", "_meta": meta})
     value = outcome.value
     meta = {**value.get("_meta", {}), SERVER_INFO: server_info}
     if method == "subscriptions/listen":
@@ -188,6 +204,8 @@ def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
     if method in CACHEABLE:
         result.setdefault("ttlMs", 0)
         result.setdefault("cacheScope", "private")
+    if method == "tools/list":  # `execution` is about the tasks of 2025-11-25
+        result["tools"] = [tasks.without_execution(tool) for tool in result["tools"]]
     return 200, Response(id, result)
 
 

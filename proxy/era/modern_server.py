@@ -17,8 +17,9 @@ from proxy.call import (
     Failure,
     InputRequired,
     Outcome,
-    Result,
+    TaskStarted,
 )
+from proxy.era import tasks
 from proxy.era.asks import for_modern_server
 from proxy.era.headers import annotations, argument, encode_value
 from proxy.era.revisions import (
@@ -30,6 +31,7 @@ from proxy.era.revisions import (
     PROTOCOL_VERSION,
     SERVER_INFO,
 )
+from proxy.era.whole import whole
 from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Response
 
 Headers = list[tuple[str, str]]
@@ -43,20 +45,29 @@ def envelope(client_info: Json, capabilities: Json) -> Json:
     return {PROTOCOL_VERSION: MODERN, CLIENT_INFO: client_info, CLIENT_CAPABILITIES: capabilities}
 
 
-def params(call: Call, token: int, client_info: Json, is_shared: bool = False) -> Json:
+def declared(call: Call, is_shared: bool, with_tasks: bool = False) -> Json:
+    """What the server is told that the client can do. `with_tasks`: Sluice takes the task on its behalf."""
+    made = {} if is_shared else for_modern_server(call.client)
+    return {**made, "extensions": {**made.get("extensions", {}), tasks.EXTENSION: {}}} if with_tasks else made
+
+
+def params(call: Call, token: int, client_info: Json, is_shared: bool = False, with_tasks: bool = False) -> Json:
     """The params of the request that `call` becomes; `token` stands in for the client's progress token.
 
     The client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks what nobody
     answers. Nothing is declared to a shared server: its lists are the same for all.
     """
-    meta = {**call.meta, **envelope(client_info, {} if is_shared else for_modern_server(call.client))}
+    meta = {**call.meta, **envelope(client_info, declared(call, is_shared, with_tasks))}
     if "progressToken" in meta:
         meta["progressToken"] = token
     return {**call.params, "_meta": meta}
 
 
-# 2026-07-28 basic/transports/streamable-http#standard-request-headers
-_NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+# 2026-07-28 basic/transports/streamable-http#standard-request-headers; SEP-2663, Routing Headers
+_NAMED: Final = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri",
+    "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
+}  # fmt: skip
 
 
 def headers(method: str, params: Json, annotated: Annotations | None = None) -> Headers:
@@ -115,8 +126,17 @@ def outcome(call: Call, response: Response) -> Outcome:
 
 def result(method: str, value: Json) -> Outcome:
     kind = value.get("resultType", "complete")  # absent: an older server (2026-07-28 basic/index#resulttype)
+    if method == "tasks/get" and kind in ("complete", "task"):  # some examples of SEP-2663 say `task`
+        kind, detailed = "complete", tasks.detailed(value)
+        if detailed is None:
+            return Failure(INTERNAL_ERROR, "The server said of a task what cannot be said of one")
+        value = detailed
     if kind == "complete":
-        return Result(complete(method, value))
+        return whole(method, complete(method, value))
+    if kind == "task" and method == "tools/call" and (task := tasks.read(value)) is not None:
+        # SEP-2663, Task Creation: a task and nothing of the rounds before it
+        bare = {key: inner for key, inner in task.items() if key not in ("inputRequests", "requestState")}
+        return TaskStarted(complete(method, bare))
     if kind == "input_required" and method in MRTR_METHODS:
         return _input_required(value)
     return Failure(INTERNAL_ERROR, "The server sent a result of a kind that is not known")
@@ -144,6 +164,8 @@ def complete(method: str, value: Json) -> Json:
         made.update(caching(value))
     if method in LISTS and made.get("nextCursor", "") is None:
         del made["nextCursor"]  # null is no cursor; the empty string is one
+    if method == "tools/list" and isinstance(tools := made.get("tools"), list):
+        made["tools"] = [tasks.without_execution(tool) for tool in tools]
     return made
 
 
@@ -162,10 +184,27 @@ def failure(call: Call, error: Json) -> Failure:
     if code in (HEADER_MISMATCH, UNSUPPORTED_VERSION):
         return Failure(INTERNAL_ERROR, f"The server refused how it was asked: {text}")  # our fault, not the client's
     if code == MISSING_CAPABILITY and call.client.era == "legacy":
-        return Failure(INTERNAL_ERROR, f"The server needs a client that can be asked: {text}")
+        return Failure(INTERNAL_ERROR, f"The server needs a client with {_required(data)}: {text}")
     if code == RESOURCE_NOT_FOUND and call.method == "resources/read":
         return not_found(call, text, data)
+    if is_reserved(code) and code != MISSING_CAPABILITY:
+        return Failure(INTERNAL_ERROR, text, data)
     return Failure(code, text, data)
+
+
+def is_reserved(code: int) -> bool:
+    """2026-07-28 basic/index#error-codes: nobody may send these but as that revision defines them."""
+    return -32099 <= code <= -32020
+
+
+def _required(data: Any) -> str:
+    """The capabilities that are missing, by name."""
+    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    if not isinstance(required, dict) or not required:
+        return "capabilities that this one lacks"
+    named = (f"{name} ({', '.join(parts)})" if isinstance(parts, dict) and parts else name
+             for name, parts in required.items())  # fmt: skip
+    return ", ".join(map(str, named))
 
 
 def not_found(call: Call, text: str, data: Any) -> Failure:

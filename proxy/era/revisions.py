@@ -28,6 +28,7 @@ class Revision:
     sampling_tools: bool = False  # sampling may use tools, and a message may have several blocks
     icons: bool = False
     any_output_schema: bool = False  # outputSchema may have a root that is no object
+    tasks: bool = False  # tasks are in the core: `params.task`, `tasks/*`, `execution.taskSupport`
 
 
 REVISIONS: Final[dict[str, Revision]] = {
@@ -38,7 +39,7 @@ REVISIONS: Final[dict[str, Revision]] = {
         Revision("2025-03-26", "legacy", batches=True, structured=False, elicitation=False),
         Revision("2025-06-18", "legacy", version_header=True),
         Revision("2025-11-25", "legacy", version_header=True, priming=True, url_elicitation=True, sampling_tools=True,
-                 icons=True),
+                 icons=True, tasks=True),
         Revision(MODERN, "modern", version_header=True, streamable=False, url_elicitation=True, sampling_tools=True,
                  icons=True, any_output_schema=True),
     )
@@ -88,8 +89,10 @@ CACHEABLE: Final = frozenset({"server/discover", "resources/read", *LISTS})
 # What a 2026-07-28 server may be asked (the middle's methods); anything else is 404 with -32601.
 MODERN_METHODS: Final = frozenset(
     {"server/discover", "tools/call", "prompts/get", "resources/read", "completion/complete",
-     "subscriptions/listen", *LISTS}
+     "subscriptions/listen", "tasks/get", "tasks/update", "tasks/cancel", *LISTS}
 )  # fmt: skip
 # 2026-07-28 basic/patterns/mrtr: the only methods whose result may be input_required
 MRTR_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+# <= 2025-11-25: what a server may ask on; of a task it asks on the stream of `tasks/result` (basic/utilities/tasks)
+ASKING_METHODS: Final = MRTR_METHODS | {"tasks/result"}
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")

@@ -6,7 +6,8 @@ nothing to do under this configuration is None and costs nothing.
 """
 
 import logging
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from proxy.call import Call, Failure, Guard, Handler, Outcome
@@ -25,7 +26,36 @@ ORDER: Final = (
     "inspect",  # bounds and checks what a server answered
 )
 
+# A failure becomes a refusal outermost, and before each guard that tells of outcomes. The guards further in pass a
+# failure and the refusal that it becomes in the same way, so they need no boundary each: every coroutine in the stack
+# of a call is made, resumed at each wait and ended.
+_TELLING: Final = frozenset({"measure", "record"})
+
+_BROKEN: Final = Failure(INTERNAL_ERROR, "Internal error")
+
 log = logging.getLogger(__name__)
+
+
+class Witness(ABC):
+    """A guard that only looks: what it is told of a call changes nothing. Several that stand one behind the other
+    share one coroutine and one boundary; alone it is a guard as any other."""
+
+    @abstractmethod
+    def begin(self, call: Call) -> float:
+        """Something to know the beginning by."""
+
+    @abstractmethod
+    def end(self, call: Call, outcome: Outcome | None, began: float) -> None:
+        """`outcome` is None where the call was cancelled."""
+
+    async def __call__(self, call: Call, inner: Handler) -> Outcome:
+        began = self.begin(call)
+        outcome: Outcome | None = None
+        try:
+            outcome = await inner(call)
+            return outcome
+        finally:
+            self.end(call, outcome, began)
 
 
 def chain(guards: Mapping[str, Guard | None], innermost: Handler) -> Handler:
@@ -33,20 +63,49 @@ def chain(guards: Mapping[str, Guard | None], innermost: Handler) -> Handler:
     leaving one out is a decision that has to be written down as None."""
     if set(guards) != set(ORDER):
         raise ValueError(f"guards must be exactly {ORDER}, not {tuple(guards)}")
-    handler = innermost
+    handler, witnesses = innermost, list[Witness]()
     for name in reversed(ORDER):
         guard = guards[name]
-        if guard is not None:
-            handler = _link(name, guard, handler)
-    return handler
+        if isinstance(guard, Witness):
+            witnesses.append(guard)
+        elif guard is not None:
+            if witnesses or name in _TELLING:
+                handler, witnesses = _boundary(witnesses, handler), []
+            handler = _link(guard, handler)
+    return handler if handler is innermost and not witnesses else _boundary(witnesses, handler)
 
 
-def _link(name: str, guard: Guard, inner: Handler) -> Handler:
+async def settled(outcome: Outcome) -> Outcome:
+    """What a guard answers that decides without waiting. Such a guard is no coroutine: where it lets a call pass, it
+    adds none to the stack."""
+    return outcome
+
+
+def _link(guard: Guard, inner: Handler) -> Handler:
+    return lambda call: guard(call, inner)
+
+
+def _boundary(witnesses: Sequence[Witness], inner: Handler) -> Handler:
+    """Makes a broken guard a refusal, and tells the witnesses: as guards, outwards in the end."""
+    witnesses = tuple(reversed(witnesses))
+
     async def handle(call: Call) -> Outcome:
+        began: list[tuple[Witness, float]] = []
+        outcome: Outcome | None = None
         try:
-            return await guard(call, inner)
-        except Exception:  # the boundary that makes a broken guard a refusal
-            log.exception("refused: failure in guard %s or inside it (call %s)", name, call.trail.id)
-            return Failure(INTERNAL_ERROR, "Internal error")
+            for witness in witnesses:
+                began.append((witness, witness.begin(call)))
+            outcome = await inner(call)
+        except Exception:
+            log.exception("refused: failure in a guard or inside it (call %s)", call.trail.id)
+            outcome = _BROKEN
+        finally:
+            for witness, at in reversed(began):
+                try:
+                    witness.end(call, outcome, at)
+                except Exception:  # that one cannot tell of a call is no reason for the others not to hear of it
+                    log.exception("refused: failure of a witness (call %s)", call.trail.id)
+                    outcome = outcome and _BROKEN  # a cancelled call has none, and stays cancelled
+        return outcome
 
     return handle

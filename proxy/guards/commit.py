@@ -1,20 +1,24 @@
 """commit: the last step before a server is reached. What may happen only once is made sure of here.
 
 A round of a sealed retry is spent by compare-and-set: two retries of the same round, on whatever connection, reach
-the server once. Then the intent is made durable: no record, no call. In this order, for a retry that was spent
-before is no intent; and an intent whose call then does not take place says so in its closing record.
+the server once. Then the intent is made durable: no record, no call. Then the approval, if the call needed one, is
+used up. In this order, for a retry that was spent before is no intent; and an intent whose call then does not take
+place says so in its closing record.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 
 from proxy.call import Call, Failure, Guard, Handler, Outcome, refuse
-from proxy.message import INVALID_PARAMS
+from proxy.message import INVALID_PARAMS, Json
 
 Spend = Callable[[str, float | None], Awaitable[bool]]
 """(key, seconds to remember it) -> whether this was the first time."""
-Intend = Callable[[Call], Awaitable[bool]]
-"""Returns when the call's intent is kept: True. False: it is not, and the call must not take place."""
+Intend = Callable[[Call, Json | None], Awaitable[bool]]
+"""Takes the call and what is to be said of its approval. Returns when its intent is kept: True. False: it is not, and
+the call must not take place."""
 
+USED = "NOT EXECUTED: the approval was used, or withdrawn, at this very moment. The same call again asks for another."
 UNAVAILABLE = "NOT EXECUTED: the audit log cannot be written, and no call may pass unrecorded. Try again later."
 
 
@@ -25,8 +29,15 @@ def commit(spend: Spend, intend: Intend | None = None, ttl: float = 600.0) -> Gu
         round = call.trail.round
         if round is not None and not await spend(f"round:{round[0]}:{round[1]}", ttl):
             return Failure(INVALID_PARAMS, "This requestState was used before")
-        if intend is not None and not await intend(call):
-            return refuse(call.method, "audit_unavailable", UNAVAILABLE)
+        ticket = call.trail.ticket
+        if intend is not None:
+            started = time.perf_counter()
+            is_kept = await intend(call, None if ticket is None else ticket.note)
+            call.trail.kept += time.perf_counter() - started
+            if not is_kept:
+                return refuse(call.method, "audit_unavailable", UNAVAILABLE)
+        if ticket is not None and not await ticket.redeem():
+            return refuse(call.method, "approval_denied", USED)
         return await inner(call)
 
     return guard

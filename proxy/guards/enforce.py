@@ -8,10 +8,11 @@ that is the next guard's business.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from proxy.call import Call, Decision, Failure, Guard, Handler, Outcome, Target, Verdict, not_found, refuse
 from proxy.era.headers import check_mirrored
+from proxy.guards import settled
 from proxy.message import Json
 from proxy.policy.arguments import Violation
 from proxy.policy.rules import Ruling
@@ -23,10 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[[], bool]) -> Guard:
-    async def guard(call: Call, inner: Handler) -> Outcome:
-        target = call.target
-        if target is None:
-            return await inner(call)
+    def judge(call: Call, target: Target) -> Outcome | None:
+        """The refusal, if it is one."""
         call.trail.aim(target)
         decision = decide(call, target)
         call.trail.add(decision)
@@ -34,7 +33,11 @@ def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[
             return _denied(call, decision, explains())
         if isinstance(decision, Ruling) and decision.would_deny:
             log.info("would deny %s %s for %s by %s", call.method, target.public, call.client.principal, decision.rule)
-        return _check_headers(call, target) or _check_arguments(call, target, check_arguments) or await inner(call)
+        return _check_headers(call, target) or _check_arguments(call, target, check_arguments)
+
+    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
+        refusal = None if call.target is None else judge(call, call.target)
+        return inner(call) if refusal is None else settled(refusal)
 
     return guard
 

@@ -8,9 +8,22 @@ here: lists show what was accepted.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
-from proxy.call import Call, Emit, Failure, Guard, Handler, InputRequired, Outcome, Result, Target, refuse
+from proxy.call import (
+    Call,
+    Emit,
+    Failure,
+    Guard,
+    Handler,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    TaskStarted,
+    refuse,
+)
 from proxy.message import Json, Notification
 from proxy.policy.text import FLAGS, clean
 
@@ -41,15 +54,36 @@ def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
             return await inner(call)
         outcome = await inner(_with_clean_emit(call))
         if isinstance(outcome, Result):
-            return _inspect_result(call, target, outcome, mode == "block", check)
+            return _inspect_result(_as_answered(call), target, outcome, mode == "block", check)
         if isinstance(outcome, InputRequired):
             return _inspect_asks(call, outcome, mode == "block")
-        return _cleaned(outcome)
+        return TaskStarted(clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
 
     return guard
 
 
+def _as_answered(call: Call) -> Call:
+    """The result of a task is that of the call which it was made of (2025-11-25 basic/utilities/tasks)."""
+    return replace(call, method="tools/call") if call.method == "tasks/result" else call
+
+
+def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: Check) -> Outcome:
+    """The extension tells the result together with the task (SEP-2663), and the questions."""
+    if isinstance(result := task.get("result"), dict):
+        judged = _inspect_result(replace(call, method="tools/call"), target, Result(result), strict, check)
+        assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
+        task = {**task, "result": judged.value}
+    elif isinstance(requests := task.get("inputRequests"), dict):
+        asks = _inspect_asks(call, InputRequired(requests), strict)
+        if not isinstance(asks, InputRequired):
+            return asks
+        task = {**task, "inputRequests": asks.requests}
+    return Result(clean(task, set()))
+
+
 def _inspect_result(call: Call, target: Target, outcome: Result, strict: bool, check: Check) -> Outcome:
+    if call.method == "tasks/get":
+        return _inspect_task(call, target, outcome.value, strict, check)
     found: set[str] = set()
     value: Json = clean(outcome.value, found)
     if call.method == "tools/call" and target.item is not None and "outputSchema" in target.item:
@@ -74,7 +108,7 @@ def _inspect_asks(call: Call, outcome: InputRequired, strict: bool) -> Outcome:
             return _withhold(call, call.target, found)
         params = ask.get("params") if isinstance(ask, dict) else None
         requests[key] = {**ask, "params": _marked(params, found)} if found and isinstance(params, dict) else ask
-    return InputRequired(requests, outcome.state)
+    return replace(outcome, requests=requests)
 
 
 def _withhold(call: Call, target: Target, found: set[str]) -> Outcome:

@@ -1,22 +1,35 @@
-"""measure: the outermost guard. Every outcome and its seconds are counted, whatever happened inside."""
+"""measure: the outermost guard. Every outcome and its seconds are counted, whatever happened inside, and how many calls
+are open."""
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
-from proxy.call import Call, Guard, Handler, Outcome
+from proxy.call import Call, Outcome
+from proxy.guards import Witness
 
 Observe = Callable[[Call, Outcome | None, float], None]
 """(call, outcome, seconds); an outcome of None means that the call was cancelled."""
 
 
-def measure(observe: Observe, clock: Callable[[], float] = time.perf_counter) -> Guard:
-    async def guard(call: Call, inner: Handler) -> Outcome:
-        started = clock()
-        outcome: Outcome | None = None
-        try:
-            outcome = await inner(call)
-            return outcome
-        finally:
-            observe(call, outcome, clock() - started)
+class Level(Protocol):
+    """How many there are now."""
 
-    return guard
+    value: int
+
+
+class Measure(Witness):
+    def __init__(self, observe: Observe, level: Level, clock: Callable[[], float]) -> None:
+        self._observe, self._level, self._clock = observe, level, clock
+
+    def begin(self, call: Call) -> float:
+        self._level.value += 1
+        return self._clock()
+
+    def end(self, call: Call, outcome: Outcome | None, began: float) -> None:
+        self._level.value -= 1
+        self._observe(call, outcome, self._clock() - began)
+
+
+def measure(observe: Observe, level: Level, clock: Callable[[], float] = time.perf_counter) -> Measure:
+    return Measure(observe, level, clock)

@@ -10,27 +10,50 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from proxy.call import Call, Failure, Guard, Handler, InputRequired, Outcome, Result, Target, not_found
+from proxy.call import (
+    ABOUT_A_TASK,
+    Call,
+    Failure,
+    Guard,
+    Handler,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    TaskStarted,
+    not_found,
+)
 from proxy.catalog import places
 from proxy.catalog.uris import Rewriting, is_clean
 from proxy.message import Json
 
-Resolve = Callable[[Call], Awaitable[Target | None]]
+Resolve = Callable[[Call], Awaitable[Target | Failure | None]]
+"""The target of a call; None for what does not exist, a Failure where more than that is to be said."""
 
 # Where each method names its target; all others pass.
-_FIELD: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri", "completion/complete": "ref"}
+_FIELD: Final = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri", "completion/complete": "ref",
+    **dict.fromkeys(ABOUT_A_TASK, "taskId"),
+}  # fmt: skip
 _REFS: Final = ("ref/prompt", "ref/resource")
 
 
-def name(resolve: Resolve, rewriting: Callable[[str], Rewriting | None]) -> Guard:
-    """`resolve` finds the target that the public name, URI or ref of a call stands for; `rewriting` says how a
-    server's URIs are shown, None in transparent mode, where nothing is renamed."""
+def name(
+    resolve: Resolve,
+    rewriting: Callable[[str], Rewriting | None],
+    find: Callable[[Call], Target | None] = lambda call: None,
+) -> Guard:
+    """`resolve` finds the target that the public name, URI or ref of a call stands for, `find` the same where it need
+    not wait, or None; `rewriting` says how a server's URIs are shown, None in transparent mode, where nothing is
+    renamed."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         field = _FIELD.get(call.method)
         if field is None:
             return await inner(call)
-        target = await resolve(call) if _names_something(call, field) else None
+        target = find(call) or await resolve(call) if _names_something(call, field) else None
+        if isinstance(target, Failure):
+            return target
         if target is None or not _may_stand(call.method, target):
             return not_found(call.method, call.params)
         rewrite = rewriting(target.server)
@@ -68,6 +91,8 @@ def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) 
 
 def _own_params(params: Json, field: str, own: str) -> Json:
     value: Any = params[field]
+    if field == "taskId":  # the id of one that is known here; its target is the tool that it runs
+        return params
     if field == "ref":
         part = _ref_field(value)
         return params if value[part] == own else {**params, "ref": {**value, part: own}}
@@ -86,8 +111,14 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
     change = _as_asked(call.params["uri"], target.own, rewrite) if call.method == "resources/read" else rewrite.public
     if isinstance(outcome, Result):
         value = places.result(call.method, outcome.value, change)
+        if call.method == "tasks/get" and isinstance(requests := value.get("inputRequests"), dict):
+            value = {**value, "inputRequests": _signed(requests, target.server)}
         return outcome if value is outcome.value else Result(value)
+    if isinstance(outcome, TaskStarted):
+        return outcome
     if isinstance(outcome, InputRequired):
+        if outcome.is_ours:  # says itself who asks, and names no URI that could be followed
+            return outcome
         return replace(outcome, requests=_signed(places.asks(outcome.requests, change), target.server))
     data = places.error_data(outcome.data, change)
     return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data)

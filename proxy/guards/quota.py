@@ -4,20 +4,23 @@ It stands behind the decision, so that a hidden tool never answers with a limit.
 counted is the same call: the seal has proved that, and the commit behind us lets each round through once.
 """
 
+from collections.abc import Awaitable
+
 from proxy.call import Call, Guard, Handler, Outcome, Target, refuse
+from proxy.guards import settled
 from proxy.policy.rates import Windows
 
 
 def quota(windows: Windows) -> Guard:
-    async def guard(call: Call, inner: Handler) -> Outcome:
+    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
         target = call.target
         if call.method != "tools/call" or target is None or call.trail.round is not None:
-            return await inner(call)
+            return inner(call)
         wait = windows.hit((call.client.principal, target.server, _name(target)))
         if wait:
             text = f"Too many calls of {target.public}, this one was not executed: {windows.describe(wait)}."
-            return refuse(call.method, "rate_limited", text)
-        return await inner(call)
+            return settled(refuse(call.method, "rate_limited", text))
+        return inner(call)
 
     return guard
 

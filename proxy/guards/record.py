@@ -8,7 +8,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from proxy.call import Call, Failure, Guard, Handler, Outcome, Verdict
+from proxy.call import Call, Failure, Outcome, Verdict
+from proxy.guards import Witness
 
 log = logging.getLogger(__name__)
 
@@ -16,27 +17,40 @@ Close = Callable[[Call, Outcome | None, float], None]
 """(call, outcome, seconds); an outcome of None means that the call was cancelled. Never waits."""
 
 
-def record(close: Close | None = None, clock: Callable[[], float] = time.perf_counter) -> Guard:
+class Record(Witness):
+    def __init__(self, close: Close | None, clock: Callable[[], float]) -> None:
+        self._close, self._clock = close, clock
+
+    def begin(self, call: Call) -> float:
+        return self._clock()
+
+    def end(self, call: Call, outcome: Outcome | None, began: float) -> None:
+        if self._close is not None:
+            self._close(call, outcome, self._clock() - began)
+        _tell(call, outcome)
+
+
+def record(close: Close | None = None, clock: Callable[[], float] = time.perf_counter) -> Record:
     """`close` writes the audit log's record; None where there is no audit log."""
-
-    async def guard(call: Call, inner: Handler) -> Outcome:
-        started = clock()
-        outcome: Outcome | None = None
-        try:
-            outcome = await inner(call)
-            return outcome
-        finally:
-            if close is not None:
-                close(call, outcome, clock() - started)
-            _tell(call, outcome)
-
-    return guard
+    return Record(close, clock)
 
 
 def _tell(call: Call, outcome: Outcome | None) -> None:
-    denied = next((d for d in call.trail.decisions if d.verdict is Verdict.DENY), None)
+    denied = None
+    for decision in call.trail.decisions:  # there are one or two, and a generator costs more than they do
+        if decision.verdict is Verdict.DENY:
+            denied = decision
+            break
     if denied is not None and call.trail.target is not None:
-        log.info("denied %s %s for %s by %s", call.method, call.trail.target.public, call.client.principal, denied.rule)
+        where = call.method, call.trail.target.public, call.client.principal, denied.rule
+        log.info("denied %s %s for %s by %s", *where, extra=_ids(call))
     elif log.isEnabledFor(logging.DEBUG):
         word = "cancelled" if outcome is None else "failed" if isinstance(outcome, Failure) else "done"
-        log.debug("%s %s for %s (%s)", word, call.method, call.client.principal, call.trail.id)
+        log.debug("%s %s for %s", word, call.method, call.client.principal, extra=_ids(call))
+
+
+def _ids(call: Call) -> dict[str, str]:
+    """By which the audit log, and a trace if there is one, have the same call."""
+    parent = call.meta.get("traceparent")
+    trace = parent.split("-") if isinstance(parent, str) else ()
+    return {"call": call.trail.id, **({"trace": trace[1][:32]} if len(trace) == 4 else {})}

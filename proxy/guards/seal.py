@@ -1,7 +1,8 @@
 """seal: the envelope around a server's `requestState`, which travels through the client and is hostile on return.
 
 Outwards an `InputRequired` leaves with a state of ours in which the server's own state is sealed, together with
-everything the retry must match. Inwards that state is opened and the server gets its own back, byte for byte.
+everything the retry must match, and the approval that it hangs on, if any. Inwards that state is opened and the server
+gets its own back, byte for byte.
 Whatever does not fit is an error, never a fresh start (2026-07-28 basic/patterns/mrtr#security-considerations).
 A retry without a state cannot be ours and passes as it is: a modern server asks again.
 """
@@ -10,10 +11,10 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
-from proxy.call import Call, Failure, Guard, Handler, InputRequired, Outcome, Target
+from proxy.call import Call, Failure, Guard, Handler, InputRequired, Leave, Outcome, Target
 from proxy.message import INVALID_PARAMS, Json
 
 Seal = Callable[[str, Json, str], str]
@@ -36,21 +37,24 @@ def seal(seal: Seal, unseal: Unseal, ttl: float = 600.0, clock: Callable[[], flo
             if envelope is None:
                 return Failure(INVALID_PARAMS, "Invalid or expired requestState")
             round = envelope["round"]
-            call.trail.resume(envelope["id"], round)
+            call.trail.resume(envelope["id"], round, Leave(**envelope["leave"]) if envelope.get("leave") else None)
             call = replace(call, params=_restored(call.params, envelope["state"]))
         outcome = await inner(call)
         if not isinstance(outcome, InputRequired):
             return outcome
         if round >= MAX_ROUNDS and not outcome.is_held:
             return Failure(INVALID_PARAMS, f"the server asked for input more than {MAX_ROUNDS} times")
-        return replace(outcome, state=_close(call, target, outcome.state, round + 1, clock() + ttl, seal))
+        return replace(outcome, state=_close(call, target, outcome, round + 1, clock() + ttl, seal))
 
     return guard
 
 
-def _close(call: Call, target: Target, state: str | None, round: int, expires: float, seal: Seal) -> str:
+def _close(call: Call, target: Target, outcome: InputRequired, round: int, expires: float, seal: Seal) -> str:
     first = call.trail.round[0] if call.trail.round else call.trail.id
-    payload = {"id": first, "round": round, "expires": expires, "state": state, "of": _fingerprint(call, target)}
+    of = _fingerprint(call, target)
+    payload: Json = {"id": first, "round": round, "expires": expires, "state": outcome.state, "of": of}
+    if outcome.leave is not None:
+        payload["leave"] = asdict(outcome.leave)
     return seal(PURPOSE, payload, call.client.principal)
 
 

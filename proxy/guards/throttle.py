@@ -4,16 +4,19 @@ Keyed by principal: a new session, another connection or another name in `client
 before names are resolved and looks at none, so that its answer can tell nothing about them.
 """
 
+from collections.abc import Awaitable
+
 from proxy.call import Call, Guard, Handler, Outcome, refuse
+from proxy.guards import settled
 from proxy.policy.rates import Windows
 
 
 def throttle(windows: Windows) -> Guard:
-    async def guard(call: Call, inner: Handler) -> Outcome:
+    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
         wait = windows.hit(call.client.principal)
         if wait:
             text = f"Too many requests, this one was not executed: {windows.describe(wait)}."
-            return refuse(call.method, "rate_limited", text)
-        return await inner(call)
+            return settled(refuse(call.method, "rate_limited", text))
+        return inner(call)
 
     return guard

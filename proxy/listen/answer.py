@@ -4,6 +4,7 @@ In these revisions a broken connection is no cancellation (2025-11-25 basic/tran
 server): the call goes on, and what it says is kept until the client resumes. Knows exchanges, no calls.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from proxy.era.revisions import Revision
@@ -31,6 +32,10 @@ class Answer:
         return f"Answer({self._exchange!r} {'done' if self._done else 'running'})"
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._exchange.peer.loop
+
+    @property
     def is_stream(self) -> bool:
         return self._exchange.opened
 
@@ -52,6 +57,10 @@ class Answer:
 
     def _frame(self, data: bytes) -> bytes:
         return event(data) if self.log is None else self.log.add(data, self._bound)
+
+    def finish_at_once(self, response: bytes) -> bool:
+        """The end, where nothing but one response is to be said and nobody has to be waited for."""
+        return not self._exchange.opened and self._exchange.json_at_once(200, response)
 
     async def finish(self, responses: Sequence[bytes], batch: bool = False) -> None:
         """The end. No response is the answer to what its client cancelled (basic/utilities/cancellation): there an

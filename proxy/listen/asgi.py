@@ -1,11 +1,14 @@
 """An ASGI application behind `Http1`: for a port where speed does not matter and another room answers.
 
-Requests and answers are whole here; there are no streams, no lifespan, no websockets. Knows no application.
+Requests are whole here. An answer that says no length is a stream, and ends when its client goes away. There is no
+lifespan and there are no websockets. Knows no application.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
+
+import anyio
 
 from proxy.listen.exchange import error_body
 from proxy.listen.request import Gone, Request, Serve, TooLarge, render
@@ -46,11 +49,19 @@ async def _relay(app: Application, request: Request) -> None:
         if event["type"] == "http.response.start":
             start.update(event)
             return
-        parts.append(event.get("body", b""))
-        if not event.get("more_body"):
-            await request.respond(start["status"], render(start["headers"]), b"".join(parts))
+        body, is_last = event.get("body", b""), not event.get("more_body")
+        if any(name == b"content-length" for name, _ in start["headers"]):
+            parts.append(body)
+            if is_last:
+                await request.respond(start["status"], render(start["headers"]), b"".join(parts))
+            return
+        if not request.is_started:
+            request.on_lost = scope.cancel
+            await request.start(start["status"], render(start["headers"]))
+        await (request.end(body) if is_last else request.write(body))
 
-    await app(_scope(request), receive, send)
+    with anyio.CancelScope() as scope:
+        await app(_scope(request), receive, send)
 
 
 def _scope(request: Request) -> Event:

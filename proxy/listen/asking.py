@@ -17,9 +17,10 @@ from typing import Final
 
 import anyio
 
-from proxy.call import Call, Client, Handler, InputRequired, Outcome, Trail
-from proxy.era import client_asks
+from proxy.call import Call, Client, Handler, InputRequired, Outcome, Trail, refuse
+from proxy.era import client_asks, tasks
 from proxy.era.client_asks import Question, Settled, Unanswered
+from proxy.era.legacy_client import ELICITATION_COMPLETE
 from proxy.message import Json, Message, Notification, Request, Response, is_id
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,8 @@ class Asks:
 
     __slots__ = ("_closed", "_ids", "_open")
 
-    def __init__(self) -> None:
-        self._ids = count(1)
+    def __init__(self, first: int = 1) -> None:
+        self._ids = count(first)
         self._open: dict[object, Take] = {}
         self._closed = False
 
@@ -113,6 +114,7 @@ async def go_on(handler: Handler, call: Call, outcome: Outcome, way: Way) -> Out
     """Asks and calls again until the outcome asks for nothing more. What its server holds open ends by its own time,
     what a stateless server asks by the number of rounds."""
     pause, rounds = 0.0, 0
+    visited: list[str] = []
     while isinstance(outcome, InputRequired):
         rounds += not outcome.is_held
         if rounds > MAX_ROUNDS:
@@ -120,15 +122,19 @@ async def go_on(handler: Handler, call: Call, outcome: Outcome, way: Way) -> Out
         if _may_spin(outcome):
             pause = min(max(2 * pause, _PAUSE_FIRST), _PAUSE_MOST)
         try:
-            answers = await _ask_all(call.client, outcome.requests, way)
+            answers = await _ask_all(call, outcome, way, visited)
             await anyio.sleep(pause)
         except asyncio.CancelledError:
             way.abandon(call.trail.id)
             raise
         if isinstance(answers, Unanswered):
             way.abandon(call.trail.id)
+            if answers.is_late:
+                return refuse(call.method, "timeout", answers.why)
             return client_asks.unanswered(call.method, answers.why)
         outcome = await handler(_next_round(call, outcome, answers, way.trail()))
+    for id in visited:  # 2025-11-25 client/elicitation#completion-notifications; a newer server has no such words
+        await way.send(Notification(ELICITATION_COMPLETE, {"elicitationId": id}))
     return outcome
 
 
@@ -157,11 +163,13 @@ class _Round:
 
     answers: Json
     missing: dict[str, str]  # key -> method
+    takes_errors: bool
     end: "asyncio.Future[Unanswered | None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def take(self, key: str, response: Response | None) -> None:
         method = self.missing.pop(key)
-        answer = client_asks.read(method, response) if response else Unanswered("The session of this call is over.")
+        gone = Unanswered("The session of this call is over.")
+        answer = client_asks.read(method, response, self.takes_errors) if response else gone
         if isinstance(answer, Unanswered):
             self.stop(answer)
             return
@@ -181,24 +189,30 @@ class _Round:
         return None
 
 
-async def _ask_all(client: Client, requests: Json, way: Way) -> Json | Unanswered:
-    """All asks of a round at once, and all their answers. What is not answered in the end is withdrawn."""
-    plan = {key: client_asks.render(ask, client, new_elicitation) for key, ask in requests.items()}
+async def _ask_all(call: Call, asked: InputRequired, way: Way, visited: list[str]) -> Json | Unanswered:
+    """All asks of a round at once, and all their answers. What is not answered in the end is withdrawn. `visited` is
+    added to: ids of ours that pages were opened by."""
+    requests = asked.requests
+    task = call.params["taskId"] if call.method == "tasks/result" else None
+    plan = {key: client_asks.render(ask, call.client, new_elicitation, task) for key, ask in requests.items()}
     if (refused := next((entry for entry in plan.values() if isinstance(entry, Unanswered)), None)) is not None:
         return refused
     questions = {key: entry for key, entry in plan.items() if isinstance(entry, Question)}
     settled = {key: entry.answer for key, entry in plan.items() if isinstance(entry, Settled)}
     if not questions:
         return settled
-    round = _Round(settled, {key: question.method for key, question in questions.items()})
+    round = _Round(settled, {key: question.method for key, question in questions.items()}, asked.takes_errors)
     ids: list[int] = []
     try:
         problem = await _send_all(questions, round, ids, way)
         if problem is None:
-            problem = await _wait(round)
+            problem = await _wait(round, asked.lasts)
     finally:
         await _withdraw(ids, way)
-    return problem or {key: round.answers[key] for key in requests}
+    if problem is not None:
+        return problem
+    visited += client_asks.visited(questions, requests, round.answers)
+    return {key: round.answers[key] for key in requests}
 
 
 async def _send_all(questions: dict[str, Question], round: _Round, ids: list[int], way: Way) -> Unanswered | None:
@@ -212,9 +226,13 @@ async def _send_all(questions: dict[str, Question], round: _Round, ids: list[int
     return None
 
 
-async def _wait(round: _Round) -> Unanswered | None:
-    with anyio.move_on_after(ANSWER_WITHIN):
+async def _wait(round: _Round, lasts: float | None) -> Unanswered | None:
+    """What nobody answers is closed in the end, unless the call's own time is over before that."""
+    is_short = lasts is not None and lasts < ANSWER_WITHIN
+    with anyio.move_on_after(lasts if is_short else ANSWER_WITHIN):
         return await round.end
+    if is_short:
+        return Unanswered("The client did not answer in the time that the call had.", is_late=True)
     return round.give_up()
 
 
@@ -238,7 +256,8 @@ def withdrawal(id: int) -> Notification:
 async def ask_aside(asks: Asks, client: Client, method: str, params: Json, send: Send) -> Response | None:
     """One question that belongs to no call, on the session's own stream: its response as the client gave it. None
     when this client cannot be asked that, or says nothing in time."""
-    question = client_asks.render({"method": method, "params": params}, client, new_elicitation)
+    task = tasks.relation(params)  # ours, or none: it was put there on the way here
+    question = client_asks.render({"method": method, "params": params}, client, new_elicitation, task)
     if isinstance(question, Settled):
         return Response(None, question.answer)
     if isinstance(question, Unanswered):

@@ -5,7 +5,7 @@ no session, no call, no era.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from proxy.listen.request import Headers, Request, render
@@ -95,20 +95,32 @@ class Exchange:
         """Calls back when the client goes away before the answer is complete. One at a time; None forgets."""
         self.peer.on_lost = callback
 
-    async def body(self, limit: int) -> bytes:
-        """The whole body. Raises `TooLarge` and `Gone`."""
-        return await self.peer.body(limit)
-
     # ------------------------------------------------------------ out: one message
 
-    async def json(self, status: int, body: bytes, extra: Headers = []) -> None:  # noqa: B006 (never changed)
-        await self._whole(status, _JSON % len(body), extra, body)
+    def json(self, status: int, body: bytes, extra: Headers = []) -> Awaitable[None]:  # noqa: B006 (never changed)
+        return self._whole(status, _JSON % len(body), extra, body)
 
-    async def empty(self, status: int, extra: Headers = []) -> None:  # noqa: B006
-        await self._whole(status, b"" if status == 204 else _EMPTY, extra, b"")  # RFC 9110 8.6: a 204 has no length
+    def json_at_once(self, status: int, body: bytes) -> bool:
+        """The usual answer to the usual request, without a wait; whether it could be given so. Else `json` may wait."""
+        if self.started or self.cors or self.peer.congested or self.peer.lost:
+            return False
+        self.disarm()
+        self.started = self.finished = True
+        self.peer.respond_at_once(status, _JSON % len(body), body)
+        self._settle()
+        return True
 
-    async def error(self, status: int, text: str, extra: Headers = [], id: RequestId | None = None) -> None:  # noqa: B006
-        await self.json(status, error_body(text, id=id), extra)
+    def empty(self, status: int, extra: Headers = []) -> Awaitable[None]:  # noqa: B006
+        return self._whole(status, b"" if status == 204 else _EMPTY, extra, b"")  # RFC 9110 8.6: a 204 has no length
+
+    def error(
+        self,
+        status: int,
+        text: str,
+        extra: Headers = [],  # noqa: B006
+        id: RequestId | None = None,
+    ) -> Awaitable[None]:
+        return self.json(status, error_body(text, id=id), extra)
 
     async def _whole(self, status: int, lines: bytes, extra: Headers, body: bytes) -> None:
         self.disarm()
@@ -117,7 +129,10 @@ class Exchange:
         self.started = self.finished = True
         if extra or self.cors:
             lines += render([*extra, *self.cors])
-        await self.peer.respond(status, lines, body)
+        if self.peer.congested:
+            await self.peer.respond(status, lines, body)
+        else:
+            self.peer.respond_at_once(status, lines, body)
         self._settle()
 
     # ------------------------------------------------------------ out: a stream
@@ -137,7 +152,8 @@ class Exchange:
 
     async def _beat(self) -> None:
         if self.opened:
-            await self.write(_ALIVE)
+            if not self.peer.congested:  # who still reads what came before hears enough of us
+                await self.write(_ALIVE)
         else:
             await self.open()
 

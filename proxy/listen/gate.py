@@ -45,7 +45,8 @@ def split(authority: str) -> tuple[str, int | None] | None:
 
 class Gate:
     def __init__(self, names: Names) -> None:
-        self._hosts = {part for host in names.allowed_hosts if (part := split(host.lower()))}
+        ours = (*names.allowed_hosts, names.public_host or "")
+        self._hosts = {part for host in ours if (part := split(host.lower()))}
         self._origins = frozenset(origin.lower().rstrip("/") for origin in names.allowed_origins)
         self._good: set[tuple[bytes, Address | None]] = set()  # what most requests say, judged once
 

@@ -31,31 +31,40 @@ class Streams:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._open: dict[str, dict[Exchange, Callable[[], object]]] = {}
+        self._open: dict[str, dict[Exchange, tuple[Principal, Callable[[], object]]]] = {}
 
-    def enter(self, principal: str, exchange: Exchange, stop: Callable[[], object]) -> bool:
+    def enter(self, principal: Principal, exchange: Exchange, stop: Callable[[], object]) -> bool:
         """Whether there is room; `stop` will end the stream in good order."""
-        mine = self._open.setdefault(principal, {})
+        mine = self._open.setdefault(principal.name, {})
         if len(mine) >= self._limit:
             return False
-        mine[exchange] = stop
+        mine[exchange] = principal, stop
         return True
 
-    def leave(self, principal: str, exchange: Exchange) -> None:
-        mine = self._open[principal]
+    def leave(self, principal: Principal, exchange: Exchange) -> None:
+        mine = self._open[principal.name]
         del mine[exchange]
         if not mine:
-            del self._open[principal]
+            del self._open[principal.name]
 
-    def sweep(self, current: frozenset[str]) -> None:
-        """Closes the streams of those who could not come in any more."""
-        for principal in self._open.keys() - current:
-            for exchange in list(self._open[principal]):
-                exchange.peer.abort()
+    def sweep(self, current: frozenset[str], is_current: Callable[[Principal], bool]) -> None:
+        """Closes the streams of those who could not come in any more, and has those opened anew that were opened with
+        a credential which is over, or gave other roles."""
+        for name, mine in list(self._open.items()):
+            for exchange, (principal, stop) in list(mine.items()):
+                if name not in current:
+                    exchange.peer.abort()
+                elif not is_current(principal):
+                    stop()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
 
     def stop(self) -> None:
+        """Ends all of them; none begins any more."""
+        self._limit = 0
         for mine in list(self._open.values()):
-            for stop in list(mine.values()):
+            for _, stop in list(mine.values()):
                 stop()
 
 
@@ -111,15 +120,15 @@ def is_json(content_type: bytes) -> bool:
     return kind == "application/json" and all(charset in ("utf-8", "utf8") for charset in charsets)
 
 
-def check_form(exchange: Exchange) -> tuple[int, str] | None:
-    """Status and text for a POST that no MCP client sends."""
+def check_form(exchange: Exchange, takes_answer: bool = True) -> tuple[int, str] | None:
+    """Status and text for a POST that no MCP client sends. Unless it `takes_answer`, what it accepts is no matter."""
     if exchange.duplicate is not None and exchange.duplicate != b"mcp-protocol-version":
         return 400, f"{exchange.duplicate.decode('latin-1')} is given twice"
     head = exchange.head
     return _judge_form(
         head.get(b"content-type", b""),
         head.get(b"content-encoding", b"identity"),
-        head.get(b"accept", b"*/*"),  # RFC 9110 12.5.1: no header takes anything
+        head.get(b"accept", b"*/*") if takes_answer else b"*/*",  # RFC 9110 12.5.1: no header takes anything
     )
 
 
@@ -141,8 +150,14 @@ def version(exchange: Exchange) -> bytes | None:
     return exchange.head.get(b"mcp-protocol-version")
 
 
-async def read_json(exchange: Exchange, settings: Settings) -> Any:
-    return decode(await exchange.body(settings.limits.max_request), settings.limits.max_depth)
+def read_json(exchange: Exchange, settings: Settings) -> Any:
+    """The body, once it is whole. Raises `TooLarge`, `Gone` and `Malformed`."""
+    return decode(exchange.peer.body_at_hand(settings.limits.max_request), settings.limits.max_depth)
+
+
+async def receive_json(exchange: Exchange, settings: Settings) -> Any:
+    await exchange.peer.whole(settings.limits.max_request)
+    return read_json(exchange, settings)
 
 
 def to_bytes(response: Response) -> bytes:
@@ -161,7 +176,7 @@ async def serve_modern(edge: Edge, exchange: Exchange, request: Request, princip
     if isinstance(parsed, modern_client.Rejection):
         await exchange.json(parsed.status, to_bytes(parsed.response))
         return
-    task = asyncio.current_task()
+    task = asyncio.current_task(exchange.peer.loop)
     assert task is not None
 
     def stop() -> None:
@@ -169,7 +184,7 @@ async def serve_modern(edge: Edge, exchange: Exchange, request: Request, princip
         task.cancel()
 
     is_stream = parsed.method == "subscriptions/listen"
-    if is_stream and not edge.streams.enter(principal.name, exchange, stop):
+    if is_stream and not edge.streams.enter(principal, exchange, stop):
         await exchange.error(429, "too many open streams", id=request.id)
         return
 
@@ -188,13 +203,13 @@ async def serve_modern(edge: Edge, exchange: Exchange, request: Request, princip
         outcome = await _run(edge.handler, call, exchange, task)
     finally:
         if is_stream:
-            edge.streams.leave(principal.name, exchange)
+            edge.streams.leave(principal, exchange)
     if outcome is not None:
         status, response = modern_client.respond(request.id, parsed.method, outcome, edge.server_info)
         data = to_bytes(response)
         if exchange.opened:
             await exchange.close(event(data))
-        else:
+        elif not exchange.json_at_once(status, data):
             await exchange.json(status, data)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections import deque
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 from urllib.parse import unquote
 
 import httptools
@@ -21,10 +21,24 @@ from proxy.listen.settings import Wire
 # RFC 9110 7.2: uri-host [":" port]; a slash, question mark or hash would move the path of a URL built from it.
 _AUTHORITY: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]+")
 _MAX_PIPELINED: Final = 8
+# What makes more of a request than a head and a body of known length.
+_SPECIAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"te"})
 
 
 class _Refused(Exception):
     """Leaves the parser from inside one of its callbacks; the connection knows the answer."""
+
+
+class _Head(NamedTuple):
+    """The head of a request that came whole in one piece, and what was made of it."""
+
+    text: bytes
+    size: int  # of head and body
+    method: str
+    path: str
+    query: bytes
+    headers: Headers
+    head: dict[bytes, bytes]
 
 
 class Http1(asyncio.Protocol):
@@ -32,9 +46,7 @@ class Http1(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(
-        self, serve: Serve, wire: Wire, connections: "set[Http1]", tasks: "set[asyncio.Task[None]]"
-    ) -> None:
+    def __init__(self, serve: Serve, wire: Wire, connections: "set[Http1]", tasks: "set[asyncio.Task[None]]") -> None:
         self._serve, self._wire = serve, wire
         self._connections, self._tasks = connections, tasks
         self.loop = asyncio.get_running_loop()
@@ -58,6 +70,7 @@ class Http1(asyncio.Protocol):
         self._host: bytes | None = None  # that of an earlier request, judged
         self._headers: Headers = []
         self._read = self._unheaded = 0
+        self._known: _Head | None = None
 
     # ------------------------------------------------------------ the connection begins and ends
 
@@ -93,6 +106,10 @@ class Http1(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        known, is_first = self._known, not self._receiving and not self._requests
+        if known is not None and is_first and len(data) == known.size and data.startswith(known.text):
+            self._repeat(known, data)
+            return
         self._read = len(data)
         self._progressed = False
         try:
@@ -102,6 +119,26 @@ class Http1(asyncio.Protocol):
             return
         if self._receiving:
             self._await_rest(len(data))
+        elif is_first and len(self._requests) == 1:
+            self._remember(self._requests[0], data)
+
+    def _remember(self, request: Request, data: bytes) -> None:
+        """The same bytes mean the same: a client's requests of equal length differ in their bodies alone. For them
+        the parser is not asked again, nor we by it for each header: 15 us a call. Only where the length is said once
+        and in one way, so that where a body ends is beyond doubt."""
+        text, end, body = data.partition(b"\r\n\r\n")
+        head = request.head
+        is_plain = request.keeps and len(head) == len(request.headers) and head.keys().isdisjoint(_SPECIAL)
+        if is_plain and head.get(b"content-length") == b"%d" % len(body):
+            path, query = request.path, request.query
+            self._known = _Head(text + end, len(data), request.method, path, query, request.headers, head)
+        else:
+            self._known = None
+
+    def _repeat(self, known: _Head, data: bytes) -> None:
+        request = Request(self, known.method, known.path, known.query, known.headers, known.head, True, True)
+        request.fill(data[len(known.text) :])
+        self._accept(request)
 
     def _await_rest(self, size: int) -> None:
         """The usual request comes whole and needs no timer; this one did not."""
@@ -124,6 +161,8 @@ class Http1(asyncio.Protocol):
         elif self._incoming is not None and not self._extended:
             self._extended = True
             self._deadline = self.loop.call_later(rest, self._too_late)
+        elif self._incoming is None and not self._unheaded:
+            self.transport.close()  # nothing was asked: an answer would be taken for that to what is asked next
         else:
             self._refuse(408, "the request took too long")
 
@@ -188,6 +227,9 @@ class Http1(asyncio.Protocol):
         keeps = is_1_1 and parser.should_keep_alive()
         request = Request(self, method, path, query, self._headers, head, is_1_1, keeps)
         self._incoming = request
+        self._accept(request)
+
+    def _accept(self, request: Request) -> None:
         self._requests.append(request)
         if self._worker is None:
             self._worker = self.loop.create_task(self._work())

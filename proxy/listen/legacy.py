@@ -5,10 +5,11 @@ reaches which session, and how it is answered. Knows no server.
 """
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result
-from proxy.era import legacy_client
+from proxy.era import legacy_client, older
 from proxy.era.modern_client import Parsed
 from proxy.era.revisions import LEGACY, LOG_LEVELS
 from proxy.listen.answer import Answer
@@ -31,6 +32,9 @@ from proxy.message import (
     read,
 )
 
+Refusal = tuple[int, str]
+"""Status and text."""
+
 _SUBSCRIPTIONS: Final = ("resources/subscribe", "resources/unsubscribe")
 
 
@@ -40,48 +44,38 @@ class Legacy:
 
     # ------------------------------------------------------------ which session
 
-    async def _session(self, exchange: Exchange, principal: Principal) -> Session | None:
-        """The session this request belongs to; None after it was refused."""
-        if not await self._speaks(exchange):
-            return None
+    def _session(self, exchange: Exchange, principal: Principal) -> Session | Refusal:
+        """The session this request belongs to."""
+        if (refusal := _foreign(exchange)) is not None:
+            return refusal
         id = exchange.head.get(b"mcp-session-id")
         if id is None:
-            await exchange.error(400, "Mcp-Session-Id is required")
-            return None
+            return 400, "Mcp-Session-Id is required"
         session = self._sessions.get(id.decode("latin-1"), principal)
-        if session is None:  # ended, or somebody else's: no difference may show
-            await exchange.error(404, "Session not found")
-        return session
-
-    async def _speaks(self, exchange: Exchange) -> bool:
-        """2025-06-18 basic/transports#protocol-version-header: an unsupported one is 400. Among those that we
-        speak the session's own decides, because clients send what they like."""
-        header = version(exchange)
-        if header is None or header.decode("latin-1") in LEGACY:
-            return True
-        await exchange.error(400, "Unsupported protocol version")
-        return False
+        return session or (404, "Session not found")  # ended, or somebody else's: no difference may show
 
     # ------------------------------------------------------------ POST
 
-    async def post(self, exchange: Exchange, message: Message, principal: Principal) -> None:
+    def post(self, exchange: Exchange, message: Message, principal: Principal) -> Awaitable[None]:
         if isinstance(message, Request) and message.method == "initialize":
-            if await self._speaks(exchange):
-                await self._initialize(exchange, message, principal)
-            return
-        session = await self._session(exchange, principal)
-        if session is None:
-            return
+            refusal = _foreign(exchange)
+            return exchange.error(*refusal) if refusal else self._initialize(exchange, message, principal)
+        session = self._session(exchange, principal)
+        if not isinstance(session, Session):
+            return exchange.error(*session)
         if isinstance(message, Request):
-            answer = self._answer(exchange, session)
-            try:
-                response = await self._run(answer, session, message, principal)
-                await answer.finish([] if response is None else [response])
-            finally:
-                self._settle(answer, session)
-            return
+            return self._serve(exchange, session, message, principal)
         self._take(session, message)
-        await exchange.empty(202)
+        return exchange.empty(202)
+
+    async def _serve(self, exchange: Exchange, session: Session, request: Request, principal: Principal) -> None:
+        answer = self._answer(exchange, session)
+        try:
+            response = await self._run(answer, session, request, principal)
+            if response is None or not answer.finish_at_once(response):
+                await answer.finish([] if response is None else [response])
+        finally:
+            self._settle(answer, session)
 
     async def _initialize(self, exchange: Exchange, request: Request, principal: Principal) -> None:
         """Always a new session: an id that the client brings is never adopted."""
@@ -142,9 +136,16 @@ class Legacy:
 
     async def _run(self, answer: Answer, session: Session, request: Request, principal: Principal) -> bytes | None:
         """The response; None where the client cancelled."""
-        running = session.begin(request.id)
+        running = session.begin(request.id, answer.loop)
         try:
-            outcome = await self._outcome(answer, session, request, principal)
+            asked = self._read(answer, session, request, principal)
+            if isinstance(asked, Call):
+                outcome = await self._edge.handler(asked)
+                if isinstance(outcome, InputRequired):
+                    outcome = await go_on(self._edge.handler, asked, outcome, self._way(answer, session))
+                outcome = older.shaped(asked, outcome)
+            else:
+                outcome = await asked if isinstance(asked, Awaitable) else asked
         except asyncio.CancelledError:
             if not running.stopped:
                 raise
@@ -156,12 +157,15 @@ class Legacy:
         method = "resources/read" if request.method in _SUBSCRIPTIONS else request.method
         return to_bytes(legacy_client.respond(request.id, method, outcome, session.client.revision))
 
-    async def _outcome(self, answer: Answer, session: Session, request: Request, principal: Principal) -> Outcome:
+    def _read(
+        self, answer: Answer, session: Session, request: Request, principal: Principal
+    ) -> Call | Outcome | Awaitable[Outcome]:
+        """The call that it asks for, or its outcome where it asks for none."""
         if request.method == "logging/setLevel":
             return _set_level(session, request.params.get("level"))
         if request.method in _SUBSCRIPTIONS:
             wanted = request.method == "resources/subscribe"
-            return await session.listening.subscribe(request.params.get("uri"), wanted)
+            return session.listening.subscribe(request.params.get("uri"), wanted)
         parsed = legacy_client.parse(request, session.client.revision, session.level)
         if not isinstance(parsed, Parsed):
             return parsed
@@ -174,11 +178,7 @@ class Legacy:
                 await answer.send(encode(shown))
 
         client = session.client_for(principal)
-        call = Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=self._edge.trail())
-        outcome = await self._edge.handler(call)
-        if isinstance(outcome, InputRequired):
-            outcome = await go_on(self._edge.handler, call, outcome, self._way(answer, session))
-        return outcome
+        return Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=self._edge.trail())
 
     def _way(self, answer: Answer, session: Session) -> Way:
         async def send(message: Message) -> bool:
@@ -190,8 +190,9 @@ class Legacy:
 
     async def batch(self, exchange: Exchange, values: list[Any], principal: Principal) -> None:
         """2025-03-26 basic/transports#sending-messages-to-the-server; no other revision has arrays."""
-        session = await self._session(exchange, principal) if b"mcp-session-id" in exchange.head else None
-        if exchange.started:
+        session = self._session(exchange, principal) if b"mcp-session-id" in exchange.head else None
+        if isinstance(session, tuple):
+            await exchange.error(*session)
             return
         if session is None or not session.revision.batches:
             await exchange.error(400, "arrays are not accepted here")
@@ -228,16 +229,17 @@ class Legacy:
         if not accepts(exchange.head.get(b"accept", b"*/*"))[1]:
             await exchange.error(406, "Accept must have text/event-stream")
             return
-        session = await self._session(exchange, principal)
-        if session is None:
+        session = self._session(exchange, principal)
+        if not isinstance(session, Session):
+            await exchange.error(*session)
             return
-        if not self._edge.streams.enter(principal.name, exchange, exchange.end):
+        if not self._edge.streams.enter(principal, exchange, exchange.end):
             await exchange.error(429, "too many open streams")
             return
         try:
             await self._stream(exchange, session)
         finally:
-            self._edge.streams.leave(principal.name, exchange)
+            self._edge.streams.leave(principal, exchange)
 
     async def _stream(self, exchange: Exchange, session: Session) -> None:
         last = exchange.head.get(b"last-event-id") if session.revision.streamable else None
@@ -254,10 +256,21 @@ class Legacy:
         await session.attach(exchange, self._edge.settings.pace.retry)
 
     async def delete(self, exchange: Exchange, principal: Principal) -> None:
-        session = await self._session(exchange, principal)
-        if session is not None:
-            self._sessions.end(session)
-            await exchange.empty(200)
+        session = self._session(exchange, principal)
+        if not isinstance(session, Session):
+            await exchange.error(*session)
+            return
+        self._sessions.end(session)
+        await exchange.empty(200)
+
+
+def _foreign(exchange: Exchange) -> Refusal | None:
+    """2025-06-18 basic/transports#protocol-version-header: an unsupported one is 400. Among those that we
+    speak the session's own decides, because clients send what they like."""
+    header = version(exchange)
+    if header is None or header.decode("latin-1") in LEGACY:
+        return None
+    return 400, "Unsupported protocol version"
 
 
 def _set_level(session: Session, level: object) -> Outcome:

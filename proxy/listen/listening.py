@@ -16,8 +16,9 @@ from proxy.era.revisions import LISTS
 from proxy.message import INVALID_PARAMS, Json, Notification
 
 MAX_SUBSCRIPTIONS: Final = 1_000
-_SAID: Final = frozenset({"notifications/message", legacy_client.ELICITATION_COMPLETE})
+_SAID: Final = frozenset({"notifications/message", legacy_client.ELICITATION_COMPLETE, legacy_client.TASK_STATUS})
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+REFUSED: Final = "dev.sluice/refused"
 
 
 class Spawner(Protocol):
@@ -27,14 +28,16 @@ class Spawner(Protocol):
 
 
 class _Listen:
-    """One listen call: `settled` once it was acknowledged or has ended, `honoured` what it promised."""
+    """One listen call: `settled` once it was acknowledged or has ended, `honoured` what it promised, `refused` why it
+    did not promise the rest."""
 
-    __slots__ = ("honoured", "scope", "settled")
+    __slots__ = ("honoured", "refused", "scope", "settled")
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
         self.settled = anyio.Event()
         self.honoured: frozenset[str] = frozenset()
+        self.refused: Json = {}
 
 
 class Listening:
@@ -101,7 +104,7 @@ class Listening:
             if not kept:
                 new.scope.cancel()
         if not kept:
-            return not_found("resources/read", {"uri": added})
+            return _refusal(new.refused.get(added or ""), added)
         self.stop()
         self._current, self._uris = new, union
         return Result({})
@@ -115,6 +118,7 @@ class Listening:
         async def emit(note: Notification) -> None:
             if note.method == ACKNOWLEDGED:
                 listen.honoured = frozenset(note.params.get("notifications", {}).get("resourceSubscriptions", ()))
+                listen.refused = note.params.get("_meta", {}).get(REFUSED, {})
                 listen.settled.set()
             elif note.method in _SAID and listen is not self._current:
                 pass  # two calls overlap for a moment; what is no state would be said twice
@@ -130,3 +134,8 @@ class Listening:
                 await self._handler(Call(self._client, "subscriptions/listen", params, emit=emit, trail=self._trail()))
         finally:
             listen.settled.set()
+
+
+def _refusal(why: Json | None, uri: str | None) -> Failure:
+    """In the words of a server that could be reached and said no; else what is said of what does not exist."""
+    return Failure(why["code"], why["message"]) if why else not_found("resources/read", {"uri": uri})

@@ -3,7 +3,9 @@
 Knows what the handshake settled, what is listened to and what is asked; no lines and no jobs.
 """
 
+import secrets
 from dataclasses import dataclass, field
+from typing import Final
 
 from proxy.call import Client, Failure, Outcome, Result
 from proxy.era import legacy_client
@@ -12,12 +14,15 @@ from proxy.listen.asking import Asks, Send, ask_aside
 from proxy.listen.listening import Listening
 from proxy.message import INVALID_PARAMS, Json, Notification, Response
 
+# A client can outlive the process that asked it: what it answers late must not be taken for an answer to another.
+_FIRST_ASKS: Final = 1 << 40
+
 
 @dataclass(slots=True)
 class PipeSession:
     client: Client
     listening: Listening
-    asks: Asks = field(default_factory=Asks)
+    asks: Asks = field(default_factory=lambda: Asks(1 + secrets.randbelow(_FIRST_ASKS)))
     level: str | None = None
     initialized: bool = False  # the client has said so
 

@@ -1,4 +1,4 @@
-"""Lines over a pair of byte streams: bounded lines in, whole lines out, and the process's own stdin and stdout.
+"""Messages over byte streams: bounded lines in, whole messages out, and the process's own stdin and stdout.
 
 Knows bytes and JSON-RPC messages, no MCP. 2026-07-28 basic/transports/stdio: one message a line, and the same
 framing over any other stream.
@@ -9,8 +9,9 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -31,6 +32,8 @@ class Writer(Protocol):
     def write(self, data: bytes) -> None: ...
 
     async def drain(self) -> None: ...
+
+    def is_closing(self) -> bool: ...
 
 
 # ---------------------------------------------------------------- in
@@ -66,11 +69,28 @@ async def _read(reader: Reader) -> bytes:
 # ---------------------------------------------------------------- out
 
 
-class Output:
-    """The one writer of a stream: every message is one `write`, so lines never mix."""
+Put = Callable[[bytes], Awaitable[None]]
+"""Sends one message as bytes; returns when there is room for more. Raises `OSError` where the peer is gone."""
 
-    def __init__(self, writer: Writer, on_broken: Callable[[], None]) -> None:
-        self._writer, self._on_broken = writer, on_broken
+
+def line_writer(writer: Writer) -> Put:
+    """Every message is one `write`, so lines never mix."""
+    return partial(put_line, writer)
+
+
+async def put_line(writer: Writer, data: bytes) -> None:
+    """Raises `OSError` where the peer is gone."""
+    if writer.is_closing():  # uvloop calls a write then a mistake: RuntimeError
+        raise BrokenPipeError
+    writer.write(data + b"\n")
+    await writer.drain()
+
+
+class Output:
+    """What goes to one peer, and how fast it takes it."""
+
+    def __init__(self, put: Put, on_broken: Callable[[], None]) -> None:
+        self._put, self._on_broken = put, on_broken
         self._waiting = 0
         self._broken = False
 
@@ -99,8 +119,7 @@ class Output:
             return
         self._waiting += 1
         try:
-            self._writer.write(data + b"\n")
-            await self._writer.drain()
+            await self._put(data)
         except OSError:
             self._broken = True
             self._on_broken()

@@ -13,7 +13,7 @@ from proxy.message import Message, Notification, Request, encode
 
 PUSH: Final = 0  # the stream number of the session's own GET stream
 _MAX_SUBJECTS: Final = 1_000
-_ABOUT: Final = ("uri", "requestId", "elicitationId")
+_ABOUT: Final = ("uri", "requestId", "elicitationId", "taskId")
 _EVENT_ID: Final = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 

@@ -128,6 +128,12 @@ class Request:
             self._connection.pause_reading()
             self._stir()
 
+    def fill(self, body: bytes) -> None:
+        """The whole body at once, before anybody can have asked for it."""
+        self._parts.append(body)
+        self._size = len(body)
+        self.is_whole = True
+
     def end_body(self) -> None:
         self.is_whole = True
         self._stir()
@@ -148,15 +154,19 @@ class Request:
 
     async def body(self, limit: int) -> bytes:
         """The whole body, counted while it comes. Raises `TooLarge` and `Gone`."""
-        if not self.is_whole:  # most requests came with one read, whole
-            await self._rest(limit)
+        await self.whole(limit)
+        return self.body_at_hand(limit)
+
+    def body_at_hand(self, limit: int) -> bytes:
+        """The same once it `is_whole`: most requests come with one read, and need not be waited for."""
         if self.lost:
             raise Gone
         if self._size > limit:
             raise TooLarge
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
-    async def _rest(self, limit: int) -> None:
+    async def whole(self, limit: int) -> None:
+        """Returns when all of it is here, or more than the limit, or the client has gone."""
         connection = self._connection
         self._room = limit
         if self._expects and not connection.transport.is_closing():
@@ -170,11 +180,15 @@ class Request:
 
     async def respond(self, status: int, lines: bytes, body: bytes) -> None:
         """The whole answer. `lines` are header lines and say how long the body is."""
-        connection = self._connection
-        if not connection.writable.is_set():
-            await connection.writable.wait()
+        if self.congested:
+            await self._connection.writable.wait()
+        self.respond_at_once(status, lines, body)
+
+    def respond_at_once(self, status: int, lines: bytes, body: bytes) -> None:
+        """The same, for whoever has seen that nothing is `congested`."""
         if self.lost:
             return
+        connection = self._connection
         close = b"" if self.keeps else _CLOSE
         content = b"" if self.method == "HEAD" else body
         # In one piece: two would be two system calls on asyncio's own loop, 13 us each, and twice the work on uvloop.

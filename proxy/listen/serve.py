@@ -86,10 +86,20 @@ class HttpServer:
             for connection in list(self._server.server_state.connections):
                 connection.transport.abort()
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._server.should_exit
+
     def stop(self, now: bool = False) -> None:
-        """Accepts nothing more; `now` does not wait for requests that are running."""
+        """Accepts nothing more, neither a connection nor a further request on one; `now` does not wait for requests
+        that are running."""
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or now
+        # At once: uvicorn looks ten times a second, and would let in what begins when everything else is ending.
+        for listener in getattr(self._server, "servers", ()):
+            listener.close()
+        for connection in list(self._server.server_state.connections):
+            connection.shutdown()
 
 
 def _listen(family: int, kind: int, protocol: int, address: tuple[Any, int]) -> socket.socket:

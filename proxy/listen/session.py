@@ -92,8 +92,9 @@ class Session:
 
     # ------------------------------------------------------------ requests in flight
 
-    def begin(self, id: RequestId) -> Running:
-        task = asyncio.current_task()
+    def begin(self, id: RequestId, loop: asyncio.AbstractEventLoop) -> Running:
+        """`loop` is the running one: to ask for it is a system call in CPython 3.11."""
+        task = asyncio.current_task(loop)
         assert task is not None
         running = Running(task)
         self._running.setdefault(id, []).append(running)

@@ -2,6 +2,7 @@
 by whoever composes the program; times are seconds, sizes bytes."""
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,21 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Which Host and Origin values are ours beside loopback: `host` or `host:port`, and whole origins."""
+    """Which Host and Origin values are ours beside loopback: `host` or `host:port`, and whole origins. `public_url` is
+    the MCP endpoint as clients know it, `trusted_proxies` the addresses or networks of those before us."""
 
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    public_url: str | None = None
+    trusted_proxies: tuple[str, ...] = ()
+
+    @property
+    def public_path(self) -> str | None:
+        return None if self.public_url is None else urlsplit(self.public_url).path or "/"
+
+    @property
+    def public_host(self) -> str | None:
+        return None if self.public_url is None else urlsplit(self.public_url).netloc
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,7 @@ class Pace:
     open_after: float = 10.0
     keep_alive: float = 15.0
     retry: int = 1000  # milliseconds that a client waits before it resumes
+    handshake: float = 60.0  # how long an event stream of the 2024 transport may wait for `initialize`
 
 
 @dataclass(frozen=True, slots=True)

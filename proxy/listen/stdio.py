@@ -1,50 +1,22 @@
 """MCP on a pair of byte streams, as on stdin and stdout: one client, both eras, one message a line.
 
-The era is decided per request: a body with the modern `_meta` is served by itself, `initialize` opens the one
-legacy session that a pipe can have, and everything after it without `_meta` belongs to that session. Knows
-calls and edges; no server, no policy. Pages: 2026-07-28 basic/transports/stdio, 2025-11-25 basic/transports#stdio.
+Knows lines and their limits; what they mean is the conversation's. Pages: 2026-07-28 basic/transports/stdio,
+2025-11-25 basic/transports#stdio.
 """
 
-import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
-from anyio.abc import TaskGroup
 
-from proxy.call import Ask, Call, Client, Failure, Handler, InputRequired, Outcome, Result, Trail, refuse
-from proxy.era import legacy_client, modern_client
-from proxy.era.revisions import NEWEST_LEGACY, REVISIONS
-from proxy.listen.asking import Way, go_on
-from proxy.listen.jobs import Job, Jobs
-from proxy.listen.listening import Listening
-from proxy.listen.pipe_session import PipeSession
-from proxy.listen.pipes import Output, Reader, Writer, lines
-from proxy.message import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    Json,
-    Malformed,
-    Message,
-    Notification,
-    Request,
-    RequestId,
-    Response,
-    decode,
-    read,
-)
-
-log = logging.getLogger(__name__)
+from proxy.call import Ask, Client, Handler, Trail
+from proxy.listen.conversation import Conversation, Terms, error
+from proxy.listen.pipes import Output, Reader, Writer, line_writer, lines
+from proxy.message import INVALID_REQUEST, Json, Malformed, decode
 
 MAX_LINE: Final = 4 * 1024 * 1024
-MAX_OPEN: Final = 1_000  # requests in flight
 GRACE: Final = 2.0  # seconds that open calls have after EOF
-# A slow reader may miss these, and must not make a server's connection wait.
-_LOSSY: Final = frozenset({"notifications/progress", "notifications/message"})
-_SUBSCRIBE: Final = ("resources/subscribe", "resources/unsubscribe")
 
 
 def new_trail() -> Trail:
@@ -70,16 +42,15 @@ async def serve(
     """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles
     and owner count; `on_session_end` gets the id of the legacy session, if there was one, `on_abandoned` that of the
     first round of a call that waited for answers in vain, and `offer_ask` the way to ask outside of calls."""
-    conversation: _Conversation | None = None
+    conversation: Conversation | None = None
     try:
         async with anyio.create_task_group() as group:
-            output = Output(writer, group.cancel_scope.cancel)
-            ends = (on_session_end, on_abandoned)
-            settings = _Settings(handler, client, server_info, *ends, trail, max_depth, max_batch)
-            conversation = _Conversation(settings, output, group)
+            output = Output(line_writer(writer), group.cancel_scope.cancel)
+            terms = Terms(handler, server_info, on_session_end, on_abandoned, trail, "stdio", max_batch)
+            conversation = Conversation(terms, client, output, group)
             offer_ask(conversation.ask)
             async for line in lines(reader, max_line):
-                await conversation.take(line)
+                await _take(conversation, output, line, max_depth)
             conversation.wind_up()
             group.cancel_scope.deadline = anyio.current_time() + grace
     finally:
@@ -87,295 +58,14 @@ async def serve(
             conversation.end_session()
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    handler: Handler
-    client: Client
-    server_info: Json
-    on_session_end: Callable[[str], None]
-    on_abandoned: Callable[[str], None]
-    trail: Callable[[], Trail]
-    max_depth: int
-    max_batch: int
-
-
-def _error(code: int, text: str, id: RequestId | None = None) -> Response:
-    return Response(id, error={"code": code, "message": text})
-
-
-class _Conversation:
-    def __init__(self, settings: _Settings, output: Output, group: TaskGroup) -> None:
-        self._settings, self._output, self._group = settings, output, group
-        self._jobs = Jobs()
-        self.session: PipeSession | None = None
-
-    def __repr__(self) -> str:
-        return f"_Conversation({self._jobs}, {self.session and self.session.revision}, {self._output})"
-
-    # ------------------------------------------------------------ lines in
-
-    async def take(self, line: bytes | None) -> None:
-        """One line. Whatever is wrong with it is answered; the next one is read as if nothing had been."""
-        if line is None:
-            await self._output.send(_error(INVALID_REQUEST, "message too long"))
-        elif line.strip():
-            await self._take_value(line)
-
-    async def _take_value(self, line: bytes) -> None:
+async def _take(conversation: Conversation, output: Output, line: bytes | None, max_depth: int) -> None:
+    """One line. Whatever is wrong with it is answered; the next one is read as if nothing had been."""
+    if line is None:
+        await output.send(error(INVALID_REQUEST, "message too long"))
+    elif line.strip():
         try:
-            value = None
-            value = decode(line, self._settings.max_depth)
-            message = None if isinstance(value, list) else read(value)
-        except Malformed as error:
-            await self._output.send(self._refusal(value, error))
+            message = conversation.read(decode(line, max_depth))
+        except Malformed as bad:  # the id is left out where it could not be read (basic/index#responses)
+            await output.send(error(bad.code, bad.text, bad.id))
             return
-        if message is None:
-            await self._take_batch(value)
-        else:
-            job = self._begin(message)
-            if isinstance(job, Job):
-                self._group.start_soon(self._serve, job)
-            elif job is not None:
-                await self._output.send(job)
-
-    def _refusal(self, value: object, error: Malformed) -> Response:
-        """The id is left out where it could not be read (basic/index#responses), and where it is not the client's:
-        a response has one of ours, and that of a request of its own may be the same."""
-        is_response = self.session is not None and self.session.asks.spoil(value)
-        return _error(error.code, error.text, None if is_response else error.id)
-
-    async def _take_batch(self, values: list[Any]) -> None:
-        """Arrays exist in 2025-03-26 alone (2025-03-26 basic/index#batching, 2025-06-18 changelog)."""
-        if self.session is None or not REVISIONS[self.session.revision].batches:
-            await self._output.send(_error(INVALID_REQUEST, "batches are not part of this revision"))
-        elif not 0 < len(values) <= self._settings.max_batch:
-            await self._output.send(_error(INVALID_REQUEST, f"a batch has 1 to {self._settings.max_batch} messages"))
-        else:
-            begun = [self._begin_in_batch(value) for value in values]
-            self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None])
-
-    def _begin_in_batch(self, value: Any) -> Job | Response | None:
-        try:
-            message = read(value)
-        except Malformed as error:
-            return self._refusal(value, error)
-        # 2025-03-26 basic/lifecycle: initialize MUST NOT be part of a batch
-        if isinstance(message, Request) and (message.method == "initialize" or modern_client.is_modern(message)):
-            return _error(INVALID_REQUEST, "this request cannot be part of a batch", message.id)
-        return self._begin(message)
-
-    # ------------------------------------------------------------ what a message starts (decided at once, in order)
-
-    def _begin(self, message: Message) -> Job | Response | None:
-        """A job to run, an answer that needs none, or nothing. From here on a cancellation finds the job."""
-        if isinstance(message, Request):
-            begun = self._begin_request(message)
-            if isinstance(begun, Job):
-                self._jobs.add(begun)
-            return begun
-        if isinstance(message, Notification):
-            self._notice(message)
-        elif self.session is not None:
-            self.session.asks.answer(message)
-        return None
-
-    def _begin_request(self, request: Request) -> Job | Response:
-        if modern_client.is_modern(request):
-            return self._begin_modern(request)
-        if request.method == "initialize":
-            return self._begin_session(request)
-        if self.session is not None:
-            return self._begin_legacy(request, self.session)
-        if request.method == "ping":  # the one request that a legacy client may send first
-            return Response(request.id, {})
-        return self._begin_modern(request)  # which says what is missing
-
-    def _notice(self, note: Notification) -> None:
-        if note.method == "notifications/cancelled":
-            self._jobs.cancel(note.params.get("requestId"))
-        elif note.method == "notifications/initialized" and self.session is not None:
-            self.session.initialized = True
-            self._listen_if_open()
-        elif note.method == legacy_client.ROOTS_CHANGED and self.session is not None:
-            self.session.tell_servers(note.method)
-
-    def _listen_if_open(self) -> None:
-        """Nothing is told before both halves of the handshake (2025-11-25 basic/lifecycle#initialization), not even
-        to a client that sends the second without waiting for the answer to the first."""
-        session = self.session
-        if session is not None and session.initialized and all(job.method != "initialize" for job in self._jobs):
-            session.listening.start()
-
-    # ------------------------------------------------------------ modern
-
-    def _begin_modern(self, request: Request) -> Job | Response:
-        parsed = modern_client.parse(request, None)
-        if isinstance(parsed, modern_client.Rejection):
-            return parsed.response
-        render = partial(self._render_modern, request.id, parsed.method)
-        if len(self._jobs) >= MAX_OPEN:
-            return render(_too_many(parsed.method))
-        client = _described(self._settings.client, parsed)
-        show = partial(modern_client.notification, method=parsed.method, id=request.id)
-        return Job(request.id, parsed.method, partial(self._call, client, parsed, show, render))
-
-    def _render_modern(self, id: RequestId, method: str, outcome: Outcome) -> Response:
-        return modern_client.respond(id, method, outcome, self._settings.server_info)[1]
-
-    # ------------------------------------------------------------ legacy
-
-    def _begin_session(self, request: Request) -> Job | Response:
-        if self.session is not None:
-            return _error(INVALID_REQUEST, "this session is initialized already", request.id)
-        handshake = legacy_client.initialize(request.params)
-        if isinstance(handshake, Failure):
-            return legacy_client.respond(request.id, request.method, handshake, NEWEST_LEGACY)
-        described = _described(self._settings.client, handshake)
-        client = replace(described, session=f"stdio-{secrets.token_urlsafe(24)}")
-        tell = partial(self._tell, None, self._shown)
-        listening = Listening(self._handle, client, self._settings.trail, tell, self._group)
-        self.session = PipeSession(client, listening)
-        return Job(request.id, request.method, partial(self._initialize, handshake, client))
-
-    async def _initialize(self, handshake: legacy_client.Handshake, client: Client, job: Job) -> Response:
-        discovered = await self._handle(Call(client, "server/discover", {}, trail=self._settings.trail()))
-        outcome = legacy_client.initialize_result(handshake, discovered, self._settings.server_info)
-        if not isinstance(outcome, Result):
-            self.end_session()  # so that the client can try again
-        return legacy_client.respond(job.id, job.method, outcome, client.revision)
-
-    def _begin_legacy(self, request: Request, session: PipeSession) -> Job | Response:
-        if len(self._jobs) >= MAX_OPEN:
-            return legacy_client.respond(request.id, request.method, _too_many(request.method), session.revision)
-        if request.method == "logging/setLevel":
-            outcome = session.set_level(request.params.get("level"))
-            return legacy_client.respond(request.id, request.method, outcome, session.revision)
-        if request.method in _SUBSCRIBE:
-            return Job(request.id, request.method, partial(_subscribe, session, request))
-        parsed = legacy_client.parse(request, session.revision, session.level)
-        if not isinstance(parsed, modern_client.Parsed):
-            return legacy_client.respond(request.id, request.method, parsed, session.revision)
-        rising = legacy_client.Rising()
-
-        def show(note: Notification) -> Notification | None:
-            shown = session.shown(note)
-            return shown if shown is not None and rising.admits(shown) else None
-
-        render = partial(legacy_client.respond, request.id, parsed.method, revision=session.revision)
-        return Job(request.id, parsed.method, partial(self._call, session.client, parsed, show, render))
-
-    def _shown(self, note: Notification) -> Notification | None:
-        return None if self.session is None else self.session.shown(note)
-
-    # ------------------------------------------------------------ acting
-
-    async def _serve(self, job: Job) -> None:
-        try:
-            response = await self._run(job)
-            if response is not None:
-                await self._output.send(response)
-        finally:
-            self._jobs.discard(job)
-            self._listen_if_open()
-
-    async def _serve_batch(self, begun: list[Job | Response]) -> None:
-        """The answers of one batch, together (2025-03-26 basic/index#batching); none if nothing was asked."""
-        responses = [entry for entry in begun if isinstance(entry, Response)]
-        jobs = [entry for entry in begun if isinstance(entry, Job)]
-
-        async def run(job: Job) -> None:
-            response = await self._run(job)
-            if response is not None:
-                responses.append(response)
-
-        try:
-            async with anyio.create_task_group() as group:
-                for job in jobs:
-                    group.start_soon(run, job)
-            if responses:
-                await self._output.send_batch(responses)
-        finally:
-            for job in jobs:
-                self._jobs.discard(job)
-
-    async def _run(self, job: Job) -> Response | None:
-        try:
-            return await job.run()
-        except Exception:  # a listener's request: it fails alone
-            log.exception("request failed: %s", job.method)
-            return _error(INTERNAL_ERROR, "Internal error", job.id)
-
-    async def _handle(self, call: Call) -> Outcome:
-        try:
-            return await self._settings.handler(call)
-        except Exception:  # a listener's request: it fails alone
-            log.exception("call failed: %s", call.method)
-            return Failure(INTERNAL_ERROR, "Internal error")
-
-    async def _call(
-        self,
-        client: Client,
-        parsed: modern_client.Parsed,
-        show: Callable[[Notification], Notification | None],
-        render: Callable[[Outcome], Response],
-        job: Job,
-    ) -> Response:
-        emit, trail = partial(self._tell, job, show), self._settings.trail()
-        call = Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=trail)
-        outcome = await self._handle(call)
-        if isinstance(outcome, InputRequired) and client.era == "legacy" and self.session is not None:
-            outcome = await go_on(self._handle, call, outcome, self._way(self.session))
-        return render(outcome)
-
-    def _way(self, session: PipeSession) -> Way:
-        return Way(session.asks, self._put, self._settings.trail, self._settings.on_abandoned)
-
-    async def _put(self, message: Message) -> bool:
-        await self._output.send(message)
-        return not self._output.broken
-
-    async def ask(self, id: str, method: str, params: Json) -> Response | None:
-        """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
-        return None if self.session is None else await self.session.ask(id, method, params, self._put)
-
-    async def _tell(
-        self, job: Job | None, show: Callable[[Notification], Notification | None], note: Notification
-    ) -> None:
-        """A notification of a request in flight, or of the session."""
-        if (job is not None and job.is_silent) or (self._output.congested and note.method in _LOSSY):
-            return
-        shown = show(note)
-        if shown is not None:
-            await self._output.send(shown)
-
-    # ------------------------------------------------------------ the end
-
-    def end_session(self) -> None:
-        session, self.session = self.session, None
-        if session is not None:
-            session.end()
-            self._settings.on_session_end(session.client.session or "")
-
-    def wind_up(self) -> None:
-        """No more lines come. What would never end by itself ends now."""
-        if self.session is not None:
-            self.session.end()
-        self._jobs.cancel_endless()
-
-
-def _described(client: Client, said: modern_client.Parsed | legacy_client.Handshake) -> Client:
-    """Who it is, as we know it, and what it can, as it says."""
-    return replace(
-        client, revision=said.revision, info=said.info, capabilities=said.capabilities,
-        capability_key=said.capability_key, session=None,
-    )  # fmt: skip
-
-
-def _too_many(method: str) -> Outcome:
-    return refuse(method, "rate_limited", f"More than {MAX_OPEN} requests are in flight; wait for answers.")
-
-
-async def _subscribe(session: PipeSession, request: Request, job: Job) -> Response:
-    outcome = await session.listening.subscribe(request.params.get("uri"), request.method == _SUBSCRIBE[0])
-    # Not found is said as for a read: <= 2025-11-25 server/resources#error-handling
-    return legacy_client.respond(job.id, "resources/read", outcome, session.revision)
+        await conversation.take(message)

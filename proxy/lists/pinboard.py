@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple, Unpack
@@ -21,7 +21,7 @@ from proxy.catalog.snapshot import Snapshot, without
 from proxy.message import Json, Malformed, decode_fast, dump
 from proxy.policy import pins
 from proxy.policy.pins import Book, Change, Found, Key, Mode, PinKind, Wanted
-from proxy.policy.visible import hidden_in
+from proxy.policy.text import flags_in
 from proxy.store import Store
 
 T = TypeVar("T")
@@ -41,7 +41,8 @@ _SHUT: Final = Book(closed=frozenset(pins.KINDS))
 @dataclass(frozen=True, slots=True)
 class PinEvent:
     """What became of a definition, for the audit and metrics: `reported` is a change that `warn` serves. `before`
-    and `after` are fingerprints, None where there was no pin; `by` is the person who accepted."""
+    and `after` are fingerprints, None where there was no pin; `flags` say what is hidden in it and where, `by` is the
+    person who accepted."""
 
     server: str
     era: Era
@@ -50,6 +51,7 @@ class PinEvent:
     what: Literal["first_use", "accepted", "withheld", "reported"]
     before: str | None
     after: str
+    flags: Sequence[str] = ()
     by: str = ""
 
 
@@ -103,6 +105,17 @@ class Pinboard:
         accepted = {pin.fingerprint for book in self._both(target.server) if (pin := book.pins.get(key)) and pin.by}
         return bool(accepted) and pins.fingerprint(target.item) in accepted
 
+    def review(self, target: Target) -> str:
+        """What people have said of this very definition: `accepted`, `first_use` (served, and nobody has looked),
+        `changed` since the one that is known, `unpinned` where none is kept."""
+        if target.server not in self._modes or target.item is None:
+            return "unpinned"
+        if self.has_accepted(target):
+            return "accepted"
+        key, both = (target.kind, target.own), self._both(target.server)
+        known = {pin.fingerprint for book in both if (pin := book.pins.get(key)) is not None}
+        return "changed" if known and pins.fingerprint(target.item) not in known else "first_use"
+
     def _both(self, server: str, era: Era = "legacy") -> tuple[Book, Book]:
         return self._books[server, era], self._books[server, "modern" if era == "legacy" else "legacy"]
 
@@ -126,6 +139,12 @@ class Pinboard:
             async with self._lock:
                 await self._write(server, era, pins.close(self._books[server, era]))
 
+    def count_withheld(self, server: str) -> int:
+        """Names of definitions that wait for a person and are not served."""
+        if self._modes.get(server, "warn") == "warn":
+            return 0
+        return len({key for era in ERAS for key in self._books[server, era].waiting})
+
     # ------------------------------------------------------------ people look and accept
 
     def rows(self, server: str | None = None, definitions: bool = False) -> list[Json]:
@@ -146,7 +165,7 @@ class Pinboard:
             "state": pins.state(book, key), "withheld": withheld, "current": current,
             "fingerprint": pin.fingerprint if pin else None, "by": pin.by if pin else "", "at": pin.at if pin else "",
             "waiting": held.fingerprint if held else None, "since": held.since if held else "",
-            "hidden": hidden_in(newest) if newest else 0,
+            "flags": flags_in(newest),
         }  # fmt: skip
         texts = {"accepted_text": pin.text if pin else None, "waiting_text": held.text if held else None}
         return {**row, **texts} if definitions else row
@@ -179,7 +198,8 @@ class Pinboard:
         books[era] = new
         before = old.pins.get(key)
         earlier = before.fingerprint if before else None
-        return PinEvent(server, era, one.kind, one.name, "accepted", earlier, one.fingerprint, by)
+        found = flags_in(pins.newest(new, key))
+        return PinEvent(server, era, one.kind, one.name, "accepted", earlier, one.fingerprint, found, by)
 
     # ------------------------------------------------------------ the store
 
@@ -262,7 +282,7 @@ class Pinboard:
     # ------------------------------------------------------------ telling
 
     def _report(self, server: str, era: Era, mode: Mode, book: Book, changes: list[Change]) -> None:
-        events = [_event(server, era, mode, change) for change in changes]
+        events = [_event(server, era, mode, change, flags_in(pins.newest(book, change.key))) for change in changes]
         new = zip(events, changes, strict=True)
         loud = [event for event, change in new if change.what == "waiting" and not change.again]
         words = "definition changed" if mode == "warn" else "definition withheld until it is accepted"
@@ -272,8 +292,8 @@ class Pinboard:
             log.warning(words, extra={"server": server, "era": era, "more": len(loud) - MAX_LINES})
         if first := sum(event.what == "first_use" for event in events):
             log.info("definitions recorded at first use", extra={"server": server, "era": era, "definitions": first})
-        for key in [change.key for change in changes if hidden_in(pins.newest(book, change.key))][:MAX_LINES]:
-            log.warning("definition with hidden characters", extra={"server": server, "era": era, "definition": key[1]})
+        for event in [event for event in events if event.flags][:MAX_LINES]:
+            log.warning("definition with hidden characters", extra=_fields(event))
         for event in events:
             self._on_change(event)
 
@@ -293,11 +313,9 @@ def said(about: Json) -> dict[str, Found]:
     return {"": Found(pins.fingerprint(text), text)} if isinstance(text, str) and text.strip() else {}
 
 
-def _event(server: str, era: Era, mode: Mode, change: Change) -> PinEvent:
-    kind, name = change.key
-    if change.what != "waiting":
-        return PinEvent(server, era, kind, name, change.what, change.before, change.after)
-    return PinEvent(server, era, kind, name, "reported" if mode == "warn" else "withheld", change.before, change.after)
+def _event(server: str, era: Era, mode: Mode, change: Change, flags: Sequence[str]) -> PinEvent:
+    what = change.what if change.what != "waiting" else "reported" if mode == "warn" else "withheld"
+    return PinEvent(server, era, *change.key, what, change.before, change.after, flags)
 
 
 def _fields(event: PinEvent) -> Json:
@@ -305,6 +323,7 @@ def _fields(event: PinEvent) -> Json:
     return {
         "server": event.server, "era": event.era, "kind": pins.WORDS[event.kind], "definition": event.name,
         "before": event.before, "after": event.after, **({"by": event.by} if event.by else {}),
+        **({"flags": event.flags} if event.flags else {}),
     }  # fmt: skip
 
 

@@ -37,6 +37,15 @@ class Resolver:
         self._only = next(iter(lists.servers)) if settings.transparent else None
         self._by_prefix = {settings.prefixes[key]: key for key in lists.servers}
 
+    def find(self, call: Call) -> Target | None:
+        """What the call is about, as far as that is known without waiting: most calls are of a listed tool."""
+        kind, name = NAMED.get(call.method), call.params.get("name")
+        if kind is None or not isinstance(name, str):
+            return None
+        server = self._only or self._by_prefix.get(prefix_of(name) or "")
+        entry = None if server is None else self._lists.find(server, call.client, kind, name)
+        return None if entry is None else entry.target
+
     async def resolve(self, call: Call) -> Target | None:
         """What the call is about; None for what does not exist. Waits only if the server's list is not known."""
         kind = NAMED.get(call.method)

@@ -38,6 +38,11 @@ class Shelf:
         state = "walking" if self.walk else f"stale {sorted(self.stale)}" if self.stale else "fresh"
         return f"Shelf({self.server.key}, {state}{', late' if self.late else ''})"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every list has landed once. What has not is not known to lack anything."""
+        return self.whole is not None and len(self.whole.listings) == len(KINDS)
+
     def withholds(self, kind: Kind, public: str) -> bool:
         """Whether the server listed it and the pins keep it from clients."""
         if self.whole is None or self.snapshot is None or self.whole is self.snapshot:

@@ -100,13 +100,18 @@ class Lists:
         shelf.used = True
         return shelf.snapshot.find.get((kind, public))
 
+    def count_tools(self, server_key: str) -> int:
+        """In the longest list of them that any scope was served, what is withheld not counted."""
+        snapshots = (shelf.snapshot for shelf in self._shelves[server_key].values())
+        return max((len(found.entries("tools/list")) for found in snapshots if found), default=0)
+
     async def snapshot(self, server_key: str, client: Client) -> Snapshot | None:
         """The server's lists as this client's scope sees them, after the walk that is due, if one is; and after
         one more if that began before a change was announced."""
         shelf = self.shelf(server_key, client)
         for _ in range(2):
             due = self._due(shelf, client)
-            if due is None or (shelf.late and shelf.snapshot):
+            if due is None or (shelf.late and shelf.is_whole):
                 break
             await asyncio.wait({due}, timeout=self.settings.list_timeout)
         return shelf.snapshot
@@ -186,6 +191,10 @@ class Lists:
             announce |= shelf.changed  # whatever was announced before the first page is asked for is covered
             shelf.changed = set()
             complete = await self._walk_lists(shelf, client, methods)
+            if not complete:  # what could not be looked at is news once it could
+                missed = announce & shelf.stale
+                shelf.changed |= missed
+                announce -= missed
             if shelf.whole is None:
                 await self._recall(shelf, client)
         finally:
@@ -196,8 +205,8 @@ class Lists:
         for method in KINDS:
             if method in announce or before.get(method) != after.get(method):
                 self._tell(shelf.server.key, shelf.scope, method)
-        if shelf.changed:
-            self._soon(shelf.server.key)
+        if shelf.changed and shelf.server.status == "up":
+            self._soon(shelf.server.key, DEBOUNCE if complete else RETRY)
         if complete and shelf.whole is not None and whole != digests(shelf.whole):
             await self._kept.remember(shelf.server, shelf.scope, client, shelf.whole, shelf.era)
 
@@ -218,7 +227,7 @@ class Lists:
         shelf.era = shelf.server.era_for(client) or client.era
         await self._pins.meet(shelf.server.key, shelf.era, "instructions", said(about))
         complete = all(await asyncio.gather(*(self._walk_list(shelf, client, about, method) for method in methods)))
-        if complete and len(shelf.whole.listings if shelf.whole else ()) == len(KINDS):
+        if complete and shelf.is_whole:
             await self._pins.settle(shelf.server.key, shelf.era)
         return complete
 
@@ -320,10 +329,10 @@ class Lists:
         finally:
             del self._watchers[token]
 
-    def _soon(self, server_key: str) -> None:
+    def _soon(self, server_key: str, delay: float = DEBOUNCE) -> None:
         """One timer a server: a server that announces changes all the time is walked DEBOUNCE after the first."""
         if server_key not in self._timers:
-            timer = asyncio.get_running_loop().call_later(DEBOUNCE, self._settle, server_key)
+            timer = asyncio.get_running_loop().call_later(delay, self._settle, server_key)
             self._timers[server_key] = timer
 
     def _settle(self, server_key: str) -> None:

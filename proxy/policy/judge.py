@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from proxy.call import Call, Client, Decision, Target, Verdict
+from proxy.call import ABOUT_A_TASK, Call, Client, Decision, Target, Verdict
 from proxy.message import Json
 from proxy.policy.arguments import Violation
 from proxy.policy.memo import Memo
@@ -54,8 +54,10 @@ class Judge:
 
     def decide(self, call: Call, target: Target) -> Decision:
         """What is called, read or got. A completion tells what a prompt or a template would, without anybody having
-        been asked: there an ask is a deny."""
+        been asked: there an ask is a deny. Of a task it is an allow: who was asked agreed to the call that began it."""
         decision = self._decide(call, target)
+        if decision.verdict is Verdict.ASK and call.method in ABOUT_A_TASK:
+            return replace(decision, verdict=Verdict.ALLOW)
         if call.method == "completion/complete" and decision.verdict is Verdict.ASK:
             return replace(decision, verdict=Verdict.DENY)
         return decision
@@ -111,6 +113,18 @@ class Judge:
         return self._is_sure(is_allowed, f"{act} {area} for {client.principal}")
 
     # ------------------------------------------------------------ for others
+
+    def roles_of(self, client: Client) -> frozenset[str]:
+        """All that a client stands for; nothing where that cannot be said."""
+        try:
+            return self.law.rulebook.policy.roles_of(client)
+        except ValueError:  # a principal that is none
+            return frozenset()
+
+    def row_text(self, rule: str) -> str:
+        """The row that a decision names, as it is written."""
+        row = self.law.rulebook.policy.row_at(rule)
+        return "" if row is None else ", ".join((row.kind, *row.fields))
 
     def classify(self, target: Target) -> str:
         return self.law.rulebook.classify(target).name

@@ -44,8 +44,8 @@ class _Window:
 
 
 class Windows:
-    """At most `amount` hits of each key in any `seconds`. Windows of keys that were silent for a whole period are
-    dropped in one go, without a walk over the others."""
+    """At most `amount` hits of each key in any `seconds`. `passed` and `limited` count them since the start. Windows of
+    keys that were silent for a whole period are dropped in one go, without a walk over the others."""
 
     def __init__(
         self, amount: int, seconds: float, clock: Callable[[], float] = time.monotonic, most: int = MAX_WINDOWS
@@ -59,6 +59,7 @@ class Windows:
         self._now: dict[Hashable, _Window] = {}
         self._before: dict[Hashable, _Window] = {}
         self._turns_at = clock() + self._period
+        self.passed = self.limited = 0
 
     def hit(self, key: Hashable) -> float:
         """Counts one for this key and gives 0.0, or counts nothing and gives the seconds until one more is free."""
@@ -68,7 +69,9 @@ class Windows:
         window = self._now.get(key) or self._window(key)
         window.forget(now - self._seconds)
         if window.count >= self._amount:
+            self.limited += 1
             return max(window.moments[0][0] + self._seconds - now, _SOON)
+        self.passed += 1
         window.add((now // self._step + 1) * self._step if self._step else now)
         return 0.0
 

@@ -119,7 +119,7 @@ class Policy:
         return self._decided.get(key) or self._decided.keep(key, self._judge_template(held, target))
 
     def decide_admin(self, client: Client, area: str, act: str) -> Ruling:
-        """A right on Sluice itself: `area` is servers, tools, approvals, grants, pins or audit. Never in shadow."""
+        """A right on Sluice itself: `area` is one of `words.AREAS`. Never in shadow."""
         held = self._held.get((client.principal, client.roles)) or self._hold(client)
         return self._judge(held, RESERVED, f"admin:{area}", act)
 

@@ -35,6 +35,7 @@ def check_sense(rows: Sequence[Row], profiles: Mapping[str, Profile], known: Kno
     """`rows` have no wrong words."""
     rules, grants = [row for row in rows if row.kind != "g"], [row for row in rows if row.kind == "g"]
     yield from _never_granted(rows, grants, known)
+    yield from _never_approved(rules, grants, profiles, known)
     yield from _circles(grants)
     yield from _duplicates(rows)
     for row in rules:
@@ -62,6 +63,20 @@ def _never_granted(rows: Iterable[Row], grants: Iterable[Row], known: Known) -> 
         if name.startswith("role:") and name not in granted:
             hint = suggest(name, granted, "give it in the config's clients, or with a g row")
             yield _warn(row, "member" if row.kind == "g" else "sub", "role-never-granted", f"nobody has {name}", hint)
+
+
+def _never_approved(
+    rules: Iterable[Row], grants: Iterable[Row], profiles: Mapping[str, Profile], known: Known
+) -> Iterator[Finding]:
+    if known.roles is None:
+        return
+    granted = {row.last for row in grants} | known.roles | BUILT_IN
+    for row in rules:
+        deciders = profiles[row.last].deciders if row.kind == "p2" and row.last in profiles else frozenset()
+        if deciders and all(name.startswith("role:") and name not in granted for name in deciders):
+            names = " or ".join(sorted(deciders))
+            hint = "give it in the config's clients, or with a g row"
+            yield _warn(row, "profile", "approver-never-granted", f"nobody has {names}, so nobody can approve", hint)
 
 
 def _names(row: Row, known: Known) -> Iterator[Finding]:

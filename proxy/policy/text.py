@@ -5,6 +5,7 @@ a microsecond a KiB. Emoji, joined scripts and the flags of England, Scotland an
 where those stand, they are not meant.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
@@ -56,6 +57,7 @@ _NAMED: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
         ),
     ),
 )
+_ESCAPE: Final = re.compile(r"\\[ubf]|\x7f")
 _SHORT: Final = 64
 _HOLDERS: Final = (dict, list)  # a union would be made anew at each value
 
@@ -137,6 +139,11 @@ def flags(definition: Any) -> list[str]:
         if len(told) >= MAX_FLAGS:
             return told[:MAX_FLAGS]
     return told
+
+
+def flags_in(canonical: str) -> list[str]:
+    """The same of a definition's canonical text, where all of it would be an escape: most texts need no look."""
+    return flags(json.loads(canonical)) if _ESCAPE.search(canonical) else []
 
 
 def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:

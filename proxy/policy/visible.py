@@ -6,7 +6,6 @@ and lines are cut where a terminal would wrap them: a text cannot begin a line t
 
 import difflib
 import json
-import re
 import unicodedata
 from collections.abc import Iterator
 from typing import Any, Final
@@ -20,7 +19,6 @@ CONTEXT: Final = 2
 _CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 # Drawn as nothing or as a blank, though Unicode calls them letters, marks or symbols.
 _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-_ESCAPE: Final = re.compile(r"\\[ubf]|\x7f")
 _OURS: Final = frozenset("\u27e8\u27e9")
 _OF_EMOJI: Final = frozenset("\u200d\ufe0f")
 
@@ -39,11 +37,6 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(f"\u27e8U+{ord(char):04X}\u27e9" if is_hidden(char) or char in _OURS else char for char in text)
-
-
-def hidden_in(text: str) -> int:
-    """How many hidden characters a canonical text holds: there they are escapes, so that most texts need no look."""
-    return hidden(json.loads(text)) if _ESCAPE.search(text) else 0
 
 
 def hidden(value: Any) -> int:
@@ -97,6 +90,6 @@ def diff(old: str | None, new: str | None) -> list[str]:
 
 
 def summary(row: Json) -> str:
-    """One line about a pin."""
-    flag = f", {row['hidden']} hidden characters" if row.get("hidden") else ""
-    return f"{row['server']} ({row['era']}): {row['kind']} {visible(row['name'])}: {row['state']}{flag}"
+    """One line about a pin, and what is hidden in it."""
+    told = [row["state"], *row["flags"]]
+    return f"{row['server']} ({row['era']}): {row['kind']} {visible(row['name'])}: {visible(', '.join(told))}"

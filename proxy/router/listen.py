@@ -1,80 +1,114 @@
 """subscriptions/listen: one client's stream of changes, made of many servers' notifications.
 
 Knows servers by what they hold open and lists as snapshots. Told is what changed for this client: a change of a
-tool that it may not see is none. (2026-07-28 basic/patterns/subscriptions: the acknowledgement comes first, only
-requested kinds follow, nothing is replayed.)
+tool that it may not see is none, and so is one of a resource that it may not read. (2026-07-28
+basic/patterns/subscriptions: the acknowledgement comes first, only requested kinds follow, nothing is replayed.)
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.lowlevel import checkpoint
 
 from proxy.call import Call, Failure, Outcome, Result, Server, session_scope
 from proxy.catalog import merge
-from proxy.catalog.snapshot import KINDS, digest
+from proxy.catalog.snapshot import KINDS
 from proxy.era.revisions import LISTS
-from proxy.hub import Event, Hub
-from proxy.lists import Lists, MayList
+from proxy.hub import Event, Hub, Subscription
+from proxy.lists import Lists, MayList, Resolver
 from proxy.message import INVALID_PARAMS, Json, Notification
+from proxy.router.seen import Sight
+from proxy.router.subscriptions import UPDATED, Decide, Subscribing, Subscriptions
 
 MaySee = Callable[[Call, str], bool]
 """(call, server key): whether this client has any right on that server."""
 
 # What a server says to one legacy client outside of its calls
-_SAID: Final = frozenset({"notifications/message", "notifications/elicitation/complete"})
+_SAID: Final = frozenset({"notifications/message", "notifications/elicitation/complete", "notifications/tasks/status"})
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+REFUSED: Final = "dev.sluice/refused"
+"""In `_meta` of the acknowledgement: why resources are not among those that are honoured, by URI."""
 ACKNOWLEDGE_WITHIN: Final = 0.5
 RETRY_FIRST: Final = 0.5
 RETRY_MOST: Final = 30.0
-STRIDE: Final = 16  # items that are judged in a row
+MAX_RESOURCES: Final = 1_000
 
 _RESOURCES: Final = LISTS["resources/list"].changed
 # key in the filter -> (notification, capability)
 _FILTERS: Final = {entry.filter: (entry.changed, entry.capability) for entry in LISTS.values()}
 
-Digests = dict[tuple[str, str], bytes]
+
+@dataclass(slots=True)
+class _Ear:
+    """One listen call: what it wants, and what it needs servers for."""
+
+    call: Call
+    methods: frozenset[str]
+    subscriptions: Subscriptions
+    reached: set[str] = field(default_factory=set)
+    releases: list[Callable[[], None]] = field(default_factory=list)
+
+    def release(self) -> None:
+        for release in self.releases:
+            release()
 
 
 class Listener:
     def __init__(
-        self, servers: Mapping[str, Server], lists: Lists, hub: Hub, may_list: MayList, may_see: MaySee
-    ) -> None:
+        self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, hub: Hub, may_list: MayList,
+        may_see: MaySee, decide: Decide,
+    ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
         self._hub = hub
-        self._may_list = may_list
         self._may_see = may_see
         self._transparent = lists.settings.transparent
+        self._sight = Sight(servers, lists, may_list)
+        self._subscribing = Subscribing(servers, lists, resolver, decide)
 
     async def listen(self, call: Call) -> Outcome:
         """Lasts until the client goes away (cancellation) or the hub closes."""
         wanted = _wanted(call.params.get("notifications"))
         if isinstance(wanted, Failure):
             return wanted
-        methods = {_FILTERS[key][0] for key in wanted}
-        with ExitStack() as stack:
-            events = stack.enter_context(self._hub.subscribe(lambda event: self._concerns(call, methods, event)))
-            stack.enter_context(self._lists.watch(call.client))
-            async with anyio.create_task_group() as group:
-                reached = await self._reach_servers(call, group, stack)
-                honoured = [key for key in wanted if self._may_promise(call, key)]
-                told = {_FILTERS[key][0] for key in honoured}
-                seen = await self._digests(call, told)
-                await call.emit(Notification(ACKNOWLEDGED, {"notifications": dict.fromkeys(honoured, True)}))
-                async for event in events:
-                    self._reach_also(call, event.server, reached, group, stack)
-                    if event.notification.method in _SAID:
-                        await call.emit(event.notification)
-                    elif event.notification.method in told and await self._is_news(call, event, seen):
-                        await call.emit(Notification(event.notification.method, {}))
-                group.cancel_scope.cancel()
+        kinds, uris = wanted
+        methods = frozenset(_FILTERS[key][0] for key in kinds)
+        ear = _Ear(call, methods, await self._subscribing.begin(call, uris))
+        try:
+            with self._hub.subscribe(partial(self._concerns, call, methods)) as events, self._lists.watch(call.client):
+                async with anyio.create_task_group() as group:
+                    await self._reach_servers(ear, events, group)
+                    await self._follow(ear, kinds, events, group)
+                    group.cancel_scope.cancel()
+        finally:
+            ear.release()
         return Result({})
 
-    def _concerns(self, call: Call, methods: set[str], event: Event) -> bool:
+    async def _follow(self, ear: _Ear, kinds: list[str], events: Subscription, group: TaskGroup) -> None:
+        call = ear.call
+        honoured = [key for key in kinds if self._may_promise(call, key)]
+        told = {_FILTERS[key][0] for key in honoured}
+        seen = await self._sight.look(call, told)
+        ear.subscriptions.is_promised = True
+        await call.emit(_acknowledgement(honoured, ear.subscriptions))
+        async for event in events:
+            method = event.notification.method
+            if ear.methods:
+                self._reach_also(ear, event.server, group)
+            if method in _SAID:
+                await call.emit(event.notification)
+            elif method == UPDATED:
+                for shown in ear.subscriptions.shown(event.server, event.notification.params):
+                    await call.emit(shown)
+            elif method in told:
+                changed = await self._sight.look_again(call, event.server, method, seen)
+                if changed or self._is_news(call, event):
+                    await call.emit(Notification(method, {}))
+
+    def _concerns(self, call: Call, methods: frozenset[str], event: Event) -> bool:
         """Scopes are asked anew each time: a server's era, and so its scope, may be known only after it is up."""
         if event.notification.method in _SAID:
             session = call.client.session
@@ -90,35 +124,52 @@ class Listener:
         declared = merge.relayed(snapshot.about["capabilities"]) if snapshot else merge.MERGED
         return "listChanged" in declared.get(_FILTERS[key][1], {})
 
+    def _is_news(self, call: Call, event: Event) -> bool:
+        """One server behind us is relayed as it is. Of resources it cannot be told, for nobody holds them."""
+        if self._transparent:
+            return True
+        snapshot = self._lists.known(event.server, call.client)
+        has_resources = snapshot is not None and snapshot.declares("resources") and self._may_see(call, event.server)
+        return event.notification.method == _RESOURCES and has_resources
+
     # ------------------------------------------------------------ servers
 
-    async def _reach_servers(self, call: Call, group: TaskGroup, stack: ExitStack) -> set[str]:
-        """Returns when every server that is up is live, or in time for the acknowledgement."""
-        seen = [server for key, server in self._servers.items() if self._may_see(call, key)]
-        seen = [server for server in seen if server.status != "disabled"]
-        up = [server for server in seen if server.status == "up"]
-        live = {server.key: anyio.Event() for server in seen}
-        for server in seen:
-            group.start_soon(self._reach, call, server, live[server.key], stack)
-        with anyio.move_on_after(ACKNOWLEDGE_WITHIN):
-            for server in up:
-                await live[server.key].wait()
-        return set(live)
+    async def _reach_servers(self, ear: _Ear, events: Subscription, group: TaskGroup) -> None:
+        """Returns when every server that is up is live, or in time for the acknowledgement. A legacy client waits for
+        an answer to its subscription, as it would for that server's own."""
+        live, subscribed = [], []
+        for key, server in self._servers.items():
+            if ear.methods and server.status != "disabled" and self._may_see(ear.call, key):
+                is_up, reached = server.status == "up", self._reach_soon(ear, server, group)
+                live += [reached] if is_up else []
+        for key in ear.subscriptions.servers:
+            settled = anyio.Event()
+            group.start_soon(ear.subscriptions.pursue, key, partial(_put, events), ear.releases, settled)
+            subscribed += [settled] if self._servers[key].status == "up" else []
+        await _all(live, ACKNOWLEDGE_WITHIN)
+        is_patient = ear.call.client.era == "legacy"
+        await _all(subscribed, self._lists.settings.list_timeout if is_patient else ACKNOWLEDGE_WITHIN)
 
-    def _reach_also(self, call: Call, key: str, reached: set[str], group: TaskGroup, stack: ExitStack) -> None:
+    def _reach_soon(self, ear: _Ear, server: Server, group: TaskGroup) -> anyio.Event:
+        live = anyio.Event()
+        ear.reached.add(server.key)
+        group.start_soon(self._reach, ear, server, live)
+        return live
+
+    def _reach_also(self, ear: _Ear, key: str, group: TaskGroup) -> None:
         """A changed policy may show a client what it did not see before."""
         server = self._servers[key]
-        if key not in reached and server.status != "disabled" and self._may_see(call, key):
-            reached.add(key)
-            group.start_soon(self._reach, call, server, anyio.Event(), stack)
+        if key not in ear.reached and server.status != "disabled" and self._may_see(ear.call, key):
+            self._reach_soon(ear, server, group)
 
-    async def _reach(self, call: Call, server: Server, live: anyio.Event, stack: ExitStack) -> None:
-        """Has the server's changes reach the hub, as soon as it can be reached, until the stack is unwound."""
+    async def _reach(self, ear: _Ear, server: Server, live: anyio.Event) -> None:
+        """Has the server's changes reach the hub, as soon as it can be reached, until they are released."""
+        client = ear.call.client
         delay = 0.0
         while True:
             await server.ready()
             try:
-                stack.callback(await server.hold(call.client))
+                ear.releases.append(await server.hold(client))
                 break
             except ConnectionError:
                 live.set()  # nobody waits for a server that is down
@@ -126,57 +177,35 @@ class Listener:
                 await anyio.sleep(delay)
         if delay:
             for kind in KINDS.values():
-                self._lists.changed(server.key, server.scope(call.client), kind)
-        await self._lists.snapshot(server.key, call.client)
+                self._lists.changed(server.key, server.scope(client), kind)
+        await self._lists.snapshot(server.key, client)
         live.set()
 
-    # ------------------------------------------------------------ events
 
-    async def _digests(self, call: Call, methods: set[str]) -> Digests:
-        """What this client could see when it was acknowledged: whatever differs from then on is news."""
-        seen: Digests = {}
-        for key in self._servers:
-            for method in _held(methods):
-                seen[key, method] = await self._digest(call, key, method)
-        return seen
-
-    async def _is_news(self, call: Call, event: Event, seen: Digests) -> bool:
-        """One server behind us is relayed as it is. Else a list must differ from the one this client could have
-        seen before; of resources that cannot be told, for nobody holds them."""
-        changed = self._transparent
-        for method in _held((event.notification.method,)):
-            now = await self._digest(call, event.server, method)
-            changed = changed or now != seen.get((event.server, method))
-            seen[event.server, method] = now
-        return changed or (event.notification.method == _RESOURCES and self._has_resources(call, event.server))
-
-    def _has_resources(self, call: Call, key: str) -> bool:
-        snapshot = self._lists.known(key, call.client)
-        return snapshot is not None and snapshot.declares("resources") and self._may_see(call, key)
-
-    async def _digest(self, call: Call, key: str, method: str) -> bytes:
-        """Of what a list would answer now: nothing while the server is down. Judging a long list for the first time
-        takes a while; others must not wait for it."""
-        await checkpoint()
-        snapshot = self._lists.known(key, call.client)
-        if snapshot is None or self._servers[key].status == "down":
-            return digest(())
-        shown = []
-        for index, entry in enumerate(snapshot.entries(method), 1):
-            if index % STRIDE == 0:
-                await checkpoint()
-            if self._may_list(call, key, entry.target):
-                shown.append(entry)
-        return digest(shown)
+async def _all(events: list[anyio.Event], timeout: float) -> None:
+    with anyio.move_on_after(timeout):
+        for event in events:
+            await event.wait()
 
 
-def _held(notifications: Iterable[str]) -> list[str]:
-    return [method for method in KINDS if LISTS[method].changed in notifications]
+def _put(events: Subscription, server: str, params: Json) -> None:
+    """An update is for the subscriptions that it was asked for, and so passes no hub."""
+    events.put(Event(server, None, Notification(UPDATED, params)))
 
 
-def _wanted(filter: Any) -> list[str] | Failure:
-    """The keys of the filter that ask for a kind of change. Subscriptions to single resources are not honoured,
-    and so not acknowledged."""
+def _acknowledgement(honoured: list[str], subscriptions: Subscriptions) -> Notification:
+    promised: Json = dict.fromkeys(honoured, True)
+    if uris := subscriptions.honoured:
+        promised["resourceSubscriptions"] = uris
+    params: Json = {"notifications": promised}
+    if refused := subscriptions.refused:
+        errors = {uri: {"code": failure.code, "message": failure.message} for uri, failure in refused.items()}
+        params["_meta"] = {REFUSED: errors}
+    return Notification(ACKNOWLEDGED, params)
+
+
+def _wanted(filter: Any) -> tuple[list[str], list[str]] | Failure:
+    """The keys of the filter that ask for a kind of change, and the resources."""
     if not isinstance(filter, dict):
         return Failure(INVALID_PARAMS, "notifications must be an object")
     for key in _FILTERS:
@@ -185,4 +214,6 @@ def _wanted(filter: Any) -> list[str] | Failure:
     uris: Json | list[Any] = filter.get("resourceSubscriptions", [])
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
         return Failure(INVALID_PARAMS, "notifications.resourceSubscriptions must be a list of URIs")
-    return [key for key in _FILTERS if filter.get(key)]
+    if len(uris) > MAX_RESOURCES:
+        return Failure(INVALID_PARAMS, f"no more than {MAX_RESOURCES} resources in one subscription")
+    return [key for key in _FILTERS if filter.get(key)], uris

@@ -4,7 +4,18 @@ The Protocol that rooms see. Knows nothing of what is stored; who stores says so
 Times to live are seconds; None is "until deleted".
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One part of a change: `value` under `key` for `ttl` seconds; a value of None forgets the key."""
+
+    key: str
+    value: bytes | None = None
+    ttl: float | None = None
 
 
 class Store(Protocol):
@@ -16,6 +27,16 @@ class Store(Protocol):
 
     async def delete(self, key: str) -> None:
         """Forget the value; nothing happens if there is none."""
+
+    async def swap(self, key: str, expected: bytes | None, writes: Sequence[Write]) -> bool:
+        """All of `writes` or none: they are made if what stands under `key` is `expected` (None: nothing). One
+        compare-and-set, whoever else writes."""
+
+    async def scan(self, prefix: str) -> dict[str, bytes]:
+        """Everything whose key begins so, in the order of the keys."""
+
+    async def expire(self, key: str, ttl: float) -> None:
+        """Keep the value for that long from now on; nothing happens if there is none."""
 
     async def spend(self, key: str, ttl: float | None) -> bool:
         """True exactly once within `ttl` seconds, whoever asks: one compare-and-set. Spent keys and values

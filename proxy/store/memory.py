@@ -2,7 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from proxy.store import Write
 
 PURGE_EVERY = 1_000  # writes
 
@@ -26,6 +28,28 @@ class MemoryStore:
 
     async def delete(self, key: str) -> None:
         self._values.pop(key, None)
+
+    async def swap(self, key: str, expected: bytes | None, writes: Sequence[Write]) -> bool:
+        if await self.get(key) != expected:
+            return False
+        for write in writes:
+            if write.value is None:
+                await self.delete(write.key)
+            else:
+                await self.put(write.key, write.value, write.ttl)
+        return True
+
+    async def scan(self, prefix: str) -> dict[str, bytes]:
+        now = self._clock()
+        return {
+            key: value for key, (value, expires) in sorted(self._values.items())
+            if key.startswith(prefix) and (expires is None or expires > now)
+        }  # fmt: skip
+
+    async def expire(self, key: str, ttl: float) -> None:
+        value = await self.get(key)
+        if value is not None:
+            await self.put(key, value, ttl)
 
     async def spend(self, key: str, ttl: float | None) -> bool:
         self._purge()

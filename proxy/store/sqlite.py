@@ -12,12 +12,13 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.store import private
+from proxy.store import Write, private
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,11 @@ CREATE INDEX IF NOT EXISTS spent_expires ON spent (expires);
 _GET: Final = "SELECT value FROM item WHERE key = ? AND (expires IS NULL OR expires > ?)"
 _PUT: Final = "INSERT OR REPLACE INTO item (key, value, expires) VALUES (?, ?, ?)"
 _DELETE: Final = "DELETE FROM item WHERE key = ?"
+_SCAN: Final = (
+    "SELECT key, value FROM item WHERE key >= ? AND key < ? AND (expires IS NULL OR expires > ?) ORDER BY key"
+)
+_EXPIRE: Final = "UPDATE item SET expires = ? WHERE key = ? AND (expires IS NULL OR expires > ?)"
+_LAST: Final = chr(0x10FFFF)
 _SPEND: Final = (
     "INSERT INTO spent (key, expires) VALUES (:key, :expires)"
     " ON CONFLICT (key) DO UPDATE SET expires = :expires WHERE expires <= :now"
@@ -86,6 +92,33 @@ class SqliteStore:
 
     async def delete(self, key: str) -> None:
         await self._do(lambda connection: connection.execute(_DELETE, (key,)).rowcount)
+
+    async def swap(self, key: str, expected: bytes | None, writes: Sequence[Write]) -> bool:
+        now = self._clock()
+
+        def work(connection: sqlite3.Connection) -> bool:
+            found = connection.execute(_GET, (key, now)).fetchone()
+            if (None if found is None else bytes(found[0])) != expected:
+                return False
+            with _all_or_nothing(connection):
+                for write in writes:
+                    if write.value is None:
+                        connection.execute(_DELETE, (write.key,))
+                    else:
+                        expires = None if write.ttl is None else now + write.ttl
+                        connection.execute(_PUT, (write.key, write.value, expires))
+            return True
+
+        return bool(await self._do(work))
+
+    async def scan(self, prefix: str) -> dict[str, bytes]:
+        row = (prefix, prefix + _LAST, self._clock())
+        found = await self._do(lambda connection: connection.execute(_SCAN, row).fetchall())
+        return {key: bytes(value) for key, value in found}
+
+    async def expire(self, key: str, ttl: float) -> None:
+        now = self._clock()
+        await self._do(lambda connection: connection.execute(_EXPIRE, (now + ttl, key, now)).rowcount)
 
     async def spend(self, key: str, ttl: float | None) -> bool:
         now = self._clock()
@@ -161,6 +194,19 @@ class SqliteStore:
         return f"SqliteStore({self._path}{', closed' if self._closed else ''})"
 
 
+@contextmanager
+def _all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
+    """For a job of several writes: jobs share a transaction, and one that fails must leave nothing of itself."""
+    connection.execute("SAVEPOINT job")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK TO job")
+        raise
+    finally:
+        connection.execute("RELEASE job")
+
+
 def _settle(jobs: list[_Job]) -> None:
     for job in jobs:
         try:
@@ -171,6 +217,7 @@ def _settle(jobs: list[_Job]) -> None:
 
 def _open(path: Path) -> sqlite3.Connection:
     private.make_directory(path.parent)
+    private.check(path.parent, private.DIRECTORY)  # who may rename in it may replace what is in it
     try:
         # SQLite gives its -wal and -shm files the mode of this one.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, private.FILE))

@@ -25,7 +25,7 @@ def asker(
     settings = Settings(TOKEN, frozenset({"Admin.acme.com", "admin.acme.com:9"}), frozenset({"https://App.acme.com"}))
     sources = Sources(
         ready=lambda: list(reasons or []),
-        metrics=given.get("metrics", lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
+        metrics=given.get("metrics", lambda: lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
         describe_servers=lambda: [{"name": "github", "status": "up"}],
         list_tools=list_tools,
         principal_of=lambda key: "key:ci" if key == KEY else None,

@@ -7,8 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
+
+from proxy.audit import chain, export
 from proxy.audit.checkpoint import read_publics
 from proxy.audit.log import Audit
+from proxy.audit.record import read_schema
+from proxy.audit.recover import load
 from proxy.audit.settings import AuditSettings
 from proxy.audit.verify import Report, read_kept, verify
 from proxy.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
@@ -18,6 +23,16 @@ ITEM = {"name": "create_issue", "description": "Makes an issue", "inputSchema": 
 TARGET = Target("github", "tool", "create_issue", "gh__create_issue", ITEM)
 CLIENT = Client("key:ci-bot", ("role:ci", "group:dev"), "team-ci", info={"name": "probe", "version": "1"})
 OK = Result({"content": []})
+RECORD = jsonschema_rs.validator_for(read_schema())
+OCSF = jsonschema_rs.validator_for(json.loads((Path(__file__).parent / "ocsf_api_activity.schema.json").read_text()))
+
+
+def fits_schema(record: dict[str, Any]) -> None:
+    """What the published schema says of a record is so, and what OCSF's says of the event that it becomes."""
+    event = export.ocsf(record)
+    assert not [f"{list(error.instance_path)}: {error.message}"[:300] for error in OCSF.iter_errors(event)], event
+    errors = [f"{list(error.instance_path)}: {error.message}"[:300] for error in RECORD.iter_errors(record)]
+    assert not errors, (errors, record)
 
 
 def make_call(id: str = "c1", arguments: dict[str, Any] | None = None, **changes: Any) -> Call:
@@ -44,6 +59,9 @@ async def open_audit(directory: Path, seeds: tuple[bytes, ...] = (SEED,), **chan
         yield audit
     finally:
         await audit.stop()
+        for line in lines(directory):
+            if chain.read(line) is not None and (record := load(line)):  # not what a test put there itself
+                fits_schema(record)
 
 
 async def one_call(audit: Audit, id: str, outcome: Outcome = OK, **changes: Any) -> bool:

@@ -1,113 +1,15 @@
 """The audit log of a real Sluice, as an operator has it: what it says, what it never says, and how it is proved."""
 
 import json
-import os
-import secrets
-import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from subprocess import DEVNULL, PIPE, Popen
 
-import httpx
 import pytest
+from audit_sluice import ENVIRONMENT, HERE, META, VERSION, Sluice, records, run, start
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-KEY = f"slc_{secrets.token_urlsafe(32)}"
-CANARIES = {name: f"canary{name}{secrets.token_hex(8)}" for name in ("env", "argument", "password", "url", "guess")}
-GITHUB = f"ghp_{secrets.token_hex(18)}"
-
-
-@dataclass
-class Sluice:
-    folder: Path
-    process: "subprocess.Popen[bytes]"
-    mcp: int
-    admin: int
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "audit" / "sluice.jsonl"
-
-    def seen(self) -> list[str]:
-        path = self.folder / "seen"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def call(self, tool: str, arguments: Any = None, key: str = KEY) -> httpx.Response:
-        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientInfo": {"name": "probe", "version": "1"},
-                "io.modelcontextprotocol/clientCapabilities": {}}  # fmt: skip
-        params = {"name": tool, "arguments": arguments or {}, "_meta": meta}
-        headers = {"authorization": f"Bearer {key}", "accept": "application/json, text/event-stream",
-                   "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": tool}  # fmt: skip
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        return httpx.post(f"http://127.0.0.1:{self.mcp}/mcp", json=body, headers=headers, timeout=30, trust_env=False)
-
-    def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.admin}{path}", timeout=30, trust_env=False)
-
-    def wait(self, path: str, status: int) -> None:
-        give_up = time.monotonic() + 30
-        while time.monotonic() < give_up:
-            assert self.process.poll() is None, (self.folder / "stderr").read_text()
-            try:
-                if self.get(path).status_code == status:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.05)
-        raise AssertionError(f"{path} never answered {status}")
-
-    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return run(self.folder, *args)
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(30) == 0
-
-
-def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "proxy", *args]
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder), "NO_COLOR": "1"}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def start(folder: Path) -> Sluice:
-    mcp, admin = free_port(), free_port()
-    script = [str(HERE / "recording_server.py"), str(folder / "seen")]
-    child = {
-        "command": sys.executable,
-        "args": script,
-        "env": {"LEAK": CANARIES["env"]},
-        "required": True,
-        "pin": "off",
-    }
-    key = {"hash": f"sha256:{sha256(KEY.encode()).hexdigest()}", "roles": ["role:ci"], "owner": "team"}
-    config = {
-        "policy": {"use": "open"}, "servers": {"rec": child}, "clients": {"keys": {"probe": key}},
-        "listen": {"mcp": f"127.0.0.1:{mcp}", "admin": f"127.0.0.1:{admin}"}, "state": {"dir": "state"}, "drain": "2s",
-    }  # fmt: skip
-    (folder / "sluice.yaml").write_text(json.dumps(config))
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder)}
-    with (folder / "stderr").open("ab") as stderr:
-        command = [sys.executable, "-m", "proxy", "serve"]
-        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=stderr)
-    found = Sluice(folder, process, mcp, admin)
-    found.wait("/readyz", 200)
-    return found
+from proxy.audit.checkpoint import Signer, write_publics
 
 
 @pytest.fixture
@@ -118,10 +20,6 @@ def sluice(tmp_path: Path) -> Iterator[Sluice]:
     finally:
         found.process.kill()
         found.process.wait(30)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "audit" / "sluice.jsonl").read_text().splitlines()]
 
 
 def test_a_call_leaves_an_intent_and_an_outcome_and_the_log_is_proved(sluice: Sluice) -> None:
@@ -217,23 +115,63 @@ def test_a_killed_sluice_closes_what_was_open_as_unknown(sluice: Sluice) -> None
     assert {record["epoch"] for record in found} == {1, 2}
 
 
-def test_no_planted_secret_comes_out(sluice: Sluice) -> None:
-    arguments = {
-        "note": f"the token is {GITHUB} and http://u:{CANARIES['url']}@h/", "password": CANARIES["password"],
-        "headers": {"Authorization": f"Bearer {CANARIES['argument']}"},
-    }  # fmt: skip
-    for tool in ("rec__note", "rec__fail", f"rec__{GITHUB}"):
-        sluice.call(tool, arguments)
-    assert sluice.call("rec__note", arguments, key=CANARIES["guess"]).status_code == 401
-    metrics = sluice.get("/metrics").text
+NAUGHTY = [
+    '"rec__a\\nb"', '"rec__\\u001b[31mred"', '"rec__\\u0000"', '"rec__\\u202egnp"', '"rec__\\u2028x"',
+    '"rec__\\"},{\\"v\\":1"', '"rec__\\ud83d\\ude00"', '"rec__\\ud800"',
+]  # fmt: skip
+
+
+def test_whatever_a_client_sends_makes_exactly_one_valid_line_each(sluice: Sluice) -> None:
+    meta = json.dumps({**META, "io.modelcontextprotocol/clientInfo": {"name": "a\n\x1b[31m\0", "version": '"'}})
+    asked = 0
+    for name in NAUGHTY:
+        wrong = f'{{"name":{name},"arguments":{{{name}:[{name}]}},"_meta":{meta}}}'
+        right = f'{{"name":"rec__note","arguments":{{{name}:[{name}]}},"_meta":{meta}}}'
+        for params, header in ((wrong, "x"), (right, "rec__note")):
+            body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
+            answer = sluice.send(body.encode(), {"mcp-method": "tools/call", "mcp-name": header, **VERSION})
+            asked += answer.status_code == 200 and header == "rec__note"
+    seen = len(sluice.seen())
     sluice.stop()
-    audit = sluice.log.read_text()
-    assert audit.count("[redacted:") >= 8
-    for name, secret in {**CANARIES, "key": KEY, "github": GITHUB}.items():
-        assert secret not in audit and secret not in metrics, name
-    said = (sluice.folder / "stderr").read_text()
-    assert KEY not in said and CANARIES["guess"] not in said
-    identity = [record for record in records(sluice.folder) if record["type"] == "identity"]
-    assert [(record["address"], record["count"], record["reasons"]) for record in identity] == [
-        ("127.0.0.1", 1, {"credential": 1})
-    ]
+    data = sluice.log.read_bytes()
+    assert all(0x20 <= byte < 0x7F or byte == 0x0A for byte in data), "printable ASCII and line breaks"
+    found = records(sluice.folder)
+    assert [record["seq"] for record in found] == list(range(1, len(found) + 1))
+    assert seen == asked == sum(record["type"] == "intent" for record in found) >= len(NAUGHTY) - 1
+    assert sluice.run("audit", "verify").returncode == 0
+
+
+def test_a_log_that_is_none_makes_the_verifier_say_so(tmp_path: Path) -> None:
+    (tmp_path / "sign.pub").write_bytes(write_publics(Signer([b"s" * 32]).publics))
+    logs = (b"", b"no log\n", b"\0" * 100_000, b"[" * 200_000 + b"\n", b"x" * (9 << 20))
+    names = [f"{number}.jsonl" for number in range(len(logs))]
+    for name, data in zip(names, logs, strict=True):
+        (tmp_path / name).write_bytes(data)
+    done = run(tmp_path, "audit", "verify", *names, "--key", "sign.pub")
+    assert done.returncode == 1, done.stderr
+    assert sorted(line.split(":")[0] for line in done.stdout.splitlines()) == [f"BAD  {name}" for name in names]
+
+
+def test_one_client_on_stdio_is_recorded_with_its_trace_and_its_revision(tmp_path: Path) -> None:
+    config = {"policy": {"use": "open"}, "state": {"dir": "state"}, "servers": {"rec": {
+        "command": sys.executable, "args": [str(HERE / "recording_server.py"), str(tmp_path / "seen")]}}}  # fmt: skip
+    (tmp_path / "sluice.yaml").write_text(json.dumps(config))
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "desk", "version": "7"}}
+    trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    call = {"name": "rec__note", "arguments": {}, "_meta": trace}
+    with Popen([sys.executable, "-m", "proxy", "stdio"], cwd=tmp_path, env=ENVIRONMENT, stdin=PIPE, stdout=PIPE,
+               stderr=DEVNULL) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        for id, method, params in ((1, "initialize", hello), (2, "tools/call", call)):
+            message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+            while json.loads(process.stdout.readline()).get("id") != id:
+                pass
+            if id == 1:
+                process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        process.stdin.close()
+        assert process.wait(30) == 0
+    (intent,) = records(tmp_path, "intent")
+    told = intent["transport"], intent["revision"], intent["principal"], intent["trace"], intent["client"]["name"]
+    assert told == ("stdio", "2025-06-18", "local", "a" * 32, "desk") and intent["definition"].startswith("sha256:")

@@ -16,7 +16,8 @@ import jsonschema
 import pytest
 from audit_kit import CLIENT, SEED, TARGET, check_one, make_call, one_call, open_audit, records, segments
 
-from proxy.audit import export
+from proxy.audit import chain, export
+from proxy.audit.chain import Head
 from proxy.audit.checkpoint import Signer
 from proxy.audit.follow import Follower
 from proxy.audit.read import Filter, Tail, approvals, search
@@ -179,6 +180,7 @@ async def test_a_sink_that_is_down_loses_nothing_and_slows_nobody(tmp_path: Path
             for number in range(20):
                 assert await one_call(audit, f"c{number}")
             await until(lambda: audit.tally().records["siem", "failed"] > 0)
+            assert audit.tally().lag["siem"] > 0 and audit.tally().lag["file"] == 0
         server.status = 200
         async with open_audit(tmp_path, sinks=(sink,), rotate=SMALL) as audit:
             await one_call(audit, "last")
@@ -281,6 +283,33 @@ async def test_a_beginning_that_nobody_deleted_is_missed(tmp_path: Path) -> None
     segments(tmp_path)[0].unlink()
     report = check_one(tmp_path)
     assert "missing" in report.findings[0].text and "retention" in report.findings[0].text
+
+
+async def test_a_retention_that_nobody_signed_is_not_believed(tmp_path: Path) -> None:
+    """Whoever may write the files can delete some and add a line that says it was retention."""
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+    first, second, *_, newest = segments(tmp_path)
+    after = json.loads(second.read_bytes().splitlines()[0])["after"]
+    said = {"act": "retain", "file": first.name, "first": 1, "last": after["seq"], "hash": after["hash"]}
+    body = f'"type":"admin","time":"2026-10-01T00:00:00.000000000Z",{json.dumps(said)[1:-1]}'.encode()
+    last = newest.read_bytes().splitlines()[-1]
+    line, _ = chain.link(Head(json.loads(last)["seq"], chain.digest(last)), "sluice", 1, body)
+    first.unlink()
+    with newest.open("ab") as file:
+        file.write(line)
+    (finding,) = check_one(tmp_path).findings
+    assert "which no checkpoint covers" in finding.text and finding.seq == 1
+
+
+async def test_what_is_deleted_is_signed_before(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, rotate=SMALL, retain=0.0, checkpoints=Checkpointing(3_600, 100_000)) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+        await audit.delete_old()
+        report = check_one(tmp_path)
+    assert report.ok and "retention" in report.notes[0], "also while it runs"
 
 
 async def test_what_a_sink_has_not_got_is_kept(tmp_path: Path) -> None:

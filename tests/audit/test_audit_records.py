@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from proxy.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, judge
 from proxy.audit.redact import Redactor
 from proxy.audit.settings import Checkpointing, Rotation
 from proxy.call import REASON, Call, Client, Failure, InputRequired, Outcome, Result, Target, Verdict, not_found, refuse
+from proxy.lists.pinboard import PinEvent
 
 SCHEMA = read_schema()
 NAUGHTY = [
@@ -55,9 +56,10 @@ async def test_every_record_fits_the_published_schema(tmp_path: Path) -> None:
         await audit.intent(traced, {"id": "a1", "approver": "key:lead"})
         audit.outcome(traced, None, 1.0)
         audit.note("approval", {"approval": {"id": "a1", "state": "approved", "approver": "key:lead"}})
-        audit.note("policy", {"revision": "abc", "result": "loaded"})
-        audit.note("pin", {"server": "github", "own": "x", "state": "changed"})
-        audit.note("decision", {"principal": "key:a", "verdict": "deny"})
+        audit.note("policy", {"what": "in_force", "revision": "abc", "mode": "enforce"})
+        audit.note("pin", asdict(PinEvent("github", "modern", "tool", "x", "withheld", "a" * 64, "b" * 64)))
+        audit.note("decision", {"principal": "key:a", "server": "sluice", "object": "admin:pins", "act": "write",
+                                "decision": {"verdict": "deny", "rule": "no row"}})  # fmt: skip
         audit.note("admin", {"act": "key_revoked", "name": "x"})
         audit.identity_failure("192.0.2.1", "bad key")
         await audit.intent(make_call("cut off"))

@@ -1,9 +1,10 @@
 """The one benchmark: Sluice and nginx in front of the same fast server, in one run, on the same cores.
 
-    python tests/bench/run.py [--short] [--command "sluice"]
+    python tests/bench/run.py [--short] [--command "sluice"] [--policy] [--audit]
 
 Ratios count, not times: a machine twice as slow gives the same table. Core 0 has what is measured, core 1 the load
 and the fast server. Needs Linux; nginx and wrk come from Debian. Results: tests/bench/results/latest.json.
+`--policy` and `--audit` measure those alone, without a server: what a long list costs, and what a record costs.
 """
 
 import argparse
@@ -14,52 +15,40 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import httpx
-from load import Call, Figures, legacy_call, legacy_session, middle, modern_call, run
-from subjects import SERVERS, Subject, fast_server, nginx, provide_tools, sluice
+from load import Call, legacy_call, legacy_session, modern_call, run
+from subjects import FULL, ROOT, RULES, SERVERS, STEPS, Setup, Subject, fast_server, nginx, provide_tools, sluice
+from tables import BUDGET, CONCURRENCIES, Row, audit_share, policy_report, report, table
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 SUBJECT_CORE, LOAD_CORE = 0, 1
-CONCURRENCIES = (1, 16)  # for latency, and for CPU per call
-BUDGET, AIM = 8.0, 4.0
-SHORT_LIMIT = 20.0  # a shared CI machine is noisy: only a gross mistake fails there
+SHORT_LIMIT = 3 * BUDGET  # a shared CI machine is noisy: only a gross mistake fails there
 LIBRARIES = ("httptools", "httpx", "pydantic-core", "uvicorn", "uvloop")
+MAKERS: dict[str, Callable[[Subject, httpx.Client], Call]] = {"legacy": legacy_call, "modern": modern_call}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long and how often; `warm_up` rounds do not count."""
+    """What is measured, how long and how often; `warm_up` rounds do not count."""
 
+    setups: tuple[Setup, ...]
     seconds: int
     warm_up: int
     rounds: int
-    sessions: int
-    churn: int
+    sessions: int = 0
+    churn: int = 0
 
 
-FULL = Plan(seconds=4, warm_up=1, rounds=5, sessions=500, churn=10_000)
-SHORT = Plan(seconds=1, warm_up=0, rounds=1, sessions=0, churn=0)
-
-
-@dataclass(slots=True)
-class Row:
-    """One line of the table."""
-
-    name: str
-    subject: Subject
-    call: Call
-    runs: dict[int, list[Figures]] = field(default_factory=lambda: {c: [] for c in CONCURRENCIES})
-
-    def middle(self, concurrency: int) -> Figures:
-        return middle(self.runs[concurrency])
+WHOLE = Plan(STEPS, seconds=2, warm_up=1, rounds=4, sessions=500, churn=10_000)
+SHORT = Plan((FULL,), seconds=1, warm_up=0, rounds=1)
 
 
 def measure(rows: list[Row], plan: Plan, folder: Path) -> None:
@@ -73,12 +62,6 @@ def measure(rows: list[Row], plan: Plan, folder: Path) -> None:
                 if counts:
                     row.runs[concurrency].append(figures)
         print(f"bench: round {round + 1} of {plan.warm_up + plan.rounds}", file=sys.stderr)
-
-
-def ratio(row: Row, base: Row, concurrency: int) -> float:
-    """CPU per call relative to nginx in the same round; the median over the rounds."""
-    pairs = zip(row.runs[concurrency], base.runs[concurrency], strict=True)
-    return median(mine.cpu / theirs.cpu for mine, theirs in pairs)
 
 
 def session_memory(subject: Subject, plan: Plan) -> dict[str, float]:
@@ -114,6 +97,7 @@ def machine() -> dict[str, Any]:
         "cpu": model,
         "cores": os.cpu_count(),
         "kernel": platform.release().partition("-")[0],
+        "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         **{library: version(library) for library in LIBRARIES},
         **{name: _first_line(command) for name, command in programs.items()},
@@ -126,18 +110,23 @@ def _first_line(command: list[str]) -> str:
     return (done.stdout + done.stderr).splitlines()[0].partition(" Copyright")[0]
 
 
-def table(rows: list[Row], bases: dict[str, Row], direct: Row) -> str:
-    """At concurrency 16 the load never lets a core sleep; at 1 every hop sleeps and wakes, in nginx as in Sluice."""
-    cost = f"{'CPU us':>8s}{'ratio':>7s}"
-    lines = [f"{'':15s}{'concurrency 16, us':>39s}  |{'concurrency 1, us':>37s}"]
-    lines.append(f"{'':15s}{cost}{'calls/s':>9s}{'p50':>7s}{'p99':>8s}  |{cost}{'p50':>7s}{'added':>7s}{'p99':>8s}")
-    for row in rows:
-        full, one, base = row.middle(16), row.middle(1), bases.get(row.name)
-        ratios = [f"{ratio(row, base, concurrency):.1f}x" if base else "" for concurrency in (16, 1)]
-        added = "" if row is direct else f"{one.p50 - direct.middle(1).p50:.0f}"
-        left = f"{row.name:15s}{full.cpu:8.1f}{ratios[0]:>7s}{full.rate:9.0f}{full.p50:7.0f}{full.p99:8.0f}"
-        lines.append(f"{left}  |{one.cpu:8.1f}{ratios[1]:>7s}{one.p50:7.0f}{added:>7s}{one.p99:8.0f}")
-    return "\n".join(lines)
+def disk(folder: Path) -> float:
+    """Microseconds of one append and fdatasync: what no program can take away."""
+    fd = os.open(folder / "probe", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    started, rounds = time.perf_counter(), 200
+    for _ in range(rounds):
+        os.write(fd, b"x" * 800)
+        os.fdatasync(fd)
+    os.close(fd)
+    return (time.perf_counter() - started) / rounds * 1e6
+
+
+def rows_of(plain: Subject, proxies: dict[str, Subject], client: httpx.Client) -> Iterator[Row]:
+    for era, make in MAKERS.items():
+        base = Row(f"nginx {era}", plain, make(plain, client))
+        yield base
+        for name, proxy in proxies.items():
+            yield Row(f"{era} {name}", proxy, make(proxy, client), base)
 
 
 def bench(plan: Plan, command: list[str], folder: Path) -> tuple[dict[str, Any], str]:
@@ -145,61 +134,71 @@ def bench(plan: Plan, command: list[str], folder: Path) -> tuple[dict[str, Any],
         client = stack.enter_context(httpx.Client(trust_env=False, timeout=30))
         backend = stack.enter_context(fast_server(folder, LOAD_CORE))
         plain = stack.enter_context(nginx(folder, SUBJECT_CORE, backend))
-        proxy = stack.enter_context(sluice(folder, SUBJECT_CORE, backend, command))
-        idle = proxy.memory()
-        makers: dict[str, Callable[[Subject, httpx.Client], Call]] = {"legacy": legacy_call, "modern": modern_call}
+        proxies = {
+            setup.name: stack.enter_context(sluice(folder / str(at), SUBJECT_CORE, backend, command, setup))
+            for at, setup in enumerate(plan.setups)
+        }
+        full = proxies[FULL.name]
+        idle, fdatasync = full.memory(), disk(folder)
         direct = Row("server itself", backend, legacy_call(backend, client))
-        rows = [direct]
-        bases: dict[str, Row] = {}
-        for era, make in makers.items():
-            base = Row(f"nginx {era}", plain, make(plain, client))
-            bases[f"sluice {era}"] = base
-            rows += [base, Row(f"sluice {era}", proxy, make(proxy, client))]
-        rows.sort(key=lambda row: row.name.startswith("sluice"))
+        rows = [direct, *rows_of(plain, proxies, client)]
         measure(rows, plan, folder)
-        memory = {"idle_mib": idle, "after_load_mib": proxy.memory()}
+        memory = {"idle_mib": idle, "after_load_mib": full.memory()}
         if plan.sessions:
-            memory |= session_memory(proxy, plan)
-        ratios = {row.name: round(ratio(row, bases[row.name], 16), 2) for row in rows if row.name in bases}
-        added = {row.name: row.middle(1).p50 - direct.middle(1).p50 for row in rows if row.name in bases}
+            memory |= session_memory(full, plan)
+        compared = [row for row in rows if row.base is not None]
         result = {
-            "plan": {**asdict(plan), "servers": SERVERS, "with": "key auth, tool allow list, metrics"},
-            "ratio_to_nginx": ratios,
-            "p50_added_us": added,
+            "plan": {**asdict(plan), "servers": SERVERS, "with": "key auth, tool allow list"},
+            "ratio_to_nginx": {row.name: {c: round(row.ratio(c), 2) for c in CONCURRENCIES} for row in compared},
+            "p50_added_us": {row.name: row.middle(1).p50 - direct.middle(1).p50 for row in compared},
+            "audit_share": audit_share(rows, RULES.name, FULL.name),
+            "fdatasync_us": round(fdatasync),
             "memory": {name: round(value, 1) for name, value in memory.items()},
             "rows": {row.name: {c: asdict(row.middle(c)) for c in CONCURRENCIES} for row in rows},
         }
-        return result, table(rows, bases, direct)
+        return result, table(rows)
 
 
-def report(result: dict[str, Any], lines: str) -> str:
-    memory = result["memory"]
-    text = [lines, "", f"memory: idle with {SERVERS} servers {memory['idle_mib']} MiB (budget 80)"]
-    if "idle_session_kib" in memory:
-        text[-1] += f", an idle legacy session {memory['idle_session_kib']} KiB (budget 32)"
-        text[-1] += f", left by {result['plan']['churn']} sessions {memory['left_by_churn_mib']} MiB (budget 5)"
-    text.append(f"CPU per call relative to nginx: budget {BUDGET:g}x, aim {AIM:g}x; p50 added: budget 1 ms, aim 0.3 ms")
-    return "\n".join(text)
+def script(path: str) -> str:
+    """What another measurement prints, on the core of what is measured."""
+    command = [sys.executable, str(ROOT / path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+
+
+def policy() -> dict[str, float]:
+    """What a first list costs, and the same list again."""
+    return dict(json.loads(script("tests/policy/bench_policy.py")))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help=f"a few seconds; fails only over {SHORT_LIMIT:g}x")
     parser.add_argument("--command", default=f"{sys.executable} -m proxy", help="how Sluice is started")
+    parser.add_argument("--policy", action="store_true", help="a first list of 2,000 tools under 1,000 rows, alone")
+    parser.add_argument("--audit", action="store_true", help="what a record costs, alone")
     options = parser.parse_args()
+    if options.policy:
+        print(policy_report(policy()))
+    if options.audit:
+        print(script("tests/audit/bench_audit.py"), end="")
+    if options.policy or options.audit:
+        return 0
     if not sys.platform.startswith("linux"):
         sys.exit("BENCH NOT RUN: it reads /proc and pins cores, so it needs Linux")
     provide_tools()
     if len(os.sched_getaffinity(0)) < 2:
         print("bench: ONE CORE ONLY: latencies and calls/s mean little here, CPU per call still does", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
-        plan = SHORT if options.short else FULL
+        plan = SHORT if options.short else WHOLE
         result, lines = bench(plan, shlex.split(options.command), Path(folder))
     print(report(result, lines))
     if options.short:
-        return 1 if max(result["ratio_to_nginx"].values()) > SHORT_LIMIT else 0
+        return 1 if max(found[16] for found in result["ratio_to_nginx"].values()) > SHORT_LIMIT else 0
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": machine(), **result}, indent=2) + "\n")
+    first_list = policy()
+    print(policy_report(first_list))
+    RESULTS.write_text(json.dumps({"machine": machine(), **result, "policy": first_list}, indent=2) + "\n")
     return 0
 
 

@@ -4,6 +4,7 @@ Each runs pinned to a core and is ended with the bench. Knows processes and file
 """
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -94,7 +95,7 @@ def running(core: int, command: list[str], log: Path, is_ready: Callable[[], boo
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PATH": _path()}
+    return {**os.environ, "PATH": _path(), "PYTHONPATH": str(ROOT)}
 
 
 def _await(process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool]) -> None:
@@ -158,29 +159,65 @@ def nginx(folder: Path, core: int, backend: Subject) -> Iterator[Subject]:
         yield Subject(pid, f"http://127.0.0.1:{port}/mcp")
 
 
-SLUICE = """
-version: 1
-listen: {{mcp: "127.0.0.1:{port}", admin: "127.0.0.1:{admin}"}}
-servers:
-{servers}
-clients: {{keys: {{bench: {{hash: "sha256:{hash}", roles: ["role:bench"]}}}}}}
-policy: {{use: open}}
-limits: {{streams: 20000}}
-state: {{dir: {folder}/state}}
-telemetry: {{metrics: true}}
-log: {{level: warning}}
-drain: 1s
-"""
-SERVER = '  fast{number}: {{url: "{url}", concurrency: 64, tools: {{allow: ["echo", "say_*"], deny: ["say_no"]}}}}'
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What of Sluice is switched on. `rules`: rows of the policy, of which one lets the call pass; none is
+    `policy.use: open`. `audit` is its durability, empty where no log is kept."""
+
+    name: str
+    metrics: bool = False
+    rules: int = 0
+    audit: str = ""
+
+
+# Each step keeps what the one before it had; the last is what the contract's figure is about, with defaults beside it.
+BARE = Setup("bare")
+RULES = Setup("+ 100 rules", metrics=True, rules=100)
+FULL = Setup("full: audit, fsync", metrics=True, rules=100, audit="fsync")
+STEPS = (
+    BARE,
+    Setup("+ metrics", metrics=True),
+    RULES,
+    Setup("+ audit, no sync", metrics=True, rules=100, audit="write"),
+    FULL,
+)
+
+
+def policy(setup: Setup, folder: Path) -> dict[str, object]:
+    if not setup.rules:
+        return {"use": "open"}
+    file = folder / "policy.csv"
+    rows = [f"p, role:team-{n}, fast{n % SERVERS}, tool:get_{n}, read, allow" for n in range(setup.rules - 1)]
+    file.write_text("\n".join([*rows, "p, role:bench, *, tool:*, *, allow"]) + "\n")
+    return {"files": [str(file)]}
+
+
+def config(setup: Setup, folder: Path, url: str, port: int, admin: int, key: str) -> dict[str, object]:
+    """As a user would write it; JSON is YAML, too."""
+    tools = {"allow": ["echo", "say_*"], "deny": ["say_no"]}
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    audit = {"path": str(folder / "audit" / "sluice.jsonl"), "durability": setup.audit}
+    return {
+        "version": 1,
+        "listen": {"mcp": f"127.0.0.1:{port}", "admin": f"127.0.0.1:{admin}"},
+        "servers": {f"fast{n}": {"url": url, "concurrency": 64, "tools": tools} for n in range(SERVERS)},
+        "clients": {"keys": {"bench": {"hash": f"sha256:{digest}", "roles": ["role:bench"]}}},
+        "policy": policy(setup, folder),
+        "audit": audit if setup.audit else {"enabled": False},
+        "limits": {"streams": 20_000},
+        "state": {"dir": str(folder / "state")},
+        "telemetry": {"metrics": setup.metrics},
+        "log": {"level": "warning"},
+        "drain": "1s",
+    }
 
 
 @contextmanager
-def sluice(folder: Path, core: int, backend: Subject, command: list[str]) -> Iterator[Subject]:
+def sluice(folder: Path, core: int, backend: Subject, command: list[str], setup: Setup = FULL) -> Iterator[Subject]:
+    folder.mkdir(parents=True, exist_ok=True)
     port, admin, key = free_port(), free_port(), secrets.token_urlsafe(32)
-    servers = "\n".join(SERVER.format(number=number, url=backend.url) for number in range(SERVERS))
-    digest = hashlib.sha256(key.encode()).hexdigest()
     conf = folder / "sluice.yaml"
-    conf.write_text(SLUICE.format(port=port, admin=admin, servers=servers, hash=digest, folder=folder))
+    conf.write_text(json.dumps(config(setup, folder, backend.url, port, admin, key), indent=2))
     ready = _answers(f"http://127.0.0.1:{admin}/readyz")
     with running(core, [*command, "serve", "-c", str(conf)], folder / "sluice.log", ready) as pid:
         headers = (("Authorization", f"Bearer {key}"),)

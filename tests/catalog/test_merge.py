@@ -4,12 +4,26 @@ from proxy.catalog.merge import MAX_INSTRUCTIONS, MERGED, NAMING, merged, mirror
 from proxy.era.revisions import SUPPORTED
 
 
-def test_a_merged_front_declares_the_same_whatever_is_behind_it() -> None:
-    value = merged([], SUPPORTED, 0)
+def test_a_merged_front_declares_the_same_whatever_is_behind_it_but_subscriptions() -> None:
+    value = merged([], SUPPORTED, 0, subscribes=True)
+    assert value["capabilities"] == {**MERGED, "resources": {"subscribe": True, "listChanged": True}}
+    value = merged([], SUPPORTED, 0, subscribes=False)
     assert value["capabilities"] == MERGED
     assert value["supportedVersions"] == list(SUPPORTED)
     assert value["cacheScope"] == "private" and value["ttlMs"] == 0
     assert "serverInfo" not in value and "subscribe" not in value["capabilities"]["resources"]
+
+
+UI = {"io.modelcontextprotocol/ui": {"x": 1}}
+
+
+def test_an_extension_that_can_be_carried_is_declared_if_one_server_has_it() -> None:
+    def extensions(*declared: object) -> object:
+        abouts = [(str(at), {"capabilities": {"extensions": one}}) for at, one in enumerate(declared)]
+        return merged(abouts, SUPPORTED, 0)["capabilities"].get("extensions")
+
+    assert extensions({"y": {}}, UI, {}) == {"io.modelcontextprotocol/ui": {}}
+    assert extensions({"y": {}}, {}) is None and extensions({"io.modelcontextprotocol/ui": True}, None) is None
 
 
 def test_instructions_stand_under_the_key_of_their_server_in_order() -> None:
@@ -32,11 +46,13 @@ def test_each_servers_instructions_are_cut_at_4_kib_between_characters() -> None
 def test_one_server_is_mirrored_as_far_as_it_can_be_relayed() -> None:
     capabilities = {
         "tools": {"listChanged": True}, "prompts": {"listChanged": False}, "logging": {},
-        "resources": {"subscribe": True, "listChanged": True}, "experimental": {"x": {}}, "extensions": {"y": {}},
+        "resources": {"subscribe": True, "listChanged": True}, "experimental": {"x": {}},
+        "extensions": {"y": {}, **UI},
     }  # fmt: skip
     value = mirrored({"capabilities": capabilities, "instructions": "as it is"}, SUPPORTED, 9)
     assert value["capabilities"] == {
-        "tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}, "logging": {},
+        "tools": {"listChanged": True}, "prompts": {}, "resources": {"subscribe": True, "listChanged": True},
+        "logging": {}, "extensions": UI,
     }  # fmt: skip
     assert value["instructions"] == "as it is" and value["ttlMs"] == 9
     assert "instructions" not in mirrored({"capabilities": {}}, SUPPORTED, 0)
@@ -47,4 +63,4 @@ def test_a_capability_of_an_odd_shape_is_none() -> None:
 
 
 def test_of_a_server_never_reached_everything_is_declared() -> None:
-    assert mirrored(None, SUPPORTED, 0)["capabilities"] == MERGED
+    assert mirrored(None, SUPPORTED, 0)["capabilities"] == merged([], SUPPORTED, 0, subscribes=True)["capabilities"]

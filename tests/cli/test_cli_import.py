@@ -41,12 +41,12 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
                 "url": "https://mcp.linear.app/mcp",
                 "headers": {"Authorization": "Bearer ${env:LINEAR_TOKEN}", "X-Team": "${env:TEAM:-core}"},
             },
+            "asana": {"url": "https://mcp.asana.com/events", "transport": "sse"},
             "slow": {"command": "slow", "timeout": "120000ms"},
         },
         [
             "the servers of single projects are left out; import those from their own .mcp.json",
             "linear: oauth is not carried over: there is no interactive login in this version; set a header",
-            "asana: left out, the legacy HTTP+SSE transport is not supported in this version",
         ],
     ),
     "Cursor": (
@@ -101,9 +101,10 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
           "off": {"command": "x", "disabled": true, "disabledTools": ["drop"]}}}""",
         {
             "sentry": {"url": "https://mcp.sentry.dev/mcp", "headers": {"Authorization": "Bearer ${file:/run/t}"}},
+            "old": {"url": "https://old.acme.com/sse"},
             "off": {"command": "x", "enabled": False, "tools": {"deny": ["drop"]}},
         },
-        ["old: left out, the legacy HTTP+SSE transport is not supported in this version"],
+        [],
     ),
     "Zed": (
         """{"theme": "One", "context_servers": {
@@ -315,7 +316,7 @@ def test_the_defaults_that_a_new_file_shows_are_the_defaults() -> None:
     """Everything that is commented out below the line is put in force: it changes nothing."""
     text = template.new_file({"a": {"command": "x"}})
     head, rest = text.split("# What follows are the defaults.\n")
-    not_defaults = ("laptop", "anonymous", "security", "no limit unless set")
+    not_defaults = ("laptop", "anonymous", "security:", "board:", "careful:", "no limit unless set")
     lines = [line for line in rest.splitlines() if not any(words in line for words in not_defaults)]
     shown = "\n".join(line.removeprefix("# ") for line in lines)
     shown = shown.replace("  keys:", "  keys: {}").replace("  profiles:", "  profiles: {}")

@@ -15,6 +15,7 @@ HASH = f"sha256:{sha256(b'x').hexdigest()}"
 CONFIG = f"""\
 policy: {{files: [policies/policy.csv], arguments: policies/arguments, tests: policies/tests.yaml}}
 clients:
+  local: {{roles: ["role:owner", "role:lead"]}}
   keys: {{ci: {{hash: "{HASH}", roles: ["role:ci"]}}}}
 servers:
   k8s: {{command: x, tools: {{deny: [secret_*], classes: {{"get_*": read, "delete_*": destroy}}}}}}

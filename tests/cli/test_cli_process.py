@@ -153,7 +153,7 @@ def test_init_from_a_client_says_what_it_left_out_and_never_a_secret(sluice: Any
     secret = "ghp_0123456789abcdefghij"
     entries = {
         "GitHub": {"command": "npx", "env": {"GITHUB_TOKEN": secret}},
-        "Old": {"type": "sse", "url": "https://x/sse"},
+        "Old": {"type": "ws", "url": "wss://x/"},
         "sluice": {"command": "sluice", "args": ["stdio"]},
         "web": {"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer ${WEB_TOKEN}"}},
     }

@@ -24,11 +24,60 @@ MISTAKES = {
         ['unknown-key "env" is for a server that Sluice starts'],
     ),
     "neither command nor url": ("servers:\n  §a: {}", ['missing-key "command" (to start it) or a "url"']),
-    "later section": ("§network: {}", ['not-in-this-version "network" is not supported']),
-    "later key of approvals": ("approvals: {§hold_for: 45s}", ['not-in-this-version "hold_for"']),
-    "later key of a profile": (
-        "approvals: {profiles: {a: {tier: self, §expires: 5m}}}",
-        ['not-in-this-version "expires"'],
+    "a later key": ("state: {§redis: x}", ['not-in-this-version "redis"']),
+    "a private place that is none": ("network: {allow_private: [§'10.0.0.1/8']}", ["bad-network keys.example"]),
+    "a proxy that is none": ("network: {proxy: §'socks5://x:1'}", ["bad-proxy http://host:port"]),
+    "a trusted name": ("listen: {trusted_proxies: [§proxy]}\nclients: {local: {}}", ["bad-network 10.1.0.0/16"]),
+    "a public URL with a query": ("listen: {public_url: §'https://x/?a=b'}\nclients: {local: {}}", ["bad-url query"]),
+    "anonymous behind a public URL": (
+        "clients: {§anonymous: {}}\nlisten: {public_url: 'https://x/mcp'}",
+        ["anonymous listen.public_url leads others here"],
+    ),
+    "anonymous behind a proxy": (
+        "clients: {§anonymous: {}}\nlisten: {trusted_proxies: [127.0.0.1]}",
+        ["anonymous listen.trusted_proxies leads others here"],
+    ),
+    "an issuer over plain HTTP": (
+        "clients: {jwt: {issuers: [{issuer: §'http://login.acme.com', audience: a}]}}",
+        ["bad-issuer https://login.example.com"],
+    ),
+    "a signature made with a secret": (
+        "clients: {jwt: {issuers: [{issuer: 'https://x', audience: a, algorithms: [§HS256]}]}}",
+        ["wrong-value RS256"],
+    ),
+    "no signature at all": (
+        "clients: {jwt: {issuers: [{issuer: 'https://x', audience: a, algorithms: §[]}]}}",
+        ["wrong-value"],
+    ),
+    "one audience for both ports": (
+        "clients: {jwt: {issuers: [{issuer: 'https://x', audience: a, admin_audience: §a}]}}",
+        ["same-audience good at the admin port"],
+    ),
+    "an issuer twice for one audience": (
+        "clients: {jwt: {issuers: [{issuer: 'https://x', audience: a}, {issuer: 'https://x', audience: §a}]}}",
+        ["duplicate-issuer an entry for the same audience"],
+    ),
+    "a scope of two words": ("clients: {jwt: {scopes: [§a b]}}", ["bad-scope one word"]),
+    "a question to somebody who may not decide": (
+        "approvals: {profiles: {a: {tier: other, approvers: ['role:x'], via: §[elicitation]}}}",
+        ["wrong-value via: [api]"],
+    ),
+    "what several people remember": (
+        "approvals: {profiles: {a: {tier: other, approvers: ['role:x'], quorum: 2, remember: §[once, 15m]}}}",
+        ["wrong-value remember: [once]"],
+    ),
+    "a reason for oneself": (
+        "approvals: {profiles: {a: {tier: self, §require_reason: true}}}",
+        ["wrong-value a reason is for somebody else's eyes"],
+    ),
+    "a webhook without a good secret": (
+        "approvals: {notify: [{type: webhook, url: 'https://x/', secret: §whsec_c2hvcnQ=}]}",
+        ["bad-secret 24 to 64 bytes"],
+    ),
+    "a webhook for a profile that is not there": (
+        "approvals: {notify: [{type: webhook, url: 'https://x/', secret: whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz,"
+        " profiles: §[confrm]}]}",
+        ["unknown-profile profiles are confirm"],
     ),
     "a profile that nobody can approve": ("approvals: {profiles: {§a: {tier: other}}}", ["no-approvers role:NAME"]),
     "approvers where whoever asked confirms": (
@@ -44,7 +93,6 @@ MISTAKES = {
     ),
     "no JSON pointer": ("audit: {redact: {pointers: {'a/b': [§body]}}}", ["bad-pointer begins with /"]),
     "unknown key of a sink": ("audit: {sinks: [{name: a, to: 'udp://x', §too: 1}]}", ['unknown-key did you mean "to"']),
-    "later key of a listener": ("listen: {§public_url: 'https://x/'}", ['not-in-this-version "public_url"']),
     "unknown way to pin": ("servers: {a: {command: x, pin: §maybe}}", ["wrong-value off, warn, review or block"]),
     "pins of what is not listed": (
         "servers: {a: {command: x, prefix: '', unlisted: forward, pin: §review}}",
@@ -54,10 +102,11 @@ MISTAKES = {
         "servers: {a: {command: x, tools: {classes: {a: §delete}}}}",
         ["wrong-value must be read, write or destroy"],
     ),
-    "later transport": (
-        "servers: {a: {url: 'https://x/sse', transport: §sse}}",
-        ['not-in-this-version "sse" is not available in this version'],
+    "a modern server of the older transport": (
+        "servers: {a: {url: 'https://x/sse', era: modern, transport: §sse}}",
+        ["wrong-value no modern server speaks HTTP+SSE"],
     ),
+    "unknown transport": ("servers: {a: {url: 'https://x/', transport: §ws}}", ["wrong-value auto, http or sse"]),
     "wrong word": ("servers: {a: {command: x, era: §old}}", ["wrong-value must be auto, legacy or modern"]),
     "yes is text in YAML 1.2": (
         "servers: {a: {command: x, lazy: §yes}}",

@@ -1,8 +1,9 @@
 """The official conformance suite against any endpoint: `PYTHONPATH=tests python -m conformance.run URL [REVISION...]`.
 
-Runs the pinned suite on the Node of `.peers/` for the requirement set of each revision, reads every scenario's
-checks and prints one line a scenario. Exits 1 if a scored scenario did not pass. A warning counts as not passed:
-it is a SHOULD of the specification, and the fixture server satisfies all of them.
+Runs the pinned suite on the Node of `.peers/` for the requirement set of each revision, or, of a revision that has
+none, for all of its scenarios; reads every scenario's checks and prints one line a scenario. Exits 1 if a scored
+scenario did not pass. A warning counts as not passed: it is a SHOULD of the specification, and the fixture server
+satisfies all of them.
 """
 
 import json
@@ -15,6 +16,8 @@ from pathlib import Path
 from peers.install import CONFORMANCE, NODE, install
 
 REVISIONS = ("2025-11-25", "2026-07-28")
+WITHOUT_SET = ("2025-06-18",)
+"""Revisions of which the suite has scenarios, and no requirement set: all of them are scored here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,14 @@ class Scenario:
 
 
 def run(url: str, revision: str, folder: Path) -> list[Scenario]:
-    """The whole requirement set of one revision, in the suite's order."""
+    """All scenarios of one revision: those of its requirement set first, in the suite's order."""
     out = folder / revision
-    command = [NODE, CONFORMANCE, "server", "--url", url, "--requirements", revision, "--output-dir", out]
+    has_set = revision not in WITHOUT_SET
+    what = ["--requirements", revision] if has_set else ["--suite", "all", "--spec-version", revision]
+    command = [NODE, CONFORMANCE, "server", "--url", url, *what, "--output-dir", out]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    scored = scored_names(revision)
     found = {name_of(folder): folder for folder in sorted(out.glob("server-*"))}
+    scored = scored_names(revision) if has_set else list(found)
     scenarios = [Scenario(revision, name, True, reasons_of(found.get(name))) for name in scored]
     extra = [Scenario(revision, name, False, reasons_of(at)) for name, at in found.items() if name not in scored]
     if not found:
@@ -50,10 +55,10 @@ def run(url: str, revision: str, folder: Path) -> list[Scenario]:
     return scenarios + extra
 
 
-def scored_names(revision: str) -> list[str]:
-    """The names under `server:` of the suite's own requirement file."""
+def scored_names(revision: str, role: str = "server") -> list[str]:
+    """The names under `server:`, or `client:`, of the suite's own requirement file."""
     lines = (CONFORMANCE.parent.parent / "requirements" / f"{revision}.yaml").read_text().splitlines()
-    begin = lines.index("server:") + 1
+    begin = lines.index(f"{role}:") + 1
     names = []
     for line in lines[begin:]:
         if line and not line.startswith((" ", "#")):
@@ -83,7 +88,7 @@ def explain(check: dict[str, object]) -> str:
     return str(check.get("errorMessage") or json.dumps(violations or details))[:500]
 
 
-def run_all(url: str, revisions: tuple[str, ...] = REVISIONS) -> list[Scenario]:
+def run_all(url: str, revisions: tuple[str, ...] = WITHOUT_SET + REVISIONS) -> list[Scenario]:
     with tempfile.TemporaryDirectory() as folder:
         return [scenario for revision in revisions for scenario in run(url, revision, Path(folder))]
 
@@ -95,7 +100,7 @@ def table(scenarios: list[Scenario]) -> str:
 def main() -> None:
     install(lambda line: print(line, file=sys.stderr))
     url, *revisions = sys.argv[1:]
-    scenarios = run_all(url, tuple(revisions) or REVISIONS)
+    scenarios = run_all(url, tuple(revisions) or WITHOUT_SET + REVISIONS)
     print(table(scenarios))
     failed = [scenario for scenario in scenarios if scenario.scored and not scenario.passed]
     print(f"{len([s for s in scenarios if s.scored]) - len(failed)} passed, {len(failed)} failed (scored)")

@@ -29,7 +29,7 @@ def test_events_are_the_same_however_the_stream_was_cut(cuts: list[int]) -> None
     if len(parts[0]) < 3:  # a byte order mark is looked for in the first chunk
         parts = [STREAM]
     assert [data for part in parts for data in events.feed(part)] == [*FOUND]
-    assert place == Place("2", 0.25)
+    assert place == Place("2", 0.25, "/x")
 
 
 def test_an_event_without_data_is_none_but_its_id_counts() -> None:

@@ -240,7 +240,7 @@ async def test_answers_without_a_state_are_a_new_call() -> None:
 
 async def test_who_does_not_come_back_in_time_has_cancelled() -> None:
     async with running(**child()) as rig:
-        rig.server._parking.life = 0.2
+        rig.server.parking.life = 0.2
         peer = Peer(rig.server)
         asked = await peer.asked("stubborn")
         await until_refused_and_cancelled(peer)
@@ -276,6 +276,16 @@ async def test_an_abandoned_call_is_given_up_at_the_server_at_once() -> None:
         rig.server.abandon("another")
         assert rig.server.describe()["parked"] == 1
         rig.server.abandon("first")
+        await until_refused_and_cancelled(peer)
+
+
+async def test_a_call_of_a_client_that_cannot_come_in_any_more_is_given_up_at_the_server() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server)
+        await peer.asked("stubborn")
+        rig.server.parking.keep({"key:b", peer.client.principal})
+        assert rig.server.describe()["parked"] == 1
+        rig.server.parking.keep({"key:b"})
         await until_refused_and_cancelled(peer)
 
 
@@ -487,8 +497,7 @@ async def test_a_legacy_client_is_told_of_the_page_in_its_own_words() -> None:
         outcome = await Peer(rig.server, LEGACY).call("pages")
         assert isinstance(outcome, Failure) and outcome.code == -32042
         old = client(ALL, revision="2025-06-18", session="s2")
-        outcome = await Peer(rig.server, old).call("pages")
-        assert isinstance(outcome, Failure) and outcome.code == -32603
+        assert await Peer(rig.server, old).said("pages") == "log in first\nGo there: https://x.test/"
 
 
 # ---------------------------------------------------------------- over HTTP

@@ -914,3 +914,40 @@ async def test_an_idle_tls_connection_is_asked_too(authority: Authority, monkeyp
     async with serving(echo, tls=authority.server, name="localhost") as scene, wiring(authority.client) as transport:
         for body in (b"one", b"two"):
             assert (await send(transport, scene.post(body))).content == body
+
+
+async def test_answers_of_equal_heads_have_each_its_own_body() -> None:
+    async def script(peer: Peer) -> None:
+        number = 0
+        while await peer.request():
+            await peer.answer(b'{"n": %d}' % number, b"x-same: yes")
+            number += 1
+
+    async with serving(script) as scene, wiring() as transport:
+        for number in range(5):
+            reply = await send(transport, scene.post())
+            assert reply.content == b'{"n": %d}' % number and reply.headers[b"x-same"] == b"yes"
+        assert scene.connections == 1
+
+
+async def test_a_known_head_that_comes_in_pieces_or_with_noise_behind_it() -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
+
+    async def script(peer: Peer) -> None:
+        for body in (b"one.", b"two."):
+            assert await peer.request()
+            await peer.write(answer + body)
+        assert await peer.request()
+        await peer.write(answer + b"th")
+        await anyio.sleep(0.02)  # so that it is read in two pieces
+        await peer.write(b"ee")
+        assert await peer.request()
+        await peer.write(answer + b"fourHTTP/1.1 200 OK\r\n")
+        await peer.gone()
+
+    async with serving(script) as scene, wiring() as transport:
+        for body in (b"one.", b"two."):
+            assert (await send(transport, scene.post())).content == body
+        assert await (await transport.handle_async_request(scene.post())).aread() == b"thee"
+        assert (await send(transport, scene.post())).content == b"four"
+        await emptied(transport)  # what answers unasked is not asked again

@@ -2,6 +2,7 @@
 
 JOURNAL          for stdio
 JOURNAL PORT     for Streamable HTTP
+JOURNAL PORT sse for HTTP+SSE, the transport of 2024-11-05
 
 where JOURNAL is a file for what its tools did, in all processes together.
 """
@@ -16,7 +17,8 @@ from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp.types import ElicitRequestURLParams, SamplingMessage, TextContent, Tool
 from pydantic import BaseModel
 
-JOURNAL, *PORT = sys.argv[1:]
+JOURNAL, *PORT = sys.argv[1:3]
+TRANSPORT = [*sys.argv[3:], "streamable-http"][0] if PORT else "stdio"
 server = FastMCP("asker", port=int(PORT[0]) if PORT else 8000, log_level="WARNING")
 
 
@@ -89,4 +91,4 @@ async def dies(ctx: Context) -> str:
     return (await ctx.elicit("Are you there?", Name)).action
 
 
-server.run("streamable-http" if PORT else "stdio")
+server.run(TRANSPORT)

@@ -13,10 +13,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from frames.watch import Watch
 from peers.fleet import free_port, running
 
 Json = dict[str, Any]
@@ -80,8 +81,20 @@ def write_config(settings: Json, folder: Path) -> Path:
 
 
 @contextmanager
-def sluice(config: Json, folder: Path, ready: bool = True) -> Iterator[Sluice]:
-    """`sluice serve` with this config, ready for clients; its log is shown when the block fails."""
+def sluice(config: Json, folder: Path, ready: bool = True, watched: bool = False) -> Iterator[Sluice]:
+    """`sluice serve` with this config, ready for clients; its log is shown when the block fails. Where it is
+    `watched`, the block also fails if Sluice said anything to anybody that is not of its revision."""
+    with Watch(folder) if watched else nullcontext() as watch:
+        if watch is not None:
+            config = config | {"servers": watch.behind(config["servers"])}
+        with _serving(config, folder, ready) as process:
+            if watch is not None:
+                process.url = watch.front(process.url)
+            yield process
+
+
+@contextmanager
+def _serving(config: Json, folder: Path, ready: bool) -> Iterator[Sluice]:
     settings = settings_for(config, folder)
     file, log = write_config(settings, folder), folder / "sluice.log"
     command = [*COMMAND, "serve", "-c", str(file)]

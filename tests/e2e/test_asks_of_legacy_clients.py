@@ -22,7 +22,7 @@ SAMPLED: Json = {"role": "assistant", "model": "m", "content": {"type": "text", 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
     server = {"command": sys.executable, "args": [str(Path(__file__).parent / "asking_server.py")]}
-    with sluice({"servers": {"asks": server}}, tmp_path_factory.mktemp("asks")) as running:
+    with sluice({"servers": {"asks": server}}, tmp_path_factory.mktemp("asks"), watched=True) as running:
         yield running
 
 

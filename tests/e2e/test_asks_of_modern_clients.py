@@ -37,7 +37,7 @@ def process(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     folder, port = tmp_path_factory.mktemp("asks"), free_port()
     with running([*ASKER, str(folder / "web"), str(port)], folder / "asker.log", stdout=subprocess.DEVNULL):
         servers: Json = {"web": {"url": f"http://127.0.0.1:{port}/mcp"}, "pipe": pipe(folder)}
-        with sluice({"servers": servers}, folder) as process:
+        with sluice({"servers": servers}, folder, watched=True) as process:
             yield process
 
 

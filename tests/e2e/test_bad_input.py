@@ -32,7 +32,7 @@ BODY = json.dumps(GOOD).encode()
 @pytest.fixture(scope="module")
 def process(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
     folder = tmp_path_factory.mktemp("bad")
-    with fixture_over_http(folder) as url, sluice({"servers": {"web": {"url": url}}}, folder) as running:
+    with fixture_over_http(folder) as url, sluice({"servers": {"web": {"url": url}}}, folder, watched=True) as running:
         yield running
 
 

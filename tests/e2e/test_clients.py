@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from e2e.servers import calls, eight_servers
 from e2e.sluice_process import Sluice, sluice, stdio_command
+from frames.watch import Watch
 from peers.fleet import DRIVERS, MODERN_DRIVERS, Json, check, drive_all, fixture_over_http, inspect, job_for, was_asked
 
 PREFIXES = ["web__", "pipe__", "time__", "git__", "everything__", "everyweb__", "files__", "memory__"]
@@ -29,7 +30,7 @@ class Bed:
 @pytest.fixture(scope="module")
 def bed(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder = tmp_path_factory.mktemp("bed")
-    with eight_servers(folder) as servers, sluice({"servers": servers}, folder) as process:
+    with eight_servers(folder) as servers, sluice({"servers": servers}, folder, watched=True) as process:
         further = {"calls": [[name, arguments] for name, arguments, _ in calls(folder)]}
         target = {"url": process.url}
         reports = {
@@ -99,12 +100,13 @@ def test_sluice_wrote_no_error_about_any_of_it(bed: Bed) -> None:
 def over_stdio(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
     """The front over stdio: each client starts its own Sluice, as a desktop client does."""
     folder = tmp_path_factory.mktemp("stdio")
-    with fixture_over_http(folder) as url, ThreadPoolExecutor(len(DRIVERS)) as pool:
+    with Watch(folder) as watch, fixture_over_http(folder) as url, ThreadPoolExecutor(len(DRIVERS)) as pool:
 
         def one(driver: str) -> Json:
             home = folder / driver
             home.mkdir()
-            command = stdio_command({"servers": {"web": {"url": url, "pin": "warn"}}}, home)
+            servers = watch.behind({"web": {"url": url, "pin": "warn"}})
+            command = watch.front_pipe(stdio_command({"servers": servers}, home))
             return drive_all(job_for({"command": command}, "web__", "web+"), [driver])[driver]
 
         return dict(zip(DRIVERS, pool.map(one, DRIVERS), strict=True))
@@ -122,7 +124,7 @@ def across(peers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     folder = tmp_path_factory.mktemp("across")
     with fixture_over_http(folder) as url:
         servers = {era: {"url": url, "era": era, "pin": "warn"} for era in ("legacy", "modern")}
-        with sluice({"servers": servers}, folder) as process:
+        with sluice({"servers": servers}, folder, watched=True) as process:
 
             def drive_in(era: str) -> dict[str, Json]:
                 job = job_for({"url": process.url}, f"{era}__", f"{era}+")

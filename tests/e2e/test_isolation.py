@@ -6,7 +6,9 @@ progress must reach its own call only.
 """
 
 import random
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -31,6 +33,9 @@ def process(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
             "modern": {"url": url, "era": "modern", "concurrency": 100},
             "child": {"command": FIXTURE[0], "args": FIXTURE[1:], "era": "legacy"},
         }
+        for era in ("legacy", "modern"):
+            arguments = [str(Path(__file__).with_name("mischief_server.py")), era, str(folder / f"{era}.seen")]
+            servers[f"stdio-{era}"] = {"command": sys.executable, "args": arguments, "concurrency": 100}
         with sluice({"servers": servers}, folder) as running:
             yield running
 
@@ -112,3 +117,12 @@ def test_every_client_is_asked_its_own_questions_only(process: Sluice, server: s
     job = {"url": process.url, "tool": f"{server}__test_elicitation", "clients": clients, "calls": 4, "mode": mode}
     report = run_client(CROWD, job)
     assert report["wrong"] == [] and report["right"] == clients * 4
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("mode", ["modern", "legacy"])
+def test_twenty_clients_of_one_stdio_server_are_asked_each_its_own_name(process: Sluice, era: str, mode: str) -> None:
+    """All at once, and all of one principal: nothing but the call tells whose question and whose answer it is."""
+    job = {"url": process.url, "tool": f"stdio-{era}__form", "clients": 20, "calls": 4, "mode": mode}
+    report = run_client(CROWD, job)
+    assert report["wrong"] == [] and report["right"] == 80

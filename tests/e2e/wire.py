@@ -82,19 +82,20 @@ class Client:
         where = urlsplit(url)
         self._netloc, self._path, self.modern = where.netloc, where.path, modern
         self._size = connections
-        self._free: asyncio.Queue[Connection] = asyncio.Queue()
+        self._free: asyncio.Queue[Connection | None] = asyncio.Queue()  # None: not open yet
         self._headers = {"MCP-Protocol-Version": MODERN} if modern else {}
 
     async def __aenter__(self) -> "Client":
         for _ in range(self._size):
-            self._free.put_nowait(await Connection.open(self._netloc))
+            self._free.put_nowait(None)
         if not self.modern:
             await self._shake_hands()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         while not self._free.empty():
-            self._free.get_nowait().close()
+            if connection := self._free.get_nowait():
+                connection.close()
 
     async def _shake_hands(self) -> None:
         hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
@@ -125,7 +126,11 @@ class Client:
             **headers,
         }
         head = f"POST {self._path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in every.items())
-        connection = await self._free.get()
-        answer = await connection.send(head, json.dumps(message).encode())
+        connection = await self._free.get() or await Connection.open(self._netloc)  # unused ones are not kept open
+        try:
+            answer = await connection.send(head, json.dumps(message).encode())
+        except BaseException:
+            connection.close()
+            raise
         self._free.put_nowait(connection)
         return answer

@@ -6,6 +6,7 @@ import pytest
 
 from proxy.call import Client, Failure
 from proxy.era import asks
+from proxy.era.refusal import refusal
 from proxy.message import Json, Request, Response
 
 UI: Json = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}}
@@ -72,10 +73,12 @@ def test_capabilities_that_are_odd_or_unknown_make_no_difference(capabilities: J
     assert asks.for_legacy_server(client("2025-11-25", capabilities)) == declared
 
 
-def test_a_modern_server_is_told_a_modern_clients_capabilities_exactly() -> None:
-    exact: Json = {"elicitation": {"form": {}, "q": 1}, "experimental": {"z": {}}}
+def test_a_modern_server_is_told_a_modern_clients_capabilities_exactly_but_for_what_nobody_can_carry() -> None:
+    exact: Json = {"elicitation": {"form": {}, "q": 1}, "vendor": {"z": {}}}
     assert asks.for_modern_server(client("2026-07-28", exact)) is exact
-    assert asks.for_modern_server(client("2026-07-28")) == {**EVERYTHING, "extensions": UI}
+    known = {**EVERYTHING["extensions"], "x.test/other": {}}
+    carried = {key: value for key, value in EVERYTHING.items() if key != "experimental"}
+    assert asks.for_modern_server(client("2026-07-28", {**EVERYTHING, "extensions": known})) == carried
 
 
 def test_a_modern_server_is_told_a_legacy_clients_capabilities_in_its_own_words() -> None:
@@ -210,6 +213,56 @@ def test_answers_of_another_form_are(value: Any) -> None:
     assert isinstance(asks.read_answers({"inputResponses": value}), Failure)
 
 
+ANSWERED: Json = {"action": "accept", "content": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("responses", "are"),
+    [({}, True), ({"a": ANSWERED, "b": {"roots": []}}, True), ({"a": {"action": "decline"}}, True), (None, False),
+     ([], False), ({"a": 12345}, False), ({"a": ANSWERED, "b": None}, False), ({"extra": {}}, True)],
+)  # fmt: skip
+def test_what_can_be_answers_by_key(responses: Any, are: bool) -> None:
+    assert asks.are_answers(responses) is are
+
+
 def test_a_refusal_is_polite_where_there_is_a_form_for_it() -> None:
     assert asks.refusal("elicitation/create", 1, "why") == Response(1, {"action": "cancel"})
     assert asks.refusal("roots/list", 1, "why") == Response(1, error={"code": -32603, "message": "why"})
+
+
+TRACE: Json = {"traceparent": "00-1-2-01", "tracestate": "a=b", "baggage": "c=d"}
+
+
+def test_traces_in_questions_pass_between_legacy_peers_and_what_belongs_to_the_hop_does_not() -> None:
+    meta = {**TRACE, "progressToken": 1, "io.modelcontextprotocol/related-task": {"taskId": "t"}}
+    request = Request(1, "roots/list", {"_meta": meta})
+    assert asks.entry(request, client("2025-06-18")) == {"method": "roots/list", "params": {"_meta": TRACE}}
+    assert asks.entry(request, client("2026-07-28")) == {"method": "roots/list"}
+
+
+@pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage", "roots/list"])
+def test_an_error_of_a_legacy_client_is_an_error_to_its_legacy_server(method: str) -> None:
+    error = refusal({"code": -1, "message": "no", "data": {"x": 1}})
+    told = asks.answer(Request(7, method, {}), "k", error, "2025-11-25")
+    assert told == Response(7, error={"code": -1, "message": "no", "data": {"x": 1}})
+    assert isinstance(asks.answer(Request(7, method, {}), "k", dict(error), "2025-11-25"), Failure)
+    assert refusal({"code": True}) == {"code": -32603, "message": "Error"}
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "declared", "needed"),
+    [
+        ("roots/list", {}, {}, {"roots": {}}),
+        ("roots/list", {}, {"roots": {}}, None),
+        ("elicitation/create", {"message": "m", "requestedSchema": {}}, {}, {"elicitation": {"form": {}}}),
+        ("elicitation/create", {"message": "m", "mode": "url", "url": "u"}, {"elicitation": {"form": {}}},
+         {"elicitation": {"url": {}}}),
+        ("elicitation/create", {"message": "m", "requestedSchema": {}}, {"elicitation": {}}, None),
+        ("elicitation/create", {}, {}, None),
+        ("sampling/createMessage", {"messages": []}, {}, {"sampling": {}}),
+        ("sampling/createMessage", {"messages": [], "tools": []}, {"sampling": {}}, {"sampling": {"tools": {}}}),
+        ("tasks/list", {}, {}, None),
+    ],
+)  # fmt: skip
+def test_what_a_client_lacks_to_be_asked(method: str, params: Json, declared: Json, needed: Json | None) -> None:
+    assert asks.missing(Request(1, method, params), client("2026-07-28", declared)) == needed

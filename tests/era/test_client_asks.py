@@ -184,6 +184,14 @@ def test_an_error_closes_a_form_and_ends_everything_else() -> None:
         assert isinstance(ended, Unanswered) and "User rejected sampling request" in ended.why
 
 
+def test_of_a_question_that_was_a_request_the_error_and_what_describes_the_answer_are_kept() -> None:
+    error = {"code": -1, "message": "User rejected sampling request"}
+    for method in ("elicitation/create", "sampling/createMessage", "roots/list"):
+        assert read(method, Response(1, error=error), takes_errors=True) == error
+    traced = {"roots": [], "_meta": {"traceparent": "00-1-2-01"}}
+    assert read("roots/list", Response(1, traced), takes_errors=True) == traced
+
+
 @pytest.mark.parametrize(
     ("method", "result"),
     [("elicitation/create", {}), ("elicitation/create", {"action": "maybe"}),

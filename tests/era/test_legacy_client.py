@@ -96,16 +96,6 @@ def test_content_that_a_revision_lacks_is_said_in_text(revision: str, kinds: lis
     assert prompt.result is not None and prompt.result["messages"][0]["content"]["type"] == kinds[0]
 
 
-def test_a_schema_without_an_object_at_its_root_is_wrapped_like_its_results() -> None:
-    tool = {"name": "t", "outputSchema": {"type": "array", "items": {"$ref": "#/$defs/x"}, "$defs": {"x": {}}}}
-    listed = respond(1, "tools/list", Result({"tools": [tool]}), "2025-11-25").result
-    assert listed is not None
-    schema = listed["tools"][0]["outputSchema"]
-    assert schema["type"] == "object" and schema["required"] == ["result"] and schema["$defs"] == {"x": {}}
-    called = respond(1, "tools/call", Result({"content": [TEXT], "structuredContent": [1]}), "2025-11-25").result
-    assert called is not None and called["structuredContent"] == {"result": [1]}
-
-
 def test_old_clients_get_no_message_with_progress_and_no_acknowledgement_at_all() -> None:
     progress = Notification("notifications/progress", {"progressToken": 1, "progress": 1, "message": "m"})
     old = notification(progress, "2024-11-05")

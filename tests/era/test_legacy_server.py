@@ -72,8 +72,11 @@ def test_results_are_lifted(method: str, result: Json, lifted: Json) -> None:
         ("resources/read", MODERN, {"code": -32002}, -32602, {"uri": "x:a"}),
         ("resources/read", MODERN, {"code": -32002, "data": {"uri": "x:b", "k": 1}}, -32602, {"uri": "x:b", "k": 1}),
         ("tools/call", MODERN, {"code": -32002, "data": "d"}, -32002, "d"),
-        ("tools/call", MODERN, {"code": -32042, "data": {}}, -32603, {}),
-        ("tools/call", LEGACY, {"code": -32042, "data": {}}, -32042, {}),
+        ("tools/call", MODERN, {"code": -32021, "data": {}}, -32603, {}),
+        ("tools/call", MODERN, {"code": -32021, "data": {"requiredCapabilities": {"roots": {}}}}, -32021,
+         {"requiredCapabilities": {"roots": {}}}),
+        ("tools/call", LEGACY, {"code": -32050}, -32603, None),
+        ("tools/call", LEGACY, {"code": -32019}, -32019, None),
         ("tools/call", MODERN, {"code": True}, -32603, None),
     ],
 )
@@ -98,3 +101,34 @@ def test_an_initialize_result_is_a_discover_value() -> None:
         "cacheScope": "private",
     }
     assert dialect.discovered({"capabilities": None})["capabilities"] == {}
+
+
+PAGE: Json = {"mode": "url", "message": "Log in", "url": "https://a.test/", "elicitationId": "e"}
+
+
+def test_pages_to_visit_first_are_an_error_for_one_revision_and_words_for_all_others() -> None:
+    error = {"code": -32042, "message": "no", "data": {"elicitations": [PAGE]}}
+    assert dialect.outcome(Call(LEGACY, "tools/call", {}), Response(1, error=error)) == Failure(
+        -32042, "no", error["data"]
+    )
+    words = "no\nLog in: https://a.test/"
+    for client in (MODERN, Client("key:a", revision="2025-06-18")):
+        told = dialect.outcome(Call(client, "tools/call", {}), Response(1, error=error))
+        assert told == Result({"content": [{"type": "text", "text": words}], "isError": True})
+        assert dialect.outcome(Call(client, "prompts/get", {}), Response(1, error=error)) == Failure(-32603, words)
+    bare = dialect.outcome(Call(LEGACY, "prompts/get", {}), Response(1, error={**error, "data": {}}))
+    assert bare == Failure(-32603, "no")
+
+
+def test_what_every_result_has_is_added_to_a_tools_and_missed_in_others() -> None:
+    def of(method: str, result: Json) -> Any:
+        return dialect.outcome(Call(MODERN, method, {}), Response(1, result))
+
+    text = [{"type": "text", "text": '{"a": 1}'}]
+    assert of("tools/call", {"structuredContent": {"a": 1}}) == Result(
+        {"structuredContent": {"a": 1}, "content": text}
+    )
+    assert of("tools/call", {}) == Result({"content": []})
+    for method in ("prompts/get", "resources/read", "completion/complete"):
+        failed = of(method, {"x": 1})
+        assert isinstance(failed, Failure) and failed.code == -32603 and method in failed.message

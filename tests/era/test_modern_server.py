@@ -130,8 +130,11 @@ def test_one_bad_tool_does_not_hide_the_others() -> None:
     [
         ("tools/call", {"content": []}, Result({"content": []})),
         ("tools/call", {"content": [], "resultType": "complete"}, Result({"content": []})),
-        ("tools/call", {"_meta": {PREFIX + "serverInfo": {}, "k": 1}}, Result({"_meta": {"k": 1}})),
-        ("tools/call", {"_meta": {PREFIX + "serverInfo": {}}}, Result({})),
+        ("tools/call", {"content": [], "_meta": {PREFIX + "serverInfo": {}, "k": 1}},
+         Result({"content": [], "_meta": {"k": 1}})),
+        ("tools/call", {"_meta": {PREFIX + "serverInfo": {}}}, Result({"content": []})),
+        ("prompts/get", {"resultType": "complete"},
+         Failure(-32603, "The server's answer to prompts/get has no messages")),
         ("tools/list", {"tools": []}, Result({"tools": [], "ttlMs": 0, "cacheScope": "private"})),
         (
             "tools/list",
@@ -150,7 +153,7 @@ def test_one_bad_tool_does_not_hide_the_others() -> None:
         ),
         ("prompts/get", {"resultType": "input_required", "requestState": ""}, InputRequired({}, "")),
     ],
-)
+)  # fmt: skip
 def test_a_result_is_an_outcome(method: str, result: Json, outcome: Outcome) -> None:
     assert dialect.outcome(call(method), Response(1, result)) == outcome
 
@@ -178,6 +181,8 @@ def test_a_result_of_an_unknown_kind_is_no_result(method: str, result: Json) -> 
         ("tools/call", MODERN, {"code": -32602, "data": {"x": 1}}, -32602, {"x": 1}),
         ("tools/call", MODERN, {"code": 5}, 5, None),
         ("tools/call", MODERN, {"code": -32020}, -32603, None),
+        ("tools/call", MODERN, {"code": -32042}, -32603, None),
+        ("tools/call", MODERN, {"code": -32099}, -32603, None),
         ("tools/call", MODERN, {"code": -32022, "data": {"supported": []}}, -32603, None),
         (
             "tools/call",
@@ -226,3 +231,11 @@ def test_nothing_is_declared_to_a_server_that_all_share() -> None:
     own, shared = (dialect.params(asked, 1, {}, is_shared) for is_shared in (False, True))
     assert own["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {}}
     assert shared["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {}
+
+
+def test_a_legacy_client_is_told_which_capabilities_it_lacks() -> None:
+    data = {"requiredCapabilities": {"elicitation": {"url": {}}, "sampling": {}}}
+    error = {"code": -32021, "message": "no", "data": data}
+    outcome = dialect.outcome(call("tools/call", LEGACY), Response(1, error=error))
+    assert isinstance(outcome, Failure)
+    assert outcome.message == "The server needs a client with elicitation (url), sampling: no"

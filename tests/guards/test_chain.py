@@ -1,11 +1,13 @@
 """The chain as data: its order, and that a broken guard is a refusal."""
 
 from collections.abc import Callable
+from typing import Any
 
+import anyio
 import pytest
 
 from proxy.call import Call, Client, Failure, Guard, Handler, Outcome, Result
-from proxy.guards import ORDER, chain
+from proxy.guards import ORDER, Witness, chain
 
 CALL = Call(Client("local"), "tools/call", {"name": "x"})
 
@@ -80,3 +82,57 @@ async def test_guards_outside_a_broken_one_still_see_its_refusal() -> None:
 
     await chain({**dict.fromkeys(ORDER), "record": outer, "enforce": broken}, answer)(CALL)
     assert outcomes == [Failure(-32603, "Internal error")]
+
+
+class Watcher(Witness):
+    """Writes down what it is told; `breaks` is where it fails."""
+
+    def __init__(self, told: list[Any], breaks: str = "") -> None:
+        self.told, self.breaks = told, breaks
+
+    def begin(self, call: Call) -> float:
+        if self.breaks == "begin":
+            raise RuntimeError("secret detail")
+        return 7.0
+
+    def end(self, call: Call, outcome: Outcome | None, began: float) -> None:
+        self.told.append((outcome, began))
+        if self.breaks == "end":
+            raise RuntimeError("secret detail")
+
+
+async def test_witnesses_share_a_boundary_and_are_told_the_innermost_first() -> None:
+    told: list[Any] = []
+    inner, outer = Watcher(told, "end"), Watcher(told)
+
+    async def broken(call: Call, inner: Handler) -> Outcome:
+        raise RuntimeError("secret detail")
+
+    handler = chain({**dict.fromkeys(ORDER), "measure": outer, "record": inner, "enforce": broken}, answer)
+    refusal = Failure(-32603, "Internal error")
+    assert await handler(CALL) == refusal
+    assert told == [(refusal, 7.0), (refusal, 7.0)]  # and what the first of them breaks is still a refusal
+
+
+@pytest.mark.parametrize("breaks", ["begin", "end"])
+async def test_a_broken_witness_is_a_refusal_that_the_other_hears_of(breaks: str) -> None:
+    told: list[Any] = []
+    handler = chain({**dict.fromkeys(ORDER), "measure": Watcher(told), "record": Watcher([], breaks)}, answer)
+    refusal = Failure(-32603, "Internal error")
+    assert await handler(CALL) == refusal
+    assert told == [(refusal, 7.0)]
+
+
+async def test_a_cancelled_call_stays_cancelled_whatever_its_witnesses_do() -> None:
+    told: list[Any] = []
+
+    async def server(call: Call) -> Outcome:
+        scope.cancel()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    guards = {**dict.fromkeys(ORDER), "measure": Watcher(told), "record": Watcher([], "end")}
+    with anyio.CancelScope() as scope:
+        await chain(guards, server)(CALL)
+    assert scope.cancelled_caught
+    assert told == [(None, 7.0)]

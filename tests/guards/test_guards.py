@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from approval_kit import Town
 
 from proxy.call import Call, Client, Decision, Failure, Guard, InputRequired, Outcome, Result, Target, Trail, Verdict
 from proxy.call import not_found as unknown
@@ -15,6 +16,7 @@ from proxy.guards.enforce import enforce
 from proxy.guards.measure import measure
 from proxy.guards.record import record
 from proxy.guards.seal import MAX_ROUNDS, seal
+from proxy.metrics.series import Count
 from proxy.policy.arguments import Violation
 from proxy.policy.rules import Ruling
 from proxy.store.keys import KeyRing, Sealer
@@ -86,26 +88,28 @@ async def test_mirrored_headers_are_checked_after_the_decision() -> None:
     assert isinstance(hidden, Failure) and hidden.code == -32602
 
 
-async def test_a_call_that_a_human_must_agree_to_passes_inwards_and_is_refused_there() -> None:
+async def test_a_call_that_a_human_must_agree_to_passes_inwards_and_waits_there() -> None:
     asked = Ruling(Verdict.ASK, "policy.csv:7", "a row allows it", "write", "two-person")
-    server, waiting = Server(), call()
+    server, waiting, town = Server(), call(), Town()
+    guard = approve(town.desk, town.means())
 
     async def inner(call: Call) -> Outcome:
-        return await approve()(call, server)
+        return await guard(call, server)
 
     outcome = await enforcing(lambda call, target: asked)(waiting, inner)
-    assert isinstance(outcome, Result) and outcome.value["_meta"] == {"dev.sluice/reason": "approval_denied"}
+    assert isinstance(outcome, Result) and outcome.value["_meta"]["dev.sluice/reason"] == "approval_pending"
     text = outcome.value["content"][0]["text"]
-    assert "g__push needs approval by two-person (policy.csv:7)" in text and text.startswith("Not executed")
+    assert "g__push waits for approval apr_" in text and text.startswith("NOT EXECUTED")
     assert not server.seen and waiting.trail.decisions == (asked,)
-    read = await approve()(replace(call("resources/read"), trail=waiting.trail), server)
-    assert isinstance(read, Failure) and read.data == {"reason": "approval_denied"} and not server.seen
+    read = await guard(replace(call("resources/read"), trail=waiting.trail), server)
+    assert isinstance(read, Failure) and read.data["reason"] == "approval_pending" and not server.seen
 
 
 async def test_only_a_decision_to_ask_is_kept_from_the_server() -> None:
-    server = Server()
-    assert await approve()(call("tools/list", None), server) == Result({})
-    assert await enforcing(always(Verdict.ALLOW))(call(), lambda call: approve()(call, server)) == Result({})
+    server, town = Server(), Town()
+    guard = approve(town.desk, town.means())
+    assert await guard(call("tools/list", None), server) == Result({})
+    assert await enforcing(always(Verdict.ALLOW))(call(), lambda call: guard(call, server)) == Result({})
     assert len(server.seen) == 2
 
 
@@ -238,7 +242,8 @@ async def test_a_round_reaches_the_server_once_however_often_it_is_sent(sealer: 
 async def test_every_ending_is_measured_cancellation_too() -> None:
     seen: list[Outcome | None] = []
     ticks = iter(range(100))
-    guard = measure(lambda call, outcome, seconds: seen.append(outcome), lambda: float(next(ticks)))
+    level = Count()
+    guard = measure(lambda call, outcome, seconds: seen.append(outcome), level, lambda: float(next(ticks)))
     await guard(call(), Server(Result({"a": 1})))
 
     async def hang(call: Call) -> Outcome:
@@ -248,6 +253,7 @@ async def test_every_ending_is_measured_cancellation_too() -> None:
     with anyio.move_on_after(0.01):
         await guard(call(), hang)
     assert seen == [Result({"a": 1}), None]
+    assert level.value == 0
 
 
 async def test_a_denial_is_logged_with_its_rule_whatever_the_client_was_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,7 @@ class Server:
 
 
 def wire(events: list[str], keeps: bool, server: Handler | None = None) -> Handler:
-    async def intend(call: Call) -> bool:
+    async def intend(call: Call, approval: Any) -> bool:
         events.append(f"intent {call.trail.id}")
         return keeps
 

@@ -103,6 +103,10 @@ async def test_a_question_comes_on_the_calls_own_stream_and_the_call_goes_on(ask
             assert question["params"] == ask.get("params", {})
             await tell(client, answer(question["id"], result_for(ask["method"])))
             end = await stream.next()
+            if ask is URL:  # the id was ours, and the server is done
+                assert end["method"] == "notifications/elicitation/complete"
+                assert list(end["params"]) == ["elicitationId"]
+                end = await stream.next()
             assert end["id"] == "c" and said(end) == [None, {"q": result_for(ask["method"])}]
             assert await stream.rest() == []
         first, second = asker.calls
@@ -296,6 +300,20 @@ async def test_a_form_that_nobody_fills_in_counts_as_closed(monkeypatch: pytest.
         async with calling(client, call("ask")) as stream:
             *_, end = await stream.rest()
             assert end["result"]["isError"] is True and "in time" in end["result"]["content"][0]["text"]
+
+
+async def test_a_question_is_open_no_longer_than_the_call_of_its_server() -> None:
+    async with site() as here, here.client() as client:
+        await open_session(client, **ALL)
+
+        async def ask(call: Call) -> Outcome:
+            return InputRequired({"q": FORM}, "s", is_held=True, lasts=0.05)
+
+        use(here, ask)
+        async with calling(client, call("ask")) as stream:
+            question, withdrawn, end = await stream.next(), await stream.next(), await stream.next()
+        assert withdrawn["params"]["requestId"] == question["id"]
+        assert end["result"]["isError"] is True and end["result"]["_meta"]["dev.sluice/reason"] == "timeout"
 
 
 # ---------------------------------------------------------------- bounds

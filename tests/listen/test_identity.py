@@ -14,7 +14,7 @@ LOOP = "127.0.0.1"
 def test_a_key_is_its_principal_until_it_expires() -> None:
     now = [99.0]
     identity = Identity(IdentitySettings(keys=(KEY,)), clock=lambda: now[0])
-    assert identity.identify(b"Bearer secret", False, LOOP) == Principal("key:ci", ("role:ci",), "team")
+    assert identity.identify(b"Bearer secret", False, LOOP) == Principal("key:ci", ("role:ci",), "team", 100.0)
     assert identity.identify(b"bearer   secret ", True, "10.0.0.1") is not None
     assert identity.current() == {"key:ci"}
     now[0] = 100.0

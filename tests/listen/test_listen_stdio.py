@@ -15,7 +15,7 @@ from stdio_peer import CLIENT, SERVER_INFO, Peer, failing
 from proxy.call import Handler
 from proxy.era.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, LEGACY, PROTOCOL_VERSION
 from proxy.era.revisions import SERVER_INFO as SERVER_KEY
-from proxy.listen import stdio
+from proxy.listen import conversation, stdio
 from proxy.message import Json
 
 ENVELOPE: Json = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {"roots": {}}, CLIENT_INFO: {"name": "t"}}
@@ -413,7 +413,7 @@ async def test_other_revisions_have_no_batches(revision: str) -> None:
 
 
 async def test_requests_in_flight_are_bounded_and_can_still_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "MAX_OPEN", 3)
+    monkeypatch.setattr(conversation, "MAX_OPEN", 3)
     async with connected() as wire:
         await wire.initialize()
         await wire.send(*(tool("hold", n) for n in range(3)))

@@ -82,8 +82,8 @@ async def test_only_an_allowed_origin_gets_cors() -> None:
         assert "Mcp-Session-Id" in refused.headers["access-control-expose-headers"]
 
 
-@pytest.mark.parametrize("path", ["/", "/mcp/", "/admin", "//evil/mcp", "/sse", "/mcp%2f"])
-async def test_there_is_one_path(path: str) -> None:
+@pytest.mark.parametrize("path", ["/", "/mcp/", "/admin", "//evil/mcp", "/sse/", "/messages/x", "/mcp%2f"])
+async def test_there_is_nothing_at_other_paths(path: str) -> None:
     async with site() as here:
         raw = await here.raw(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
         assert_error(await raw.answer(), 404)

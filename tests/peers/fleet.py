@@ -21,6 +21,8 @@ from peers.install import HERE, INSPECTOR, MCP1, MCP2, MODULES, NODE, SERVER_EVE
 Json = dict[str, Any]
 
 FIXTURE = [str(MCP2 / "python"), str(HERE / "fixture_server.py")]
+TASKS = [str(MCP2 / "python"), str(HERE / "task_server.py")]
+LEGACY_TASKS = [str(MCP1 / "python"), str(HERE / "legacy_task_server.py")]
 CLIENTS = HERE / "clients"
 DRIVERS: dict[str, list[str]] = {
     "py2-modern": [str(MCP2 / "python"), str(CLIENTS / "py2.py"), "{job}", "modern"],
@@ -90,6 +92,28 @@ def fixture_over_http(folder: Path, *arguments: str, port: int = 0) -> Iterator[
 
 
 @contextmanager
+def task_server(folder: Path, *arguments: str) -> Iterator[str]:
+    """The server that answers later (the extension of 2026-07-28), on a free port: its URL."""
+    with running([*TASKS, "--port", "0", *arguments], folder / "tasks.log", stdout=subprocess.PIPE) as process:
+        yield _printed_url(process, folder / "tasks.log")
+
+
+@contextmanager
+def legacy_task_server(folder: Path, journal: Path) -> Iterator[str]:
+    """The same with the tasks of 2025-11-25, on the SDK 1.x."""
+    log = folder / "legacy_tasks.log"
+    with running([*LEGACY_TASKS, str(journal), "0"], log, stdout=subprocess.PIPE) as process:
+        yield _printed_url(process, log)
+
+
+def _printed_url(process: "subprocess.Popen[str]", log: Path) -> str:
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    assert url.startswith("http"), log.read_text()
+    return url
+
+
+@contextmanager
 def everything_over_http(folder: Path) -> Iterator[str]:
     """The reference server-everything (TypeScript SDK 1.x) over Streamable HTTP: its URL."""
     port = free_port()
@@ -144,7 +168,7 @@ def inspect(target: Json, home: Path, *arguments: str, era: str = "legacy") -> J
     """The Inspector's command line, once: what it printed."""
     command = [str(NODE), str(INSPECTOR), "--cli", "--format", "json", "--quiet", "--protocol-era", era]
     if "url" in target:
-        command += ["--transport", "http", "--server-url", target["url"], *arguments]
+        command += ["--transport", "sse" if target.get("sse") else "http", "--server-url", target["url"], *arguments]
         for name, value in target.get("headers", {}).items():
             command += ["--header", f"{name}: {value}"]
     else:

@@ -74,6 +74,7 @@ def test_a_wrong_word_is_an_error(text: str, line: int, column: int, code: str, 
     [
         ("p, role:devs, git, tool:get_issue, *, allow", 1, 4, "role-never-granted", 'did you mean "role:dev"?'),
         ("g, role:nobody, role:dev", 1, 4, "role-never-granted", ""),
+        ("p2, role:dev, git, tool:*, *, two-person", 1, 31, "approver-never-granted", "with a g row"),
         ("p, key:ci-bod, git, *, *, allow", 1, 4, "unknown-key", 'did you mean "key:ci-bot"?'),
         ("p, role:dev, gti, *, *, allow", 1, 14, "unknown-server", 'did you mean "git"?'),
         ("p, role:dev, git, tool:get_isue, *, allow", 1, 19, "unknown-tool", 'did you mean "tool:get_issue"?'),
@@ -110,7 +111,8 @@ def test_equally_strict_approvals_of_other_people_for_one_client_are_an_error() 
         "p, role:dev, *, *, *, allow\np2, *, *, tool:*, destroy, confirm\ng, group:eng, role:dev",
         "p, role:everyone, *, *, *, allow\np2, *, *, tool:*, destroy, confirm",
         "p, local, sluice, admin:*, *, allow\np, *, *, tool:*issue*, write, deny",
-        "p2, *, git, tool:*, write, one-of-leads\np2, *, k8s, tool:*, write, one-of-ops",
+        "p2, *, git, tool:*, write, one-of-leads\np2, *, k8s, tool:*, write, one-of-ops\n"
+        "g, group:leads, role:lead\ng, group:ops, role:ops",
         'p, "group:CN=Dev,OU=Eng", git, *, read, allow',
         "# p, oops\n\n",
         "p2, *, git, tool:get_issue, *, none",

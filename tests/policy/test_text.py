@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.text import MAX_FLAGS, clean, clean_text, flags, is_plain
+from proxy.policy.pins import canonical
+from proxy.policy.text import MAX_FLAGS, clean, clean_text, flags, flags_in, is_plain
 
 
 def cleaned(text: str) -> tuple[str, set[str]]:
@@ -181,6 +182,11 @@ def test_definitions_are_reported_by_place_and_never_touched() -> None:
     assert definition == kept
     assert flags("Instructions\x1b[2J") == ["terminal at /"]
     assert flags({"name": "add", "description": "Adds 👩‍💻"}) == []
+
+
+@pytest.mark.parametrize("text", [*(one[0] for one in STRIPPED), *(one[0] for one in NAMED), *UNTOUCHED.values()])
+def test_a_canonical_text_has_the_flags_of_its_definition(text: str) -> None:
+    assert flags_in(canonical({"d": text})) == flags({"d": text})
 
 
 def test_a_report_is_short_however_much_there_is() -> None:

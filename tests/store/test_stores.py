@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from proxy.store import Store
+from proxy.store import Store, Write
 from proxy.store.memory import PURGE_EVERY, MemoryStore
 from proxy.store.private import Exposed
 from proxy.store.sqlite import SqliteStore
@@ -235,3 +235,45 @@ async def test_a_key_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
         await store.put("a", b"x")
         assert await store.get("a") == b"x"
         await store.close()
+
+
+async def test_a_swap_makes_all_its_writes_or_none(store: Store, clock: Clock) -> None:
+    assert await store.swap("a", None, [Write("a", b"1"), Write("b", b"2", ttl=10)])
+    assert not await store.swap("a", None, [Write("a", b"x"), Write("c", b"x")])
+    assert not await store.swap("a", b"other", [Write("a"), Write("c", b"x")])
+    assert (await store.get("a"), await store.get("b"), await store.get("c")) == (b"1", b"2", None)
+    assert await store.swap("a", b"1", [Write("a"), Write("c", b"3")])
+    assert (await store.get("a"), await store.get("c")) == (None, b"3")
+    clock.now += 10
+    assert await store.swap("b", None, [Write("b", b"again")]), "what is over is nothing"
+
+
+async def test_of_many_swaps_of_one_value_one_is_made(store: Store) -> None:
+    made: list[bool] = []
+
+    async def swap(number: int) -> None:
+        made.append(await store.swap("a", None, [Write("a", b"%d" % number)]))
+
+    async with anyio.create_task_group() as group:
+        for number in range(50):
+            group.start_soon(swap, number)
+    assert made.count(True) == 1
+
+
+async def test_a_scan_gives_what_begins_so_and_is_not_over(store: Store, clock: Clock) -> None:
+    for key in ("p/b", "p/a", "p", "q/a", "p/\U0010fffe"):
+        await store.put(key, key.encode())
+    await store.put("p/short", b"x", ttl=5)
+    clock.now += 5
+    assert list(await store.scan("p/")) == ["p/a", "p/b", "p/\U0010fffe"]
+    assert await store.scan("none") == {}
+
+
+async def test_a_value_is_kept_for_so_long_from_now_on(store: Store, clock: Clock) -> None:
+    await store.put("a", b"x")
+    await store.expire("a", 10)
+    await store.expire("nothing", 10)
+    clock.now += 9
+    assert await store.get("a") == b"x" and await store.get("nothing") is None
+    clock.now += 1
+    assert await store.get("a") is None

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import script
 from mcp import ClientSession, McpError, StdioServerParameters, types
+from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
 from pydantic import AnyUrl, FileUrl
@@ -90,7 +91,10 @@ class Driver:
 
 @asynccontextmanager
 async def reach(job: Json) -> AsyncIterator[tuple[Any, Any]]:
-    if "url" in job:
+    if job.get("sse"):
+        async with sse_client(job["url"], headers=job.get("headers")) as (read, write):
+            yield read, write
+    elif "url" in job:
         async with streamablehttp_client(job["url"], headers=job.get("headers")) as (read, write, _):
             yield read, write
     else:

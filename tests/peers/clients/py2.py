@@ -10,6 +10,7 @@ import httpx2
 import mcp_types as types
 import script
 from mcp.client.client import Client
+from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
@@ -98,6 +99,9 @@ async def reach(job: Json) -> AsyncIterator[Any]:
         command, *arguments = job["command"]
         yield StdioServerParameters(command=command, args=arguments, env=job.get("env"))
         return
+    if job.get("sse"):
+        yield sse_client(job["url"], headers=job.get("headers"))
+        return
     async with httpx2.AsyncClient(headers=job.get("headers"), timeout=30) as http:
         yield streamable_http_client(job["url"], http_client=http)
 
@@ -121,6 +125,7 @@ async def main() -> None:
     driver = Driver(mode)
     async with reach(job) as server:
         negotiate: Any = "auto" if driver.modern else "legacy"
+        driver.modern = driver.modern and not job.get("sse")  # a transport that implies the other era
         async with Client(
             server,
             mode=negotiate,

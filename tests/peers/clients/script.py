@@ -4,6 +4,7 @@ A driver takes its job as one JSON argument and prints one JSON report, so that 
 and compare what they saw. `script.cjs` is the same in JavaScript. The job:
 
     url | command        where: a Streamable HTTP endpoint, or a program to talk to over stdio
+    sse                  the url is one of HTTP+SSE, the transport of 2024-11-05
     headers, env         for the one, for the other
     tools                the names under which echo, slow, was_cancelled and add_tool are found here
     adds, added          the tool to add: its own name, and the name under which it must appear

@@ -2,6 +2,7 @@
 'use strict';
 
 const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
+const { SSEClientTransport } = require('@modelcontextprotocol/sdk/client/sse.js');
 const { StdioClientTransport } = require('@modelcontextprotocol/sdk/client/stdio.js');
 const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
 const {
@@ -17,6 +18,7 @@ const changed = signal();
 let agreed;
 
 function transport() {
+  if (job.sse) return new SSEClientTransport(new URL(job.url), { requestInit: { headers: job.headers } });
   if (job.url) return new StreamableHTTPClientTransport(new URL(job.url), { requestInit: { headers: job.headers } });
   const [command, ...args] = job.command;
   return new StdioClientTransport({ command, args, env: job.env });

@@ -1,7 +1,7 @@
 // The TypeScript SDK 2.x as a client, modern where it can be. See script.py.
 'use strict';
 
-const { Client, StreamableHTTPClientTransport } = require('@modelcontextprotocol/client');
+const { Client, SSEClientTransport, StreamableHTTPClientTransport } = require('@modelcontextprotocol/client');
 const { StdioClientTransport } = require('@modelcontextprotocol/client/stdio');
 const { ANSWERS, CAPABILITIES, job, main, signal } = require('./script.cjs');
 
@@ -12,6 +12,7 @@ const client = new Client(
 for (const [method, answer] of Object.entries(ANSWERS)) client.setRequestHandler(method, answer);
 
 function transport() {
+  if (job.sse) return new SSEClientTransport(new URL(job.url), { requestInit: { headers: job.headers } });
   if (job.url) return new StreamableHTTPClientTransport(new URL(job.url), { requestInit: { headers: job.headers } });
   const [command, ...args] = job.command;
   return new StdioClientTransport({ command, args, env: job.env });
@@ -26,6 +27,7 @@ client.connect(transport()).then(() =>
     changes: async () => {
       const { promise, done } = signal();
       client.setNotificationHandler('notifications/tools/list_changed', done);
+      if (job.sse) return { promise, close: async () => {} }; // a transport that implies the other era
       const subscription = await client.listen({ toolsListChanged: true });
       return { promise, close: () => subscription.close() };
     },

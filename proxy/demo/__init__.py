@@ -1,10 +1,12 @@
 """The main job on embedded defaults: real servers, one endpoint, a call that runs and one that is refused.
 
 It is a user of Sluice like any other: it writes a config file, starts what `sluice serve` starts, and speaks to
-the endpoint over HTTP. The servers come from PyPI into an environment of their own, and one from npm where `npx` is.
+the endpoint over HTTP. The servers come from PyPI into an environment of their own, and one from npm where `npx` is;
+three small ones of its own (`servers.py`) play in the story of an approval (`story.py`).
 """
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ import sys
 import tempfile
 import venv
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import Any, Final
@@ -21,7 +24,9 @@ import httpx
 
 from proxy import __version__, app, config
 from proxy.call import MODERN
+from proxy.demo.story import Stage, tell
 from proxy.message import Json
+from proxy.store.keys import read_operator_token
 
 Say = Callable[[str], None]
 
@@ -36,7 +41,10 @@ version: 1
 listen: {{mcp: "127.0.0.1:{mcp}", admin: "127.0.0.1:{admin}"}}
 clients:
   anonymous: {{roles: []}}              # only because this listens on loopback
-policy: {{use: open, on_deny: explain}} # development: everything that is not on a deny list
+policy: {{files: [policy.csv], on_deny: explain}}
+approvals:
+  hold_for: 20s
+  profiles: {{travel-desk: {{tier: other, approvers: ["role:owner"], expires: 10m}}}}  # the operator is role:owner
 state: {{dir: {state}}}
 servers:
   time: {{command: {python}, args: [-m, mcp_server_time]}}
@@ -45,6 +53,16 @@ servers:
     args: [-m, mcp_server_git, --repository, {repository}]
     tools: {{deny: ["git_reset", "git_checkout"]}}
   fetch: {{command: {python}, args: [-m, mcp_server_fetch]}}
+  travel: {{command: {own}, args: [{servers}, travel]}}
+  weather: {{command: {own}, args: [{servers}, weather]}}
+  calendar: {{command: {own}, args: [{servers}, calendar]}}
+"""
+POLICY: Final = """\
+# Everybody who gets in may use everything; what costs money or leaves the house, somebody has to agree to.
+p, role:everyone, *, *, *, allow
+p2, *, travel, tool:book_*, *, travel-desk
+p2, *, calendar, tool:send_*, *, travel-desk
+p, local, sluice, admin:*, *, allow
 """
 NPX_CONFIG: Final = """\
   memory: {{command: npx, args: [-y, "{package}"], env: {{MEMORY_FILE_PATH: {memory}}}}}
@@ -64,6 +82,9 @@ async def run(once: bool, say: Say) -> int:
             say(f"  metrics    {sluice.admin}/metrics")
             say(f"  audit      {loaded.audit.path}")
             good = await _show(sluice.endpoint, sluice, say)
+            stage = Stage(sluice.admin, path, read_operator_token(loaded.state.dir) or "", loaded.audit.path)
+            async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+                good = await tell(stage, partial(_ask, http, sluice.endpoint), once, say) and good
             if once:
                 return 0 if good else 1
             say("\nServing until Ctrl-C.")
@@ -97,7 +118,11 @@ def _write_config(work: Path, python: str) -> Path:
     repository = work / "repository"
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
     mcp, admin = _free_port(7410), _free_port(7411)
-    text = CONFIG.format(mcp=mcp, admin=admin, state=work / "state", python=python, repository=repository)
+    (work / "policy.csv").write_text(POLICY)
+    text = CONFIG.format(
+        mcp=mcp, admin=admin, state=work / "state", python=python, repository=repository, own=sys.executable,
+        servers=Path(__file__).with_name("servers.py"),
+    )  # fmt: skip
     if shutil.which("npx"):
         text += NPX_CONFIG.format(package=NPX_SERVER, memory=work / "memory.jsonl")
     path = work / "sluice.yaml"
@@ -164,9 +189,13 @@ async def _ask(http: httpx.AsyncClient, endpoint: str, method: str, params: Json
     }
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
     headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": MODERN, "Mcp-Method": method}
-    if "name" in params:
-        headers["Mcp-Name"] = params["name"]
-    return (await http.post(endpoint, json=body, headers=headers)).json()
+    if (named := params.get("name", params.get("uri"))) is not None:
+        headers["Mcp-Name"] = named
+    response = await http.post(endpoint, json=body, headers=headers)
+    if response.headers["content-type"] == "application/json":
+        return response.json()
+    # An answer that takes its time comes as the last event of a stream.
+    return json.loads([line[5:] for line in response.text.splitlines() if line.startswith("data: ")][-1])
 
 
 def _trouble(server: Json) -> str:

@@ -1,0 +1,88 @@
+"""The way of a call, wired: every guard with the functions of other rooms that it goes by, and the router inside."""
+
+from collections.abc import Awaitable
+from functools import partial
+
+from proxy.app import observing, slices
+from proxy.app.approving import Pages, means
+from proxy.app.behind import Behind
+from proxy.app.services import Services
+from proxy.app.tracing import towards_clients, towards_servers
+from proxy.approval.desk import Desk
+from proxy.call import Call, Guard, Handler, Outcome
+from proxy.catalog import cursor
+from proxy.catalog.uris import Rewriting
+from proxy.config import Config
+from proxy.guards import chain
+from proxy.guards.approve import approve
+from proxy.guards.commit import commit
+from proxy.guards.enforce import enforce
+from proxy.guards.inspect import inspect
+from proxy.guards.measure import measure
+from proxy.guards.name import name
+from proxy.guards.quota import quota
+from proxy.guards.record import record
+from proxy.guards.seal import seal
+from proxy.guards.throttle import throttle
+from proxy.lists import Resolver
+from proxy.metrics import Metrics
+from proxy.policy.outputs import Outputs
+from proxy.policy.rates import Windows
+from proxy.router import Cursors, Router
+
+
+def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tuple[Router, Handler]:
+    """The router by itself, for who may see everything that a client sees, and all guards around it."""
+    config, judge, sealer, audit = services.config, services.judging.judge, services.sealer, services.audit
+    metrics = services.metrics if config.telemetry.metrics else None
+    resolver = Resolver(behind.lists, judge.may_list)
+    cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(slices.generation(config)))
+    router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
+                    judge.decide, services.store)  # fmt: skip
+    behind.tasking.tasks = router.tasks
+    windows = _windows(config)
+    services.metrics.watch(partial(observing.limits, windows))
+    asked = means(config, services.judging, resolver, behind.pins, pages)
+    guards: dict[str, Guard | None] = {
+        "measure": measure(metrics.call, metrics.calls) if metrics else None,
+        "record": record(audit.outcome if audit else None),
+        "throttle": throttle(windows["client"]) if "client" in windows else None,
+        "name": name(partial(behind.tasking.resolve, resolver), _rewriting(config).__getitem__, resolver.find),
+        "seal": seal(sealer.seal, sealer.unseal),
+        "enforce": enforce(
+            observing.timed(judge.decide, metrics.decided) if metrics else judge.decide,
+            judge.check_arguments,
+            judge.explains,
+        ),
+        "quota": quota(windows["tool"]) if "tool" in windows else None,
+        "approve": approve(desk, asked, is_task=True),
+        "commit": commit(services.store.spend, audit.intent if audit else None),
+        "inspect": inspect(strict, Outputs().check) if (strict := slices.results(config)) else None,
+    }
+    innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
+    # A call that waits as a task was measured, counted and named when it came: it is made from the decision on.
+    again = chain({**guards, **dict.fromkeys(("measure", "throttle", "name", "quota"))}, innermost)
+    guards["approve"] = approve(desk, asked, behind.tasking.holding(desk, asked.current, again))
+    return router, towards_clients(services.tracer, chain(guards, innermost))
+
+
+def _windows(config: Config) -> dict[str, Windows]:
+    rates = {"client": config.limits.per_client, "tool": config.limits.per_tool}
+    return {scope: Windows(rate.amount, rate.seconds) for scope, rate in rates.items() if rate is not None}
+
+
+def _rewriting(config: Config) -> dict[str, Rewriting | None]:
+    return {
+        key: Rewriting(server.prefix, server.uris == "plain") if server.prefix else None
+        for key, server in config.servers.items()
+    }
+
+
+def _timed(router: Router, metrics: Metrics) -> Handler:
+    """What servers take is measured inside all guards: the difference to `measure` is our own share."""
+    guard = measure(metrics.server_call, metrics.server_calls)
+
+    def handle(call: Call) -> Awaitable[Outcome]:
+        return router(call) if call.target is None else guard(call, router)
+
+    return handle

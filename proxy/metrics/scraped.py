@@ -1,0 +1,197 @@
+"""Series that are asked for at each scrape instead of being fed: how things stand, and counts that others keep.
+
+`TABLE` declares them all. Whoever knows gives samples, in the event loop's thread; what is rendered later, in a worker
+thread, is what was said then. Knows no room.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+Sample = tuple[str, tuple[str, ...], float]
+"""Name of the series as in `TABLE`, values of its labels, value."""
+Source = Callable[[], Iterable[Sample]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A series of the table; `text` says what to do about it."""
+
+    labels: tuple[str, ...]
+    text: str
+    is_counter: bool = False
+
+
+def _gauge(text: str, *labels: str) -> Asked:
+    return Asked(labels, text)
+
+
+def _counter(text: str, *labels: str) -> Asked:
+    return Asked(labels, text, is_counter=True)
+
+
+TABLE: Final[Mapping[str, Asked]] = {
+    # servers
+    "sluice_server_up": _gauge(
+        "1 if the server can be reached. At 0 its tools are not listed and its calls fail: `sluice servers` says why.",
+        "server",
+    ),
+    "sluice_server_restarts": _counter(
+        "Connections to the server that ended by themselves (for a started server: its process). A steady rise is a "
+        "server that crashes: `sluice servers` shows what it wrote last.",
+        "server",
+    ),
+    "sluice_server_inflight": _gauge(
+        "Calls at the server now. Near sluice_server_concurrency_limit: raise servers.KEY.concurrency, or find out why "
+        "the server is slow.",
+        "server",
+    ),
+    "sluice_server_concurrency_limit": _gauge(
+        "Calls that the server gets at once, at most: servers.KEY.concurrency raises it.", "server"
+    ),
+    "sluice_server_waiting": _gauge(
+        "Calls that wait for a place at the server. More than a few for long: it is too slow for what is asked of it.",
+        "server",
+    ),
+    "sluice_circuit_state": _gauge(
+        "0 closed, 1 half-open, 2 open: the server failed repeatedly and gets no calls for a moment: `sluice servers`.",
+        "server",
+    ),
+    # the catalog
+    "sluice_catalog_tools": _gauge(
+        "Tools that the server listed last. A sudden change is a new version of it, or a part of it that fails.",
+        "server",
+    ),
+    "sluice_definitions_withheld": _gauge(
+        "Definitions that nobody gets until a person accepts them: `sluice pins list`.", "server",
+    ),
+    # approvals
+    "sluice_approvals_pending": _gauge(
+        "Calls that wait for a person. If it stays up, approvers are not reached: see approvals.notify.", "profile"
+    ),
+    "sluice_approval_oldest_pending_seconds": _gauge(
+        "How long the oldest call that waits for a person has been waiting: see `sluice approvals`, approvals.notify."
+    ),
+    "sluice_approvals": _counter(
+        "Approvals that came to a state. Many expired: nobody looks. Many superseded: the policy changes under them.",
+        "profile", "result",
+    ),
+    # the policy
+    "sluice_policy_info": _gauge(
+        "Always 1; `revision` is a digest of the policy in force. Several at once: replicas decide differently.",
+        "revision",
+    ),
+    "sluice_policy_shadow": _gauge(
+        "1 while the policy is in shadow mode: what its rows deny is let through. It ends at policy.until."
+    ),
+    "sluice_policy_reload_success": _gauge(
+        "0 while the config or policy on disk cannot be used, so that an older one is in force: /readyz says why."
+    ),
+    "sluice_policy_last_reload_timestamp_seconds": _gauge(
+        "When the config and policy in force were taken into use, as Unix time. Before the last change on disk: see "
+        "sluice_policy_reload_success, and /readyz for what needs a restart."
+    ),
+    "sluice_decision_errors": _counter(
+        "Decisions that raised, and so denied. Any rise is a bug: report it with its log."
+    ),
+    # the audit log
+    "sluice_audit_records": _counter(
+        "Audit records by sink. result=refused are calls that were not let through because nothing could be recorded, "
+        "result=failed are failures of a sink: see the log, the disk, and /readyz.",
+        "sink", "result",
+    ),
+    "sluice_audit_lost": _counter(
+        "Audit records that no file has. Any rise is a gap in the audit log: see the disk and audit.on_failure."
+    ),
+    "sluice_audit_queue_depth": _gauge(
+        "Records that wait to be written. Near audit.queue calls are refused: the disk is too slow, or full."
+    ),
+    "sluice_audit_lag_seconds": _gauge(
+        "How long the sink has been behind. sink=file: the disk hangs or is full. Others: down, or too slow.",
+        "sink",
+    ),
+    # Sluice itself
+    "sluice_inflight": _gauge(
+        "Calls of clients that are open now, lists and streams included. Those that stay are held."
+    ),
+    "sluice_streams_open": _gauge(
+        "Event streams that are open for clients to listen on. limits.streams bounds them for each client."
+    ),
+    "sluice_ratelimit_decisions": _counter(
+        "Requests by what the limits said (scope: client or tool). Many of result=limited: a client that loops, or a "
+        "limit that is too low (limits.per_client, limits.per_tool).",
+        "scope", "result",
+    ),
+    "sluice_sessions": _gauge(
+        "Open sessions of legacy clients. One that only rises is a client that never ends its sessions."
+    ),
+    "sluice_task_crashes": _counter(
+        "Crashes of background tasks, which were started again. Any rise is a bug: report it with its log.", "task"
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """Which policy is in force, and how it came to be. `is_newest`: nothing newer was rejected."""
+
+    revision: str
+    is_shadow: bool
+    errors: int
+    is_newest: bool
+    since: float
+
+    def samples(self) -> Iterator[Sample]:
+        yield "sluice_policy_info", (self.revision,), 1
+        yield "sluice_policy_shadow", (), self.is_shadow
+        yield "sluice_policy_reload_success", (), self.is_newest
+        yield "sluice_policy_last_reload_timestamp_seconds", (), self.since
+        yield "sluice_decision_errors", (), self.errors
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How the audit log does: records by (sink, result), those that are lost, those that wait to be written, and for
+    how many seconds each sink has been behind."""
+
+    records: Mapping[tuple[str, str], int]
+    lost: int
+    waiting: int = 0
+    lag: Mapping[str, float] = field(default_factory=dict)
+
+    def samples(self) -> Iterator[Sample]:
+        for labels, count in self.records.items():
+            yield "sluice_audit_records", labels, count
+        yield "sluice_audit_lost", (), self.lost
+        yield "sluice_audit_queue_depth", (), self.waiting
+        for sink, seconds in self.lag.items():
+            yield "sluice_audit_lag_seconds", (sink,), seconds
+
+
+class Scraped:
+    """The collector of the table. A series without any sample is not shown."""
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+        self._samples: list[Sample] = []
+
+    def add(self, source: Source) -> None:
+        self._sources.append(source)
+
+    def sample(self) -> None:
+        self._samples = [sample for source in self._sources for sample in source()]
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for name, labels, value in self._samples:
+            family = families.get(name) or families.setdefault(name, _family(name))
+            family.add_metric(labels, value)
+        yield from families.values()
+
+
+def _family(name: str) -> CounterMetricFamily | GaugeMetricFamily:
+    asked = TABLE[name]
+    kind = CounterMetricFamily if asked.is_counter else GaugeMetricFamily
+    return kind(name, asked.text, labels=asked.labels)

@@ -1,0 +1,621 @@
+"""Approvals in one process, the guard included: each ends in how many calls the server saw."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
+
+from proxy.approval import desk as desks
+from proxy.approval import shown
+from proxy.approval.ballot import Ballot, Refused
+from proxy.approval.book import OPEN
+from proxy.approval.desk import Desk
+from proxy.approval.record import Approval, bind
+from proxy.approval.states import FINISHED, TRANSITIONS, may_become
+from proxy.call import Client, InputRequired, Leave, Result, Trail, Verdict
+from proxy.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def town() -> Town:
+    return Town()
+
+
+def status(decided: Approval | Refused) -> int | str:
+    return decided.status if isinstance(decided, Refused) else decided.state
+
+
+def states(town: Town) -> list[str]:
+    return [fields["approval"]["state"] for fields in town.told]
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_what_is_finished_has_no_way_out_and_everything_begins_pending() -> None:
+    assert FINISHED == {"consumed", "denied", "expired", "cancelled", "superseded"}
+    assert {way for ways in TRANSITIONS.values() for way in ways} == set(TRANSITIONS) - {"pending"}
+    assert not may_become("pending", "consumed") and not may_become("denied", "approved")
+
+
+# ---------------------------------------------------------------- S27
+
+
+async def test_what_is_approved_runs_once_and_a_repeat_asks_anew(town: Town) -> None:
+    approval = await town.pending(amount=5)
+    assert not town.seen
+    assert status(await town.decide(approval)) == "approved"
+    assert reason(await town.run(amount=5)) == "" and len(town.seen) == 1
+    again = await town.pending(amount=5)
+    assert again.id != approval.id and (await town.get(approval.id)).state == "consumed"
+    assert len(town.seen) == 1
+    assert states(town) == ["pending", "approved", "pending"]
+    assert town.intents == [
+        {"id": approval.id, "state": "consumed", "digest": approval.matter.digest, "profile": "one-of-leads",
+         "approver": "key:lea"}
+    ]  # fmt: skip
+
+
+async def test_a_denial_is_told_with_its_comment_and_nobody_is_asked_again_at_once(town: Town) -> None:
+    approval = await town.pending(amount=5)
+    assert status(await town.decide(approval, word="deny", comment="not today")) == "denied"
+    for _ in range(2):
+        outcome = await town.run(amount=5)
+        assert reason(outcome) == "approval_denied" and "not today" in text(outcome)
+    town.clock.now += 1801
+    assert (await town.pending(amount=5)).id != approval.id
+    assert not town.seen
+
+
+async def test_silence_is_a_no(town: Town) -> None:
+    approval = await town.pending(amount=5)
+    town.clock.now += 1800
+    assert status(await town.decide(approval)) == 409
+    assert (await town.get(approval.id)).state == "expired"
+    assert (await town.pending(amount=5)).id != approval.id
+    assert not town.seen
+
+
+async def test_what_was_approved_and_not_used_in_time_is_expired(town: Town) -> None:
+    approval = await town.pending(amount=5)
+    await town.decide(approval)
+    town.clock.now += 1800
+    assert (await town.pending(amount=5)).id != approval.id
+    assert (await town.get(approval.id)).state == "expired" and not town.seen
+
+
+async def test_a_waiting_call_hears_that_nobody_answered_in_time() -> None:
+    town = Town(profile="brief", hold_for=60.0)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_let_pass, town)
+            outcome = await town.run(amount=5)
+    assert reason(outcome) == "approval_expired" and not town.seen
+
+
+async def _let_pass(town: Town) -> None:
+    while not town.desk.open_ones():
+        await anyio.lowlevel.checkpoint()
+    town.clock.now += 5
+    await town.desk.refresh()
+
+
+# ---------------------------------------------------------------- S28: what is bound
+
+
+async def test_other_arguments_are_another_call(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    for arguments in ({"amount": 1.0}, {"amount": 2}, {"amount": "1"}, {"amount": True}, {"amount": 1, "to": None}):
+        assert (await town.pending(**arguments)).id != approval.id
+    assert not town.seen
+    assert reason(await town.run(amount=1)) == "" and len(town.seen) == 1
+
+
+def test_order_and_retries_are_not_bound_and_everything_else_is(town: Town) -> None:
+    def digest(params: Any, who: Client = ANN, target: Any = TOOL) -> str:
+        return bind(who, "tools/call", target, params, "r", town.desk.settings.profiles["confirm"]).digest
+
+    one = digest({"name": "pay", "arguments": {"a": 1, "b": "é"}})
+    retry = {"requestState": "x", "inputResponses": {}}
+    assert one == digest({"arguments": {"b": "\u00e9", "a": 1}, "name": "pay", **retry})
+    others = [
+        digest({"name": "pay", "arguments": {"a": 1, "b": "e\u0301"}}),
+        digest({"name": "pay", "arguments": {"a": 1, "b": "é"}}, LEA),
+        digest({"name": "pay", "arguments": {"a": 1, "b": "é"}}, target=replace(TOOL, server="other")),
+        digest({"name": "pay", "arguments": {"a": 1, "b": "é"}}, target=replace(TOOL, item={"name": "pay"})),
+    ]
+    assert one not in others and len(set(others)) == len(others)
+
+
+async def test_answers_that_no_server_asked_for_are_not_sent(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    call = town.call(amount=1)
+    await town.run(replace(call, params={**call.params, "inputResponses": {"x": {"action": "accept"}}}))
+    assert [set(seen.params) for seen in town.seen] == [{"name", "arguments"}]
+
+
+# ---------------------------------------------------------------- S29: who decides
+
+
+async def test_nobody_approves_what_they_asked_for_themselves(town: Town) -> None:
+    twin = Client("key:ann-laptop", ("role:lead",), "Ann")
+    town.people[ANN.principal] = boss = replace(ANN, roles=("role:lead",))
+    approval = await town.pending(amount=1)
+    assert status(await town.decide(approval, boss)) == 403
+    assert status(await town.decide(approval, twin)) == 403, "the same owner, written otherwise"
+    assert status(await town.decide(approval, Client("key:x", ("role:dev",)))) == 403
+    assert status(await town.decide(approval, replace(LEA, roles=()))) == 403, "the role was removed meanwhile"
+    assert (await town.get(approval.id)).state == "pending" and not town.seen
+
+
+async def test_a_role_that_is_gone_before_the_use_makes_the_approval_void(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    town.people[LEA.principal] = replace(LEA, roles=())
+    assert (await town.pending(amount=1)).id != approval.id
+    assert (await town.get(approval.id)).state == "superseded" and not town.seen
+
+
+async def test_a_token_counts_for_the_owner_of_the_same_name(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    assert status(await town.decide(approval, Client("jwt:https://idp#ANN", ("role:lead",)))) == 403
+
+
+async def test_what_was_not_seen_is_not_approved(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    assert status(await town.decide(approval, seen="")) == 400
+    assert status(await town.decide(approval, seen="sha256:" + "0" * 64)) == 409
+    assert status(await town.desk.decide("apr_nothing", LEA, Ballot("approve", "x"), "api")) == 404
+    assert status(await town.decide(approval)) == "approved"
+    assert status(await town.decide(approval, LEO)) == 409
+    assert status(await town.decide(approval, LEO, "deny")) == 409, "decided is decided"
+
+
+async def test_a_quorum_counts_owners_and_wants_reasons() -> None:
+    town = Town(profile="two-person")
+    approval = await town.pending(amount=1)
+    assert status(await town.decide(approval)) == 400, "a reason is needed"
+    assert status(await town.decide(approval, comment="fine")) == "partially_approved"
+    assert "1 agreed, 1 still missing" in text(await town.run(amount=1))
+    assert status(await town.decide(approval, comment="again")) == 409
+    twin = Client("key:lea-phone", ("role:lead",), "lea")
+    assert status(await town.decide(approval, twin, comment="me too")) == 403
+    assert status(await town.decide(approval, LEO, comment="ok", scope="15m")) == 400, "good once"
+    assert not town.seen
+    assert status(await town.decide(approval, LEO, comment="ok")) == "approved"
+    assert reason(await town.run(amount=1)) == "" and len(town.seen) == 1
+    assert town.intents[-1] is not None and town.intents[-1]["approver"] == "key:lea, key:leo"
+
+
+async def test_a_vote_counts_only_while_its_voter_may_vote() -> None:
+    town = Town(profile="two-person")
+    approval = await town.pending(amount=1)
+    await town.decide(approval, comment="fine")
+    del town.people[LEA.principal]
+    assert status(await town.decide(approval, LEO, comment="ok")) == "partially_approved"
+    assert reason(await town.run(amount=1)) == "approval_pending" and not town.seen
+
+
+async def test_two_decide_at_once_and_one_is_heard(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    heard: list[int | str] = []
+
+    async def decide(who: Client, word: Any) -> None:
+        heard.append(status(await town.decide(approval, who, word)))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(decide, LEA, "approve")
+        group.start_soon(decide, LEO, "deny")
+    assert sorted(heard, key=str) in ([409, "approved"], [409, "denied"])
+
+
+# ---------------------------------------------------------------- S30: used once
+
+
+async def test_one_approval_is_used_once_on_two_replicas_by_a_hundred_calls(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    town = Town(store=store)
+    other = town.new_desk()
+    rounds = 5
+    with anyio.fail_after(60):
+        for number in range(rounds):
+            await town.decide(await town.pending(amount=number))
+            async with anyio.create_task_group() as group:
+                for at in range(100):
+                    group.start_soon(town.run, town.call(amount=number), (town.desk, other)[at % 2])
+            assert len(town.seen) == number + 1
+    await store.close()
+
+
+async def test_two_replicas_use_a_hundred_approvals_at_once_a_hundred_times(tmp_path: Path) -> None:
+    stores = [SqliteStore(tmp_path / "db"), SqliteStore(tmp_path / "db")]
+    town = Town(store=stores[0], per_client=1000)
+    replica = Desk(stores[1], town.desk.settings, town.world(), town.clock)
+    with anyio.fail_after(60):
+        for number in range(100):
+            await town.decide(await town.pending(amount=number))
+            async with anyio.create_task_group() as group:
+                for desk in (town.desk, replica):
+                    group.start_soon(town.run, town.call(amount=number), desk)
+            assert len(town.seen) == number + 1
+    for store in stores:
+        await store.close()
+
+
+async def test_an_approval_survives_its_process_and_is_used_once_after_it(tmp_path: Path) -> None:
+    first = SqliteStore(tmp_path / "db")
+    town = Town(store=first)
+    await town.decide(await town.pending(amount=1))
+    second = SqliteStore(tmp_path / "db")  # the first never closed: it was killed
+    later = Town(store=second)
+    later.clock.now = town.clock.now
+    assert reason(await later.run(amount=1)) == "" and len(later.seen) == 1
+    assert reason(await later.run(amount=1)) == "approval_pending" and len(later.seen) == 1
+    await first.close()
+    await second.close()
+
+
+async def test_without_a_record_nothing_is_asked_decided_or_run(town: Town) -> None:
+    town.keeps = False
+    assert reason(await town.run(amount=1)) == "audit_unavailable" and not town.desk.open_ones()
+    town.keeps = True
+    approval = await town.pending(amount=1)
+    town.keeps = False
+    assert status(await town.decide(approval)) == 503
+    assert (await town.get(approval.id)).state == "pending" and not town.seen
+
+
+# ---------------------------------------------------------------- decided again at its use
+
+
+@pytest.mark.parametrize("change", ["rule", "profile", "definition"])
+async def test_a_call_that_is_another_matter_by_now_is_asked_anew(town: Town, change: str) -> None:
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    if change == "rule":
+        town.rule = "policy.csv:8"
+    elif change == "profile":
+        town.profile = "two-person"
+    else:
+        town.target = replace(TOOL, item={"name": "pay", "description": "Pays twice."})
+    assert (await town.pending(amount=1)).id != approval.id
+    assert not town.seen
+    assert change == "definition" or (await town.get(approval.id)).state == "superseded"
+
+
+async def test_a_policy_that_changes_while_a_call_waits_is_obeyed(town: Town) -> None:
+    town.desk.settings = replace(town.desk.settings, hold_for=30.0)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_approve_and_forbid, town)
+            outcome = await town.run(amount=1)
+    assert getattr(outcome, "message", "") == "Unknown tool: pay" and not town.seen
+
+
+async def _approve_and_forbid(town: Town) -> None:
+    while not town.desk.open_ones():
+        await anyio.lowlevel.checkpoint()
+    town.verdict = Verdict.DENY
+    await town.decide(town.desk.open_ones()[0])
+
+
+async def test_a_waiting_call_runs_when_it_is_approved_and_an_older_twin_is_answered(town: Town) -> None:
+    town.desk.settings = replace(town.desk.settings, hold_for=30.0)
+    heard: list[str] = []
+
+    async def call() -> None:
+        heard.append(reason(await town.run(amount=1)))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await _until(lambda: len(town.desk._waiters) == 1)
+            first = next(iter(town.desk._waiters.values()))
+            group.start_soon(call)
+            await _until(lambda: next(iter(town.desk._waiters.values()), first) is not first)
+            await _until(lambda: heard == ["approval_pending"])
+            await town.decide(town.desk.open_ones()[0])
+    assert heard == ["approval_pending", ""] and len(town.seen) == 1
+
+
+async def _until(is_so: Any) -> None:
+    while not is_so():
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_client_that_goes_away_leaves_its_approval(town: Town) -> None:
+    town.desk.settings = replace(town.desk.settings, hold_for=30.0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: town.run(amount=1))
+        await _until(lambda: town.desk._waiters)
+        group.cancel_scope.cancel()
+    assert not town.desk._waiters
+    await town.decide(town.desk.open_ones()[0])
+    assert reason(await town.run(amount=1)) == "" and len(town.seen) == 1
+
+
+async def test_whoever_can_no_longer_come_in_loses_approvals_and_grants(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    await town.decide(approval, scope="15m")
+    await town.desk.refresh()
+    del town.people[ANN.principal]
+    await town.desk.refresh()
+    assert (await town.get(approval.id)).state == "cancelled" and not town.desk.grants.all() and not town.seen
+
+
+# ---------------------------------------------------------------- the requester's own seat
+
+
+def answer(**content: Any) -> Any:
+    return {"action": "accept", "content": content}
+
+
+async def asked(town: Town, **arguments: Any) -> tuple[str, Any, Leave]:
+    outcome = await town.run(**arguments)
+    assert isinstance(outcome, InputRequired) and outcome.leave is not None
+    ((key, ask),) = outcome.requests.items()
+    assert key == outcome.leave.key
+    return key, ask, outcome.leave
+
+
+async def answered(town: Town, leave: Leave, value: Any, **arguments: Any) -> Any:
+    trail = Trail("c2")
+    trail.resume("c1", 1, leave)
+    call = town.call(trail=trail, **arguments)
+    return await town.run(replace(call, params={**call.params, "inputResponses": {leave.key: value}}))
+
+
+async def test_whoever_asked_confirms_in_a_form() -> None:
+    town = Town(profile="confirm", how="form")
+    key, ask, leave = await asked(town, amount=1, note="a\u202eb")
+    assert "run pay of bank" in ask["params"]["message"] and "⟨U+202E⟩" in ask["params"]["message"]
+    choice = ask["params"]["requestedSchema"]["properties"]["decision"]
+    assert [one["const"] for one in choice["oneOf"]] == ["once", "session", "deny"] and choice["default"] == "deny"
+    assert reason(await answered(town, leave, answer(decision="once"), amount=1, note="a\u202eb")) == ""
+    assert len(town.seen) == 1 and "inputResponses" not in town.seen[0].params
+    replayed = await answered(town, leave, answer(decision="once"), amount=1, note="a\u202eb")
+    assert isinstance(replayed, InputRequired) and len(town.seen) == 1, "an answer is for one approval"
+    assert key not in replayed.requests
+
+
+@pytest.mark.parametrize(
+    "value",
+    [answer(decision="deny"), answer(decision="15m"), answer(decision=True), answer(), {"action": "decline"},
+     {"action": "cancel"}, {}, "yes", None],
+)  # fmt: skip
+async def test_everything_but_a_clear_yes_is_a_no(value: Any) -> None:
+    town = Town(profile="confirm", how="form")
+    _, _, leave = await asked(town, amount=1)
+    outcome = await answered(town, leave, value, amount=1)
+    assert isinstance(outcome, InputRequired) if value is None else reason(outcome) == "approval_denied"
+    assert not town.seen
+
+
+async def test_a_forged_key_answers_nothing() -> None:
+    town = Town(profile="confirm", how="form")
+    _, _, leave = await asked(town, amount=1)
+    trail = Trail("c2")
+    trail.resume("c1", 1, leave)
+    call = town.call(trail=trail, amount=1)
+    forged = {"approve-0": answer(decision="once"), "decision": "once"}
+    outcome = await town.run(replace(call, params={**call.params, "inputResponses": forged}))
+    assert isinstance(outcome, InputRequired) and not town.seen
+
+
+async def test_only_whoever_asked_confirms_and_may_do_so_elsewhere() -> None:
+    town = Town(profile="confirm")
+    approval = await town.pending(amount=1)
+    assert status(await town.decide(approval, LEA)) == 403
+    assert status(await town.decide(approval, ANN)) == "approved"
+    assert reason(await town.run(amount=1)) == "" and len(town.seen) == 1
+
+
+async def test_later_rounds_of_an_approved_call_are_covered_and_no_others() -> None:
+    town = Town()
+    town.outcomes = [InputRequired({"q": {"method": "roots/list"}}, "s"), Result({})]
+    await town.decide(await town.pending(amount=1))
+    outcome = await town.run(amount=1)
+    assert isinstance(outcome, InputRequired) and outcome.leave is not None and not outcome.is_ours
+    for leave, rule, count in ((outcome.leave, "policy.csv:8", 1), (None, "policy.csv:7", 1),
+                               (replace(outcome.leave, digest="sha256:0"), "policy.csv:7", 1),
+                               (outcome.leave, "policy.csv:7", 2)):  # fmt: skip
+        town.rule = rule
+        trail = Trail("c2")
+        trail.resume("c1", 1, leave)
+        await town.run(town.call(trail=trail, amount=1))
+        assert len(town.seen) == count
+
+
+# ---------------------------------------------------------------- grants
+
+
+async def test_a_grant_covers_the_tool_until_it_is_over_revoked_or_another_matter(town: Town) -> None:
+    await town.decide(await town.pending(amount=1), scope="15m")
+    assert reason(await town.run(amount=1)) == "" and reason(await town.run(amount=2)) == ""
+    assert [note and note.get("grant", "-")[:4] for note in town.intents] == ["-", "grt_"]
+    town.policy = "rev2"
+    assert reason(await town.run(amount=3)) == "approval_pending"
+    town.policy = "rev1"
+    town.target = replace(TOOL, item={"name": "pay"})
+    assert reason(await town.run(amount=4)) == "approval_pending"
+    town.target = TOOL
+    assert reason(await town.run(amount=5)) == ""
+    (grant,) = town.desk.grants.all()
+    assert await town.desk.grants.revoke(grant, "key:lea")
+    assert reason(await town.run(amount=6)) == "approval_pending" and len(town.seen) == 3
+
+
+async def test_a_grant_for_fifteen_minutes_ends_then(town: Town) -> None:
+    await town.decide(await town.pending(amount=1), scope="15m")
+    town.clock.now += 900
+    assert reason(await town.run(amount=2)) == "approval_pending" and not town.seen
+
+
+async def test_a_grant_ends_with_its_holders_token_unless_there_is_a_newer_one(town: Town) -> None:
+    town.tokens[ANN.principal] = town.clock.now + 60
+    await town.decide(await town.pending(amount=1), scope="15m")
+    assert reason(await town.run(amount=1)) == ""
+    town.clock.now += 59
+    await town.desk.refresh()
+    assert reason(await town.run(amount=2)) == ""
+    town.tokens[ANN.principal] = town.clock.now + 60
+    town.clock.now += 30
+    await town.desk.refresh()
+    assert reason(await town.run(amount=3)) == "", "a newer token keeps what an older one gave"
+    town.tokens.clear()  # as after a restart, before anybody has come
+    after = town.new_desk()
+    await after.refresh()
+    assert not after.grants.all() and len(town.seen) == 3
+
+
+async def test_a_grant_of_a_token_survives_a_restart_while_the_token_is_good(town: Town) -> None:
+    town.tokens[ANN.principal] = town.clock.now + 60
+    approval = await town.pending(amount=1)
+    town.tokens.clear()
+    await town.decide(approval, scope="15m")  # somewhere else, where no token was shown
+    after = town.new_desk()
+    await after.refresh()
+    assert len(after.grants.all()) == 1
+    town.clock.now += 61
+    await after.refresh()
+    assert not after.grants.all()
+
+
+async def test_a_grant_for_a_session_ends_with_it_and_when_it_is_idle() -> None:
+    town = Town(profile="confirm")
+    here, there = replace(ANN, session="s1"), replace(ANN, session="s2")
+    outcome = await town.run(town.call(here, amount=1))
+    await town.decide(await town.get(about(outcome)["id"]), ANN, scope="session")
+    for amount in (1, 2):
+        assert reason(await town.run(town.call(replace(here), amount=amount))) == ""
+    assert reason(await town.run(town.call(there, amount=3))) == "approval_pending"
+    assert len(town.seen) == 2
+    town.clock.now += 1799
+    assert reason(await town.run(town.call(here, amount=4))) == ""
+    town.clock.now += 1801
+    assert reason(await town.run(town.call(here, amount=5))) == "approval_pending"
+    assert len(town.seen) == 3
+
+
+# ---------------------------------------------------------------- bounds, and what is shown
+
+
+async def test_one_client_asks_for_so_much_and_no_more() -> None:
+    town = Town(per_client=3)
+    for amount in range(3):
+        await town.pending(amount=amount)
+    outcome = await town.run(amount=4)
+    assert reason(outcome) == "rate_limited" and "limits.pending_approvals" in text(outcome)
+    assert reason(await town.run(amount=1)) == "approval_pending", "what is asked for already can be asked after"
+    assert not town.seen
+
+
+async def test_so_many_wait_and_the_next_is_refused_clearly() -> None:
+    """Ten thousand; they are made by hand but for the last, for only their number counts."""
+    town = Town(per_client=20_000)
+    approval = await town.pending(amount=-2)
+    own, raw = approval.id.encode(), approval.encode()
+    for number in range(desks.MAX_OPEN - 1):
+        await town.store.put(f"{OPEN}apr_{number}", raw.replace(own, b"apr_%d" % number))
+    await town.desk.refresh()
+    outcome = await town.run(amount=-1)
+    assert reason(outcome) == "rate_limited" and "10000 approvals are open already" in text(outcome)
+    assert reason(await town.run(amount=-2)) == "approval_pending", "what waits already goes on"
+    assert sum(town.desk.pending().values()) == desks.MAX_OPEN and not town.seen
+
+
+async def test_huge_and_hostile_arguments_are_shown_whole_or_marked_as_cut(town: Town) -> None:
+    hostile = {"body": "x" * 2**20, "note": "\x1b[31m\x00\u202e", "api_key": "hunter2-hunter2", "to": "ann@acme"}
+    approval = await town.pending(**hostile)
+    kept = await town.desk.book.shown(approval.id)
+    told = shown.tell_all(approval, kept, {}, [], "p2, *", town.clock.now)
+    text = json.dumps(told, ensure_ascii=False)
+    assert told["arguments_cut"] and told["arguments_size"] > 2**20 and told["arguments_digest"].startswith("hmac-")
+    assert "hunter2" not in text and not {"\x1b", "\x00", "\u202e"} & set(text) and len(text) < 400_000
+    assert "⟨U+001B⟩[31m⟨U+0000⟩⟨U+202E⟩" in told["arguments"]["note"] and told["hidden_characters"] == 3
+    assert told["aims_at"]["to"] == "ann@acme" and told["description"]["written_by"] == "the server"
+    small = await town.pending(amount=1)
+    row = shown.tell(small, await town.desk.book.shown(small.id))
+    assert row["arguments"] == {"amount": 1} and not row["arguments_cut"]
+
+
+async def test_secrets_are_revealed_to_who_decides_while_it_waits_once_that_is_written_down(town: Town) -> None:
+    approval = await town.pending(api_key="hunter2-hunter2")
+    town.keeps = False
+    assert await town.desk.reveal(approval.id, LEA) == desks.UNRECORDED
+    town.keeps = True
+    told = await town.desk.reveal(approval.id, LEA)
+    assert isinstance(told, dict) and told["arguments"] == {"api_key": "hunter2-hunter2"}
+    assert town.told[-1]["approval"]["state"] == "revealed" and town.told[-1]["approval"]["approver"] == "key:lea"
+    assert "hunter2" not in json.dumps(town.told)
+    eve = Client("key:eve", ("role:dev",))
+    for id, who in ((approval.id, eve), ("apr_000000000000", LEA)):
+        refused = await town.desk.reveal(id, who)
+        assert isinstance(refused, Refused) and refused.status == 404
+    assert isinstance(await town.new_desk().reveal(approval.id, LEA), Refused), "another process has none"
+    await town.decide(approval, word="deny")
+    assert isinstance(await town.desk.reveal(approval.id, LEA), Refused)
+
+
+@pytest.mark.parametrize("review", ["accepted", "first_use", "changed", "unpinned"])
+async def test_a_definition_that_changed_since_it_was_looked_at_is_marked(review: str) -> None:
+    town = Town(profile="confirm", how="form")
+    town.review = review
+    outcome = await town.run(amount=1)
+    assert isinstance(outcome, InputRequired)
+    (ask,) = outcome.requests.values()
+    assert ("THE TOOL HAS CHANGED" in ask["params"]["message"]) == (review == "changed")
+    (approval,) = town.desk.open_ones()
+    told = shown.tell_all(approval, await town.desk.book.shown(approval.id), {}, [], "", town.clock.now)
+    assert told["definition"]["review"] == review
+
+
+async def test_arguments_of_what_is_finished_are_erased_after_a_day(tmp_path: Path) -> None:
+    town = Town()
+    town.store = store = SqliteStore(tmp_path / "db", town.clock)
+    town.desk = town.new_desk()
+    approval = await town.pending(secret_plan="x")
+    town.clock.now += 60
+    await town.decide(approval, word="deny")
+    town.clock.now += 24 * 3600 - 1
+    assert (await town.desk.book.shown(approval.id))["arguments"] is not None
+    town.clock.now += 1
+    assert await town.desk.book.shown(approval.id) == {} and await town.desk.get(approval.id) is None
+    await store.close()
+
+
+async def test_what_the_store_holds_of_an_approval_has_no_secret_in_it(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    town = Town(store=store)
+    await town.pending(password="hunter2-canary", url="https://u:canary-pass@x/")
+    await store.close()
+    held = await anyio.to_thread.run_sync(_everything_in, tmp_path)
+    assert b"apr_" in held and b"canary" not in held
+
+
+def _everything_in(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+async def test_another_process_sees_what_was_decided_here(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    town = Town(store=store)
+    other = town.new_desk()
+    approval = await town.pending(amount=1)
+    await other.refresh()
+    heard: list[str] = []
+    other.watchers.append(lambda one: heard.append(one.state))
+    assert [one.id for one in other.open_ones()] == [approval.id]
+    await town.decide(approval)
+    await other.refresh()
+    await town.run(amount=1)
+    await other.refresh()
+    assert heard == ["approved", "consumed"] and not other.open_ones()
+    await store.close()

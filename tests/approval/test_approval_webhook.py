@@ -1,0 +1,132 @@
+"""A real HTTP receiver is told of what waits, verifies it, and is told again when it was down, slow or wrong."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from anyio.abc import SocketStream
+from approval_kit import Town
+from standardwebhooks import Webhook
+
+from proxy.approval import webhook
+from proxy.approval.webhook import Receiver, Webhooks
+from proxy.message import Json
+
+SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
+
+
+class Hook:
+    """Answers with the statuses it is given, the last one for ever; 0 is silence."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.requests: list[tuple[dict[str, str], bytes]] = []
+
+    async def __call__(self, stream: SocketStream) -> None:
+        async with stream:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                data += await stream.receive()
+            head, _, body = data.partition(b"\r\n\r\n")
+            lines = head.decode().split("\r\n")[1:]
+            headers = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)}
+            while len(body) < int(headers["content-length"]):
+                body += await stream.receive()
+            self.requests.append((headers, body))
+            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+            if status == 0:
+                await anyio.sleep_forever()
+            extra = b"location: http://127.0.0.1:1/\r\n" if status == 302 else b""
+            await stream.send(b"HTTP/1.1 %d X\r\n%bcontent-length: 0\r\n\r\n" % (status, extra))
+
+    def told(self, at: int = -1) -> Json:
+        headers, body = self.requests[at]
+        found: Json = Webhook(SECRET).verify(body, headers)
+        return found
+
+
+@asynccontextmanager
+async def serving(hook: Hook, port: int = 0) -> AsyncIterator[int]:
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, hook)
+        yield int(listener.extra(anyio.abc.SocketAttribute.local_port))
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def telling(town: Town, port: int, *profiles: str) -> AsyncIterator[Webhooks]:
+    receiver = Receiver(f"http://127.0.0.1:{port}/hook", SECRET, frozenset(profiles))
+    webhooks = Webhooks(town.desk, lambda: (receiver,), pause=0.02)
+    async with anyio.create_task_group() as group:
+        group.start_soon(webhooks.run)
+        yield webhooks
+        group.cancel_scope.cancel()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while not is_so():  # noqa: ASYNC110 (another task comes to that)
+            await anyio.sleep(0.005)
+
+
+async def test_a_receiver_is_told_what_waits_and_can_verify_it() -> None:
+    town, hook = Town(), Hook(204)
+    async with serving(hook) as port, telling(town, port) as webhooks:
+        approval = await town.pending(to="bob", password="hunter2", body="x" * 5000)
+        await until(lambda: webhooks.sent == 1)
+        told = hook.told()
+    data = told["data"]
+    assert told["type"] == "approval.pending" and hook.requests[0][0]["webhook-id"] == f"msg_{approval.id}"
+    assert (data["id"], data["profile"], data["principal"]) == (approval.id, "one-of-leads", "key:ann")
+    assert (data["server"], data["tool"], data["digest"]) == ("bank", "pay", approval.matter.digest)
+    assert data["command"] == f"sluice approve {approval.id} --seen {approval.matter.digest}"
+    assert "hunter2" not in json.dumps(told) and "cut:" in data["arguments"] and len(data["arguments"]) < 2300
+    assert (await town.get(approval.id)).state == "pending" and not town.seen
+
+
+@pytest.mark.parametrize("wrong", [500, 302, 404, 0])
+async def test_a_receiver_that_fails_is_told_again_and_nothing_is_decided(
+    wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "TIMEOUT", 0.2)
+    town, hook = Town(), Hook(wrong, wrong, 200)
+    async with serving(hook) as port, telling(town, port) as webhooks:
+        approval = await town.pending(amount=1)
+        await until(lambda: webhooks.sent == 1)
+        assert webhooks.failures == 2 and len(hook.requests) == 3
+        assert {headers["webhook-id"] for headers, _ in hook.requests} == {f"msg_{approval.id}"}
+        assert hook.told(0) == hook.told(2)
+    assert (await town.get(approval.id)).state == "pending" and not town.seen
+
+
+async def test_a_receiver_that_is_down_hears_of_it_when_it_is_up_even_after_a_restart() -> None:
+    town, hook = Town(), Hook(200)
+    async with serving(hook) as port:
+        pass
+    async with telling(town, port) as webhooks:
+        approval = await town.pending(amount=1)
+        await until(lambda: webhooks.failures >= 2)
+    async with serving(hook, port), telling(town, port) as webhooks:
+        await until(lambda: webhooks.sent == 1)
+        assert hook.told()["data"]["id"] == approval.id
+    async with serving(hook, port), telling(town, port) as webhooks:
+        other = await town.pending(amount=2)
+        await until(lambda: webhooks.sent == 1)
+    assert [hook.told(at)["data"]["id"] for at in range(2)] == [approval.id, other.id], "told once each"
+
+
+async def test_what_is_decided_or_of_another_profile_is_not_told() -> None:
+    town, hook = Town(), Hook(500)
+    async with serving(hook) as port, telling(town, port, "two-person"):
+        await town.pending(amount=1)
+        town.profile = "two-person"
+        approval = await town.pending(amount=2)
+        await until(lambda: hook.requests)
+        await town.decide(approval, word="deny")
+        count = len(hook.requests)
+        await until(lambda: True)
+        assert {hook.told(at)["data"]["id"] for at in range(count)} == {approval.id}
+    assert not town.seen

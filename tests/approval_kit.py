@@ -1,0 +1,148 @@
+"""What the tests of approvals share: a desk with people around it, and the guard in front of a server that counts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from proxy.approval.ballot import Ballot, Refused
+from proxy.approval.desk import Desk, Settings, World
+from proxy.approval.record import BUILT_IN, Approval, Terms
+from proxy.audit.redact import Redactor
+from proxy.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
+from proxy.guards.approve import Means, approve
+from proxy.message import Json, Notification
+from proxy.policy.rules import Ruling
+from proxy.store import Store
+from proxy.store.memory import MemoryStore
+
+TOOL = Target("bank", "tool", "pay", "b__pay", {"name": "pay", "description": "Pays.", "inputSchema": {}})
+ANN = Client("key:ann", ("role:dev",), "ann")
+LEA, LEO = Client("key:lea", ("role:lead",), "lea"), Client("key:leo", ("role:lead",), "leo")
+CAREFUL = {**BUILT_IN, "brief": Terms("brief", "other", 1, ("role:lead",), expires=5.0)}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Town:
+    """Everybody and everything around a desk. `told` is what the audit log got, in order with what took effect."""
+
+    store: Store = field(default_factory=MemoryStore)
+    profile: str = "one-of-leads"
+    hold_for: float = 0.0
+    per_client: int = 20
+    how: Literal["form", "url", ""] = ""
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.people = {one.principal: one for one in (ANN, LEA, LEO)}
+        self.told: list[Json] = []
+        self.tokens: dict[str, float] = {}
+        self.review = "accepted"
+        self.keeps = True
+        self.policy = "rev1"
+        self.rule = "policy.csv:7"
+        self.verdict = Verdict.ASK
+        self.target: Target | None = TOOL
+        self.seen: list[Call] = []
+        self.progress: list[Notification] = []
+        self.outcomes: list[Outcome] = [Result({"content": []})]
+        self.intents: list[Json | None] = []
+        self.desk = self.new_desk()
+
+    def new_desk(self) -> Desk:
+        """Another process on the same store."""
+        settings = Settings(self.hold_for, CAREFUL, self.per_client)
+        return Desk(self.store, settings, self.world(), self.clock)
+
+    def world(self) -> World:
+        async def tell(fields: Json) -> bool:
+            if self.keeps:
+                self.told.append(fields)
+            return self.keeps
+
+        return World(
+            roles_of=lambda who: frozenset(who.roles),
+            client_of=lambda principal: self.people.get(principal),
+            is_gone=lambda principal: principal not in self.people,
+            token_end=lambda principal: self.tokens.get(principal),
+            revision=lambda: self.policy,
+            tell=tell,
+        )
+
+    def ruling(self) -> Decision:
+        return Ruling(self.verdict, self.rule, "because", "write", self.profile if self.verdict is Verdict.ASK else "")
+
+    def means(self, page: Callable[[Approval], str] = lambda approval: "") -> Means:
+        async def renew(call: Call, target: Target) -> Target | None:
+            return self.target
+
+        return Means(
+            decide=lambda call, target: self.ruling(),
+            renew=renew,
+            current=lambda client: self.people.get(client.principal, client),
+            classify=lambda target: "write",
+            review=lambda target: self.review,
+            elicits=lambda client: self.how,
+            page=page,
+            redactor=Redactor(b"k" * 32),
+        )
+
+    async def server(self, call: Call) -> Outcome:
+        """Behind the guard: redeems as `commit` does, and counts."""
+        ticket = call.trail.ticket
+        self.intents.append(None if ticket is None else ticket.note)
+        if ticket is not None and not await ticket.redeem():
+            return Result({"isError": True, "lost": True})
+        self.seen.append(call)
+        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+
+    def call(self, who: Client = ANN, trail: Trail | None = None, **arguments: Any) -> Call:
+        async def emit(notification: Notification) -> None:
+            self.progress.append(notification)
+
+        trail = trail or Trail("c1")
+        trail.add(self.ruling())
+        params = {"name": "pay", "arguments": arguments}
+        return Call(who, "tools/call", params, {}, self.target, emit=emit, trail=trail)
+
+    async def run(self, call: Call | None = None, desk: Desk | None = None, **arguments: Any) -> Outcome:
+        return await approve(desk or self.desk, self.means())(call or self.call(**arguments), self.server)
+
+    async def pending(self, **arguments: Any) -> Approval:
+        """The approval that such a call waits for."""
+        outcome = await self.run(**arguments)
+        assert reason(outcome) == "approval_pending", outcome
+        return await self.get(about(outcome)["id"])
+
+    async def get(self, id: str) -> Approval:
+        found = await self.desk.get(id)
+        assert found is not None
+        return found
+
+    async def decide(
+        self, approval: Approval, who: Client = LEA, word: Literal["approve", "deny"] = "approve", **ballot: Any
+    ) -> Approval | Refused:
+        seen = {"seen": approval.matter.digest} | ballot
+        return await self.desk.decide(approval.id, who, Ballot(word, **seen), "api")
+
+
+def reason(outcome: Outcome) -> str:
+    assert isinstance(outcome, Result), outcome
+    return str(outcome.value.get("_meta", {}).get("dev.sluice/reason", ""))
+
+
+def about(outcome: Outcome) -> Json:
+    assert isinstance(outcome, Result), outcome
+    return dict(outcome.value["_meta"]["dev.sluice/approval"])
+
+
+def text(outcome: Outcome) -> str:
+    assert isinstance(outcome, Result), outcome
+    return str(outcome.value["content"][0]["text"])

@@ -1,0 +1,274 @@
+"""Resources that are watched: for whom an update is, what servers of either era are asked, and when again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy_start, modern_start, running, until
+
+from proxy.call import Client, Failure
+from proxy.downstream import streams
+from proxy.downstream.pool import SHARED
+from proxy.downstream.watching import MAX_UNWATCHED, MAX_WATCHED, Board, Want
+from proxy.message import METHOD_NOT_FOUND, Json
+
+ABLE: Json = {"resources": {"subscribe": True}}
+OTHER = Client("key:b", revision="2025-11-25", session="s2")
+UPDATED = "notifications/resources/updated"
+
+
+# ---------------------------------------------------------------- whom an update is for
+
+
+class Ears:
+    """Listeners by name, on one board."""
+
+    def __init__(self, **wants: list[str]) -> None:
+        self.board = Board(SHARED)
+        self.wants = {name: Want(set(uris), self._ear(name)) for name, uris in wants.items()}
+        self.heard: list[str] = []
+        for want in self.wants.values():
+            self.board.join(want)
+
+    def _ear(self, name: str) -> Callable[[Json], None]:
+        return lambda params: self.heard.append(name)
+
+    def __call__(self, uri: Any) -> list[str]:
+        self.heard.clear()
+        self.board.heard({"uri": uri})
+        return sorted(self.heard)
+
+
+@pytest.mark.parametrize(
+    ("uri", "who"),
+    [
+        ("file:///a", ["a"]),
+        ("file:///a/b", ["a"]),
+        ("file:///a?line=1", ["a"]),
+        ("file:///a#top", ["a"]),
+        ("file:///ab", ["ab"]),
+        ("memo:x:1", ["x"]),
+        ("file:///d/", ["d"]),
+        ("file:///d/e/f", ["d", "e"]),
+        ("other://thing", ["a", "ab", "d", "e", "x"]),  # a part need not look like one
+        ("file:///" + "a" * 5000, []),
+        (7, []),
+    ],
+)
+def test_an_update_is_for_whoever_wants_the_resource_or_what_it_is_a_part_of(uri: Any, who: list[str]) -> None:
+    ears = Ears(a=["file:///a"], ab=["file:///ab"], d=["file:///d/"], e=["file:///d/e"], x=["memo:x"])
+    assert ears(uri) == who
+
+
+def test_a_board_is_bounded() -> None:
+    ears = Ears(a=[f"x:{number}" for number in range(MAX_WATCHED)], b=["y:1", "x:1"])
+    assert ears.wants["b"].uris == {"x:1"} and list(ears.wants["b"].refused) == ["y:1"]
+    ears.board.leave(ears.wants["a"])
+    assert ears.board.uris == {"x:1"}
+
+
+# ---------------------------------------------------------------- legacy servers
+
+
+class LegacyServer:
+    """Over HTTP, with a GET stream; `refuses` URIs."""
+
+    def __init__(self, capabilities: Json = ABLE) -> None:
+        self.capabilities, self.refuses = capabilities, {"x:no"}
+        self.stream: Asked | None = None
+        self.requests: list[str] = []
+
+    async def __call__(self, asked: Asked) -> None:
+        if asked.method == "GET":
+            self.stream = asked
+            await asked.stream(end=False)
+            return await asked.gone()
+        if await legacy_start(asked, self.capabilities, Mcp_Session_Id=f"session-{len(self.requests)}"):
+            return
+        verb, uri = asked.rpc.rpartition("/")[2], asked.message["params"]["uri"]
+        self.requests.append(f"{verb} {uri}")
+        if uri in self.refuses:
+            return await asked.error(-32002, data={"uri": uri})
+        await asked.result({})
+
+    async def update(self, uri: str) -> None:
+        assert self.stream is not None
+        await self.stream.more(event({"method": UPDATED, "params": {"uri": uri}}))
+
+
+class Heard(list[str]):
+    def __call__(self, params: Json) -> None:
+        self.append(params["uri"])
+
+
+async def subscribe(rig: Rig, heard: Heard, *uris: str, client: Client = LEGACY) -> tuple[Callable[[], None], Any]:
+    return await rig.server.subscribe(client, uris, heard)
+
+
+async def test_a_legacy_server_is_asked_once_for_all_who_share_its_connection_and_told_when_the_last_leaves() -> None:
+    script = LegacyServer()
+    async with endpoint(script) as (url, _), running(url=url, era="legacy", sharing="shared") as rig:
+        one, two = Heard(), Heard()
+        leave_one, refused = await subscribe(rig, one, "x:1", "x:no")
+        assert list(refused) == ["x:no"] and refused["x:no"].data == {"uri": "x:no"}
+        leave_two, _ = await subscribe(rig, two, "x:1", "x:2", client=OTHER)
+        assert script.requests == ["subscribe x:1", "subscribe x:no", "subscribe x:2"]
+        await script.update("x:2")
+        await script.update("x:1")
+        await until(lambda: one == ["x:1"] and two == ["x:2", "x:1"])
+        leave_one()
+        leave_one()
+        leave_two()
+        await until(lambda: sorted(script.requests[3:]) == ["unsubscribe x:1", "unsubscribe x:2"])
+        await until(lambda: "[]" in repr(rig.server._watching))
+
+
+async def test_an_update_of_what_nobody_wants_any_more_is_for_nobody_also_not_for_who_comes_next() -> None:
+    script = LegacyServer()
+    async with endpoint(script) as (url, _), running(url=url, era="legacy", sharing="shared") as rig:
+        heard = Heard()
+        leave, _ = await subscribe(rig, heard, *(f"x:{number}" for number in range(MAX_UNWATCHED + 2)))
+        leave()
+        await until(lambda: "[]" in repr(rig.server._watching))
+        await subscribe(rig, heard, "y:1")
+        for uri in (f"x:{MAX_UNWATCHED}", f"x:{MAX_UNWATCHED}/part", "z:1", "y:1"):
+            await script.update(uri)
+        await until(lambda: heard == ["z:1", "y:1"])
+        (connection,) = rig.server._pool.live()
+        assert len(connection.unwatched) == MAX_UNWATCHED
+
+
+async def test_each_session_subscribes_on_its_own_connection() -> None:
+    script = LegacyServer()
+    async with endpoint(script) as (url, log), running(url=url, era="legacy") as rig:
+        await subscribe(rig, Heard(), "x:1")
+        await subscribe(rig, Heard(), "x:1", client=OTHER)
+        assert script.requests == ["subscribe x:1"] * 2
+        asked = [each.headers["mcp-session-id"] for each in log if each.rpc == "resources/subscribe"]
+        assert len(set(asked)) == 2
+
+
+async def test_a_session_that_is_gone_is_subscribed_in_again_and_what_may_have_been_missed_is_told() -> None:
+    script = LegacyServer()
+    gone: set[str] = set()
+
+    async def forgetful(asked: Asked) -> None:
+        if asked.headers.get("mcp-session-id") in gone:
+            return await asked.reply(status=404)
+        await script(asked)
+
+    async with endpoint(forgetful) as (url, log), running(url=url, era="legacy") as rig:
+        heard = Heard()
+        await subscribe(rig, heard, "x:1")
+        gone.update(each.headers["mcp-session-id"] for each in log if "mcp-session-id" in each.headers)
+        assert script.stream is not None
+        script.stream.writer.close()
+        await until(lambda: script.requests == ["subscribe x:1"] * 2 and heard == ["x:1"])
+        await script.update("x:1")
+        await until(lambda: heard == ["x:1"] * 2)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_server_without_subscriptions_is_not_asked(era: Any) -> None:
+    async def script(asked: Asked) -> None:
+        assert await (legacy_start if era == "legacy" else modern_start)(asked, {"resources": {}})
+
+    async with endpoint(script) as (url, _), running(url=url, era=era) as rig:
+        _, refused = await subscribe(rig, Heard(), "x:1")
+        assert isinstance(refused["x:1"], Failure) and refused["x:1"].code == METHOD_NOT_FOUND
+
+
+# ---------------------------------------------------------------- modern servers
+
+
+class ModernServer:
+    """`streams` are those that are open, by what they listen to; with `is_silent` they are not acknowledged."""
+
+    def __init__(self) -> None:
+        self.streams: dict[tuple[str, ...], Asked] = {}
+        self.log: list[str] = []
+        self.is_silent = False
+
+    async def __call__(self, asked: Asked) -> None:
+        if asked.rpc != "subscriptions/listen":
+            assert await modern_start(asked, ABLE)
+            return
+        wanted = tuple(asked.message["params"]["notifications"]["resourceSubscriptions"])
+        self.streams[wanted] = asked
+        self.log.append(f"open {' '.join(wanted)}")
+        await asked.stream(end=False)
+        if not self.is_silent:
+            await self.acknowledge(wanted)
+        await asked.gone()
+        self.log.append(f"gone {' '.join(wanted)}")
+        del self.streams[wanted]
+
+    async def acknowledge(self, wanted: tuple[str, ...]) -> None:
+        honoured = [uri for uri in wanted if uri != "x:no"]
+        filter = {"notifications": {"resourceSubscriptions": honoured}}
+        await self.say(wanted, "notifications/subscriptions/acknowledged", filter)
+
+    async def say(self, stream: tuple[str, ...], method: str, params: Json) -> None:
+        asked = self.streams[stream]
+        meta = {"io.modelcontextprotocol/subscriptionId": asked.message["id"]}
+        await asked.more(event({"method": method, "params": {**params, "_meta": meta}}))
+
+    async def update(self, stream: tuple[str, ...], uri: str) -> None:
+        await self.say(stream, UPDATED, {"uri": uri})
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_set_that_changes_is_a_new_stream_and_nothing_is_lost_or_told_twice_between_the_two(
+    monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    monkeypatch.setattr("proxy.downstream.subscribing.OVERLAP", 0.2)
+    script = ModernServer()
+    async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
+        heard, other = Heard(), Heard()
+        await subscribe(rig, heard, "x:1", client=MODERN)
+        old, new = ("x:1",), ("x:1", "x:2")
+        script.is_silent = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(subscribe, rig, other, "x:2")
+            await until(lambda: new in script.streams)
+            await script.update(old, "x:1")
+            await until(lambda: heard == ["x:1"])
+            await script.acknowledge(new)
+        await script.update(old, "x:1")
+        await until(lambda: heard == ["x:1"] * 2)
+        await script.update(new, "x:1")  # the same once more
+        await script.update(new, "x:2")
+        await until(lambda: other == ["x:2"])
+        assert heard == ["x:1"] * 2
+        if is_late:
+            await script.update(old, "x:1")  # sent before the new one was open
+            await until(lambda: heard == ["x:1"] * 3)
+        await until(lambda: "gone x:1" in script.log)
+        assert script.log == ["open x:1", "open x:1 x:2", "gone x:1"]
+        await script.update(new, "x:2")
+        await until(lambda: other == ["x:2"] * 2)
+        assert heard == ["x:1"] * (4 if is_late else 2), "where the two differ it is told once more"
+        await script.update(new, "x:1")
+        await until(lambda: heard == ["x:1"] * (5 if is_late else 3))
+
+
+async def test_a_stream_that_breaks_is_opened_again_and_what_may_have_been_missed_is_told() -> None:
+    script = ModernServer()
+    async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
+        heard = Heard()
+        leave, refused = await subscribe(rig, heard, "x:1", "x:no", client=MODERN)
+        assert list(refused) == ["x:no"]
+        script.streams["x:1", "x:no"].writer.close()
+        await until(lambda: heard == ["x:1", "x:no"] or heard == ["x:1"])
+        leave()
+        await until(lambda: not script.streams)
+
+
+def test_the_tag_of_a_notification_is_read_with_care() -> None:
+    key = "io.modelcontextprotocol/subscriptionId"
+    assert streams.tag_of({"_meta": {key: 7}}) == 7
+    for odd in ({}, {"_meta": None}, {"_meta": {key: "7"}}, {"_meta": {key: True}}):
+        assert streams.tag_of(odd) is None
+    assert streams.untagged({"uri": "x", "_meta": {key: 7}}) == {"uri": "x"}
+    assert streams.untagged({"uri": "x", "_meta": {key: 7, "k": 1}}) == {"uri": "x", "_meta": {"k": 1}}

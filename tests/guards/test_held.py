@@ -1,0 +1,94 @@
+"""Calls that wait as tasks, where something fails that never should: the call is made once, and its client is told.
+
+What works is told by `tests/approval/test_approval_tasks.py`, between real peers.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from approval_kit import ANN, TOOL, Town
+
+from proxy import telemetry
+from proxy.call import Call, Failure, Handler, Outcome, Result, Target, TaskStarted
+from proxy.guards.approve import approve
+from proxy.guards.held import Holding, Ways
+from proxy.message import Json, Notification
+
+
+class Place:
+    """Where tasks are kept: one, and what it was told of it."""
+
+    def __init__(self, town: Town, outcome: Outcome) -> None:
+        self.town, self.outcome = town, outcome
+        self.runs, self.told = 0, list[Json]()
+        self.holder: Handler | None = None
+        self.ended = anyio.Event()
+
+    async def again(self, call: Call) -> Outcome:
+        self.runs += 1
+        return self.outcome
+
+    async def keep(self, call: Call, target: Target, started: TaskStarted, holder: Handler) -> Outcome:
+        self.holder = holder
+        return TaskStarted({**started.task, "taskId": "ours"})
+
+    def announce(self, server: str, scope: str | None, notification: Notification) -> None:
+        self.told.append(notification.params)
+        self.ended.set()
+
+    async def ask(self, method: str) -> Outcome:
+        assert self.holder is not None
+        return await self.holder(Call(ANN, method, {"taskId": "ours"}, target=TOOL))
+
+    def ways(self, start: Any) -> Ways:
+        async def broken(*ids: str) -> None:
+            raise OSError("the disk is full")
+
+        async def fine(*args: object) -> Failure | None:
+            return None
+
+        async def yes(call: Call) -> bool:
+            return True
+
+        return Ways(
+            self.again, start, fine, yes, self.keep, broken, broken, self.again, self.announce, lambda client: client
+        )
+
+
+@asynccontextmanager
+async def waiting(outcome: Outcome) -> AsyncIterator[Place]:
+    town = Town()
+    place = Place(town, outcome)
+    async with anyio.create_task_group() as group:
+        holding = Holding(town.desk, place.ways(partial(group.start_soon, telemetry.supervise, "held call")))
+        started = await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
+        assert isinstance(started, TaskStarted) and started.task["status"] == "working"
+        with anyio.fail_after(5):
+            await place.ended.wait()
+        yield place
+        group.cancel_scope.cancel()
+
+
+async def test_a_task_that_cannot_be_handed_over_has_failed_and_its_call_is_not_made_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    theirs = TaskStarted({"taskId": "theirs", "status": "working"})
+    async with waiting(theirs) as place:
+        told = await place.ask("tasks/get")
+        assert isinstance(told, Result) and told.value["status"] == "failed"
+        assert told.value["error"]["message"].startswith("Internal error") and place.runs == 1
+        assert "the disk is full" in caplog.text
+
+
+async def test_an_error_of_the_server_is_the_tasks_error() -> None:
+    async with waiting(Failure(-32050, "broken", {"why": "x"})) as place:
+        told = await place.ask("tasks/get")
+        assert isinstance(told, Result) and told.value["status"] == "failed"
+        assert told.value["error"] == {"code": -32050, "message": "broken", "data": {"why": "x"}}
+        assert await place.ask("tasks/result") == place.outcome
+        assert await place.ask("tasks/cancel") == Result({}), "what has ended stays as it ended"
+        assert [task["status"] for task in place.told] == ["failed"]

@@ -1,0 +1,108 @@
+"""Requests whose head the connection has seen before: read without the parser, and with the same result."""
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from listen_harness import Raw, call, modern, open_session, post, site
+
+from proxy.listen.settings import Wire
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+def echo(text: str, id: int = 1, *extra: str) -> bytes:
+    headers, body = modern("tools/call", id, "echo", arguments={"text": text})
+    return post(body, *(f"{name}: {value}" for name, value in headers.items()), *extra)
+
+
+async def asked(raw: Raw, data: bytes) -> Any:
+    """The answer to one request that is sent in one piece."""
+    raw.writer.write(data)
+    status, _, body = await raw.answer()
+    assert status == 200, body
+    return json.loads(body)
+
+
+async def test_equal_heads_have_each_its_own_body_and_answer() -> None:
+    async with site() as here:
+        raw = await here.raw(b"")
+        for at in range(5):
+            answer = await asked(raw, echo(f"text {at}", at))
+            assert answer["id"] == at and f"text {at}" in json.dumps(answer["result"])
+        assert [seen.params["arguments"]["text"] for seen in here.handler.calls] == [f"text {at}" for at in range(5)]
+
+
+async def test_a_body_that_looks_like_the_end_of_a_head_is_a_body() -> None:
+    async with site() as here:
+        raw = await here.raw(b"")
+        for at in range(3):
+            good = echo("same").replace(b'{"jsonrpc"', b'{\r\n\r\n"jsonrpc"').replace(b": 1,", b":1,")
+            length = len(good.partition(b"\r\n\r\n")[2])
+            head, _, body = good.partition(b"\r\n\r\n")
+            lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+            data = b"\r\n".join([*lines, b"Content-Length: %d" % length]) + b"\r\n\r\n" + body
+            assert "result" in await asked(raw, data), at
+        assert len(here.handler.calls) == 3
+
+
+async def test_a_known_head_in_pieces_or_with_another_request_behind_it() -> None:
+    first, second = echo("one", 1), echo("two", 2)
+    async with site() as here:
+        raw = await here.raw(b"")
+        for _ in range(2):
+            assert (await asked(raw, first))["id"] == 1  # from here on it is known
+            raw.writer.write(first[:-5])
+            await raw.writer.drain()
+            await anyio.sleep(0.02)  # so that it is read in two pieces
+            raw.writer.write(first[-5:])
+            assert json.loads((await raw.answer())[2])["id"] == 1
+            raw.writer.write(first + second)
+            ids = [json.loads((await raw.answer())[2])["id"] for _ in range(2)]
+            assert ids == [1, 2]
+        assert len(here.handler.calls) == 8
+
+
+async def test_another_head_of_the_same_length_is_another_request() -> None:
+    async with site() as here:
+        raw = await here.raw(b"")
+        for _ in range(3):
+            assert (await asked(raw, echo("same")))["id"] == 1
+        raw.writer.write(echo("same").replace(b"POST /mcp ", b"POST /mcq "))
+        assert (await raw.answer())[0] == 404
+        raw.writer.write(echo("same").replace(b"Bearer ", b"Beaver "))
+        assert (await raw.answer())[0] == 401
+        assert (await asked(raw, echo("same")))["id"] == 1
+
+
+async def test_the_last_request_of_a_connection_is_its_last_however_often_its_head_was_seen() -> None:
+    async with site() as here:
+        raw = await here.raw(b"")
+        for _ in range(3):
+            await asked(raw, echo("same"))
+        raw.writer.write(echo("same", 1, "Connection: close"))
+        status, headers, _ = await raw.answer()
+        assert status == 200 and headers["connection"] == "close"
+        assert await raw.closed() == b""
+
+
+async def test_a_connection_that_rests_after_known_heads_is_closed_in_time() -> None:
+    async with site(wire=Wire(idle=0.2)) as here:
+        raw = await here.raw(b"")
+        for _ in range(3):
+            await asked(raw, echo("same"))
+        assert await raw.closed() == b""
+
+
+async def test_legacy_requests_of_equal_heads_go_to_their_session() -> None:
+    async with site() as here, here.client() as client:
+        lines = [f"Mcp-Session-Id: {await open_session(client)}" for _ in range(2)]
+        raw = await here.raw(b"")
+        for at in range(6):
+            assert (await asked(raw, post(call("echo", at, text=str(at)), lines[at % 2])))["id"] == at
+        sessions = [seen.client.session for seen in here.handler.calls if seen.method == "tools/call"]
+        assert sessions == [line.partition(": ")[2] for line in lines] * 3

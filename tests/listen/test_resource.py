@@ -1,0 +1,69 @@
+"""Where a client learns who gives tokens for this Sluice, when nobody said what it is called outside."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from listen_harness import site
+
+from proxy.listen.identity import IdentitySettings
+from proxy.listen.identity.issuers import Issuer
+from proxy.listen.identity.tokens import TokenSettings
+from proxy.listen.settings import Names, Settings
+
+TOKENS = IdentitySettings(tokens=TokenSettings((Issuer("https://login.test", "x"), Issuer("https://login.test", "y"))))
+TRUSTING = Settings(names=Names(trusted_proxies=("127.0.0.1",)))
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+SAID = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "mcp.acme.com", "X-Forwarded-Prefix": "/tools/"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers", "origin", "path"),
+    [
+        (TRUSTING, SAID, lambda port: "https://mcp.acme.com", "/tools/mcp"),
+        (TRUSTING, {"X-Forwarded-Proto": "https"}, lambda port: f"https://127.0.0.1:{port}", "/mcp"),
+        (TRUSTING, {"X-Forwarded-Host": 'a"b', "X-Forwarded-Proto": "gopher", "X-Forwarded-Prefix": "//evil"},
+         lambda port: f"http://127.0.0.1:{port}", "/mcp"),
+        (Settings(), SAID, lambda port: f"http://127.0.0.1:{port}", "/mcp"),
+        (TRUSTING, {}, lambda port: f"http://127.0.0.1:{port}", "/mcp"),
+    ],
+    ids=["a trusted proxy", "its scheme alone", "nonsense", "a stranger", "nobody"],
+)  # fmt: skip
+async def test_the_resource_is_what_the_client_sees_of_us(
+    settings: Settings, headers: dict[str, str], origin: Callable[[int], str], path: str
+) -> None:
+    async with site(settings, identity=TOKENS) as here, here.client(None, **headers) as client:
+        refused = await client.post("/mcp", json={})
+        assert refused.status_code == 401
+        told = f'Bearer resource_metadata="{origin(here.port)}{WELL_KNOWN}{path}"'
+        assert refused.headers["www-authenticate"] == told
+        for place in (WELL_KNOWN, f"{WELL_KNOWN}/mcp", f"{WELL_KNOWN}{path}"):
+            answer = await client.get(place)
+            assert answer.json()["resource"] == f"{origin(here.port)}{path}"
+            assert answer.json()["authorization_servers"] == ["https://login.test"]
+        assert (await client.get(f"{WELL_KNOWN}/elsewhere")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("public", "path"), [("https://acme.com", ""), ("https://acme.com/", ""), ("https://a.b/c", "/c")]
+)
+async def test_a_public_url_is_the_resource_as_it_is_written(public: str, path: str) -> None:
+    settings: Any = Settings(names=Names(public_url=public))
+    async with site(settings, identity=TOKENS) as here, here.client(None) as client:
+        answer = await client.get(f"{WELL_KNOWN}{path}")
+        assert answer.status_code == 200 and answer.json()["resource"] == public.rstrip("/")
+
+
+async def test_without_an_issuer_there_is_no_metadata() -> None:
+    async with site(TRUSTING) as here, here.client(None) as client:
+        assert (await client.get(WELL_KNOWN)).status_code == 404
+        assert (await client.post("/mcp", json={})).headers["www-authenticate"] == "Bearer"
+
+
+async def test_pages_of_an_allowed_origin_may_read_it() -> None:
+    settings = Settings(names=Names(allowed_origins=("https://app.test",)))
+    async with site(settings, identity=TOKENS) as here, here.client(None) as client:
+        answer = await client.get(WELL_KNOWN, headers={"Origin": "https://app.test"})
+        assert answer.headers["access-control-allow-origin"] == "https://app.test"
+        assert (await client.options(WELL_KNOWN, headers={"Origin": "https://app.test"})).status_code == 204
+        assert (await client.get(WELL_KNOWN, headers={"Origin": "https://evil.test"})).status_code == 403

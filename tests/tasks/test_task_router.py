@@ -1,0 +1,281 @@
+"""Tasks as the router has them: ids of ours, whose they are, how many there may be, and what is believed of a server.
+
+The servers here do what no real one does: they say the same id twice, speak of other tasks, and take back an end.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scripted_server import Front, Scripted
+
+from proxy.call import Call, Client, Failure, Outcome, Result, Target, TaskStarted, not_found
+from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
+from proxy.router import taskbook
+from proxy.router.taskbook import TaskBook
+from proxy.store.memory import MemoryStore
+
+EXTENSION: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+LEGACY: Json = {"tools": {}, "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
+ANN = Client("key:ann", capabilities=EXTENSION)
+BOB = replace(ANN, principal="key:bob")
+OLD = Client("key:ann", revision="2025-11-25", session="s1")
+TOOL: Json = {"name": "t", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "optional"}}
+TARGET = Target("a", "tool", "t", "a__t", TOOL)
+
+
+def task(id: str, status: str = "working", **more: Any) -> Json:
+    times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+    return {"taskId": id, "status": status, **times, "ttlMs": 60_000, **more}
+
+
+class Later(Scripted):
+    """Makes a task of every call; `says` is what it says of each."""
+
+    def __init__(self, capabilities: Json, mark: str = "") -> None:
+        super().__init__("a", tools=[TOOL], capabilities=capabilities)
+        self.mark, self.says, self.ids = mark, dict[str, Outcome](), 0
+        self.next: str | None = None
+        self.answers |= {"tools/call": self.begin} | dict.fromkeys(
+            ("tasks/get", "tasks/cancel", "tasks/update", "tasks/result"), self.about
+        )
+
+    async def begin(self, call: Call) -> Outcome:
+        self.ids += 1
+        id = f"{self.mark}:{self.next or self.ids}"
+        self.says.setdefault(id, Result(task(id)))
+        return TaskStarted(task(id))
+
+    async def about(self, call: Call) -> Outcome:
+        return self.says[call.params["taskId"]]
+
+
+def modern() -> Later:
+    return Later({"tools": {}, **EXTENSION})
+
+
+async def begin(front: Front, client: Client = ANN, **params: Any) -> str:
+    call = Call(client, "tools/call", {"name": "t", **params}, target=TARGET)
+    outcome = await front.router(call)
+    assert isinstance(outcome, TaskStarted), outcome
+    return str(outcome.task["taskId"])
+
+
+async def about(front: Front, what: str, id: object, client: Client = ANN) -> Outcome:
+    """As the name guard does it: nothing is asked of what does not resolve."""
+    call = Call(client, f"tasks/{what}", {"taskId": id})
+    target = await front.router.tasks.resolve(call)
+    if target is None or isinstance(target, Failure):
+        return target or not_found(call.method, call.params)
+    return await front.router(replace(call, target=target))
+
+
+@pytest.mark.parametrize("what", ["get", "cancel", "update"])
+async def test_a_task_is_found_by_its_own_id_and_its_own_client_alone(what: str) -> None:
+    async with Front(modern()) as front:
+        id = await begin(front)
+        assert isinstance(await about(front, what, id), Result)
+        nobody = await about(front, what, "nobody's")
+        assert nobody == Failure(INVALID_PARAMS, "Task not found")
+        for foreign in (id, id + "=", id[:-1], ":1", "1", "", None, 7, {"id": id}, "\ud800", "x" * 100_000):
+            assert await about(front, what, foreign, BOB) == nobody
+        for altered in (id + "=", id[:-1], ":1", "1", "", None, 7, [id], "\ud800"):
+            assert await about(front, what, altered) == nobody
+
+
+async def test_who_did_not_declare_the_extension_is_told_so_before_anything_else() -> None:
+    async with Front(modern()) as front:
+        id = await begin(front)
+        outcome = await about(front, "get", id, replace(ANN, capabilities={}))
+        assert isinstance(outcome, Failure) and outcome.code == -32021
+        assert outcome.data == {"requiredCapabilities": EXTENSION}
+        heard = await front.ask("subscriptions/listen", replace(ANN, capabilities={}), notifications={"taskIds": [id]})
+        assert heard == outcome
+
+
+async def test_where_no_server_has_tasks_there_are_no_such_methods() -> None:
+    async with Front(Scripted("a", tools=[TOOL])) as front:
+        for client in (ANN, OLD):
+            outcome = await about(front, "get", "x", client)
+            assert isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND
+            assert "tasks" not in (await front.page("server/discover", client))["capabilities"]
+        outcome = await front.ask("tasks/list", OLD)
+        assert isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND
+
+
+async def test_a_server_of_the_other_era_makes_nobody_believe_in_tasks() -> None:
+    server = Later(LEGACY, "m")
+    server.era_for = lambda client: "legacy"  # type: ignore[method-assign]
+    async with Front(server) as front:
+        capabilities = (await front.page("server/discover", ANN))["capabilities"]
+        assert "tasks" not in capabilities and "extensions" not in capabilities
+        assert (await front.page("server/discover", OLD))["capabilities"]["tasks"] == LEGACY["tasks"]
+
+
+async def test_a_server_that_hands_out_an_id_twice_crosses_nobodys_tasks() -> None:
+    server = modern()
+    async with Front(server) as front:
+        server.next = "same"
+        id = await begin(front)
+        outcome = await front.router(Call(BOB, "tools/call", {"name": "t"}, target=TARGET))
+        assert isinstance(outcome, Failure) and outcome.code == INTERNAL_ERROR
+        assert isinstance(await about(front, "get", id), Result)
+
+
+async def test_what_has_ended_does_not_go_on() -> None:
+    server = modern()
+    async with Front(server) as front:
+        id = await begin(front)
+        server.says[":1"] = Result(task(":1", "completed", result={"content": []}))
+        assert isinstance(await about(front, "get", id), Result)
+        for status in ("working", "input_required", "failed", "cancelled"):
+            server.says[":1"] = Result(task(":1", status))
+            outcome = await about(front, "get", id)
+            assert outcome == Failure(INTERNAL_ERROR, "The server took back that the task is completed")
+        server.says[":1"] = Result(task(":1", "completed", result={"content": []}))
+        assert isinstance(await about(front, "get", id), Result)
+
+
+async def test_a_task_that_its_server_has_forgotten_is_unknown() -> None:
+    server = modern()
+    async with Front(server) as front:
+        id = await begin(front)
+        server.says[":1"] = Failure(INVALID_PARAMS, "Task has expired")
+        assert await about(front, "get", id) == Failure(INVALID_PARAMS, "Task not found")
+        server.says[":1"] = Result(task(":1"))
+        assert await about(front, "get", id) == Failure(INVALID_PARAMS, "Task not found")
+
+
+async def test_a_legacy_task_whose_connection_ended_has_failed_for_good() -> None:
+    server = Later(LEGACY, "m")
+    async with Front(server) as front:
+        id = await begin(front, OLD, task={})
+        server.says["m:1"] = Failure(INTERNAL_ERROR, "gone", {"reason": "outcome_unknown"})
+        outcome = await about(front, "get", id, OLD)
+        assert isinstance(outcome, Result) and outcome.value["status"] == "failed" and outcome.value["taskId"] == id
+        server.says["m:1"] = Result(task("m:1"))
+        outcome = await about(front, "result", id, OLD)
+        assert isinstance(outcome, Result) and outcome.value["isError"] is True
+        assert outcome.value["_meta"]["io.modelcontextprotocol/related-task"] == {"taskId": id}
+        assert (await front.page("tasks/list", OLD))["tasks"][0]["status"] == "failed"
+
+
+# ---------------------------------------------------------------- lists, and what is told unasked
+
+
+async def test_the_list_has_all_tasks_of_the_client_once_and_nobody_elses() -> None:
+    async with Front(Later(LEGACY, "m")) as front:
+        mine = [await begin(front, OLD, task={"ttl": 5}) for _ in range(120)]
+        await begin(front, replace(OLD, principal="key:bob"), task={})
+        found: list[str] = []
+        params: Json = {}
+        while True:
+            page = await front.page("tasks/list", OLD, **params)
+            found += [entry["taskId"] for entry in page["tasks"]]
+            if "nextCursor" not in page:
+                break
+            params = {"cursor": page["nextCursor"]}
+        assert found == mine
+        for cursor in ("x", "", 7, params["cursor"][:-2]):
+            outcome = await front.ask("tasks/list", OLD, cursor=cursor)
+            assert isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS
+        other = await front.ask("tasks/list", replace(OLD, principal="key:bob"), **params)
+        assert isinstance(other, Failure) and other.code == INVALID_PARAMS
+
+
+async def test_a_word_on_a_task_is_for_the_session_that_has_it() -> None:
+    async with Front(Later(LEGACY, "m")) as front:
+        id = await begin(front, OLD, task={})
+        tasks = front.router.tasks
+        told = tasks.heard("a", Notification("notifications/tasks/status", task("m:1", "input_required")))
+        assert told is not None and told[0] == "s1" and told[1].params["taskId"] == id
+        assert tasks.heard("a", Notification("notifications/tasks/status", task("m:2"))) is None
+        assert tasks.heard("b", Notification("notifications/tasks/status", task("m:1"))) is None
+        assert tasks.heard("a", Notification("notifications/tasks/status", task("m:1", "failed"))) is not None
+        assert tasks.heard("a", Notification("notifications/tasks/status", task("m:1", "working"))) is None
+        assert tasks.public_id("a", "m:1", "s1") == id and tasks.public_id("a", "m:1", "s2") is None
+
+
+async def test_a_wish_for_a_task_is_refused_where_the_tool_has_none_and_ignored_where_nothing_was_declared() -> None:
+    server = Later(LEGACY, "m")
+    async with Front(server) as front:
+        bare = replace(TARGET, item={"name": "t"})
+        outcome = await front.router(Call(OLD, "tools/call", {"name": "t", "task": {}}, target=bare))
+        assert isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND
+    plain = Scripted("a", tools=[TOOL])
+
+    async def answer(call: Call) -> Outcome:
+        assert "task" not in call.params
+        return Result({"content": []})
+
+    plain.answers["tools/call"] = answer
+    async with Front(plain) as front:
+        wish = Call(OLD, "tools/call", {"name": "t", "task": {}}, target=TARGET)
+        assert await front.router(wish) == Result({"content": []})
+
+
+async def test_whoever_else_makes_a_task_answers_for_it() -> None:
+    server, asked = modern(), list[str]()
+
+    async def holder(call: Call) -> Outcome:
+        asked.append(f"{call.method} {call.params['taskId']}")
+        return Result(task("apr_1", "working", statusMessage="waiting for approval by role:lead"))
+
+    async with Front(server) as front:
+        tasks = front.router.tasks
+        call = Call(ANN, "tools/call", {"name": "t"}, target=TARGET)
+        assert await tasks.may_hold(call)
+        assert not await tasks.may_hold(replace(call, client=replace(ANN, capabilities={})))
+        started = await tasks.keep(call, TARGET, TaskStarted(task("apr_1")), holder)
+        assert isinstance(started, TaskStarted)
+        told = await about(front, "get", started.task["taskId"])
+        assert isinstance(told, Result) and told.value["statusMessage"] == "waiting for approval by role:lead"
+        assert asked == ["tasks/get apr_1"] and server.count("tasks/get") == 0
+
+
+# ---------------------------------------------------------------- how many, and how long
+
+
+async def test_ten_thousand_running_tasks_are_bounded_and_those_that_run_are_kept() -> None:
+    server = modern()
+    async with Front(server) as front:
+        first = await begin(front)
+        refused = 0
+        for _ in range(10_000):
+            outcome = await front.router(Call(ANN, "tools/call", {"name": "t"}, target=TARGET))
+            if isinstance(outcome, Result):
+                assert outcome.value["_meta"]["dev.sluice/reason"] == "rate_limited"
+                refused += 1
+        assert refused == 10_001 - taskbook.MAX_TASKS and server.ids == taskbook.MAX_TASKS
+        assert isinstance(await about(front, "get", first), Result)
+        await begin(front, BOB)  # another client has room
+
+
+async def test_what_has_ended_makes_room() -> None:
+    server = modern()
+    async with Front(server) as front:
+        ids = [await begin(front) for _ in range(taskbook.MAX_TASKS)]
+        server.says[":1"] = Result(task(":1", "completed", result={}))
+        await about(front, "get", ids[0])
+        await begin(front)
+        assert await about(front, "get", ids[0]) == Failure(INVALID_PARAMS, "Task not found")
+        assert isinstance(await about(front, "get", ids[1]), Result)
+
+
+async def test_a_record_lives_as_long_as_its_task_and_outlives_the_process_where_the_task_does() -> None:
+    now, store = 0.0, MemoryStore(lambda: now)
+    server = modern()
+
+    def book() -> TaskBook:
+        return TaskBook({"a": server}, store, lambda: now)
+
+    call = Call(ANN, "tools/call", {"name": "t"})
+    record = await book().add(call, TARGET, task(":1"))
+    bound = await book().add(call, TARGET, task("m:1"))
+    assert record is not None and bound is not None
+    again = await book().find("key:ann", record.id)
+    assert again is not None and (again.own, again.target.own, again.task) == (":1", "t", record.task)
+    assert await book().find("key:bob", record.id) is None
+    assert await book().find("key:ann", bound.id) is None
+    now = 60.0 + taskbook.GRACE
+    assert await book().find("key:ann", record.id) is None
