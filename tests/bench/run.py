@@ -1,17 +1,17 @@
 """The one benchmark: Sluice and nginx in front of the same fast server, in one run, on the same cores.
 
-    python tests/bench/run.py [--short] [--command "sluice"] [--policy] [--audit]
+    python tests/bench/run.py [--short] [--python PYTHON] [--policy] [--audit]
 
 Ratios count, not times: a machine twice as slow gives the same table. Core 0 has what is measured, core 1 the load
-and the fast server. Needs Linux; nginx and wrk come from Debian. Results: tests/bench/results/latest.json.
-`--policy` and `--audit` measure those alone, without a server: what a long list costs, and what a record costs.
+and the fast server. Needs Linux; nginx, wrk and the Python that runs Sluice come from Debian, where they can.
+Results: tests/bench/results/latest.json. `--policy` and `--audit` measure those alone, without a server: what a long
+list costs, and what a record costs.
 """
 
 import argparse
 import json
 import os
 import platform
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import interpreter
 from load import Call, legacy_call, legacy_session, modern_call, run
 from subjects import FULL, ROOT, RULES, SERVERS, STEPS, Setup, Subject, fast_server, nginx, provide_tools, sluice
 from tables import BUDGET, CONCURRENCIES, Row, audit_share, policy_report, report, table
@@ -88,8 +89,8 @@ def session_memory(subject: Subject, plan: Plan) -> dict[str, float]:
         return {"idle_session_kib": idle, "left_by_churn_mib": subject.memory() - before}
 
 
-def machine() -> dict[str, Any]:
-    """What ran this, without saying whose it is."""
+def machine(python: str) -> dict[str, Any]:
+    """What ran this, without saying whose it is; `python` is the version that ran Sluice."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
     programs = {"nginx": ["nginx", "-v"], "wrk": ["wrk", "-v"]}
@@ -98,7 +99,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "kernel": platform.release().partition("-")[0],
         "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
+        "python": python,
         **{library: version(library) for library in LIBRARIES},
         **{name: _first_line(command) for name, command in programs.items()},
     }
@@ -174,7 +175,7 @@ def policy() -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help=f"a few seconds; fails only over {SHORT_LIMIT:g}x")
-    parser.add_argument("--command", default=f"{sys.executable} -m proxy", help="how Sluice is started")
+    parser.add_argument("--python", help="what runs Sluice; Debian's, unless it is said")
     parser.add_argument("--policy", action="store_true", help="a first list of 2,000 tools under 1,000 rows, alone")
     parser.add_argument("--audit", action="store_true", help="what a record costs, alone")
     options = parser.parse_args()
@@ -189,16 +190,18 @@ def main() -> int:
     provide_tools()
     if len(os.sched_getaffinity(0)) < 2:
         print("bench: ONE CORE ONLY: latencies and calls/s mean little here, CPU per call still does", file=sys.stderr)
+    python = options.python or interpreter.provide()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         plan = SHORT if options.short else WHOLE
-        result, lines = bench(plan, shlex.split(options.command), Path(folder))
+        result, lines = bench(plan, [python, "-m", "proxy"], Path(folder))
     print(report(result, lines))
     if options.short:
         return 1 if max(found[16] for found in result["ratio_to_nginx"].values()) > SHORT_LIMIT else 0
     RESULTS.parent.mkdir(exist_ok=True)
     first_list = policy()
     print(policy_report(first_list))
-    RESULTS.write_text(json.dumps({"machine": machine(), **result, "policy": first_list}, indent=2) + "\n")
+    result = {"machine": machine(interpreter.version_of(python)), **result, "policy": first_list}
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
 
