@@ -63,6 +63,8 @@ def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tu
     # A call that waits as a task was measured, counted and named when it came: it is made from the decision on.
     again = chain({**guards, **dict.fromkeys(("measure", "throttle", "name", "quota"))}, innermost)
     guards["approve"] = approve(desk, asked, behind.tasking.holding(desk, asked.current, again))
+    # What a client is told of a task is no request of its own, but is judged, recorded and named as one would be.
+    router.following.told = chain({**guards, **dict.fromkeys(("measure", "throttle", "quota"))}, innermost)
     return router, towards_clients(services.tracer, chain(guards, innermost))
 
 

@@ -59,7 +59,9 @@ def needs_intent(call: Call) -> bool:
     if call.method in ("tools/call", "resources/read", "prompts/get") or call.method in ABOUT_A_TASK:
         return True
     notifications = call.params.get("notifications") if call.method == "subscriptions/listen" else None
-    return isinstance(notifications, dict) and bool(notifications.get("resourceSubscriptions"))
+    if not isinstance(notifications, dict):
+        return False
+    return bool(notifications.get("resourceSubscriptions") or notifications.get("taskIds"))
 
 
 def judge(outcome: Outcome | None, call: Call) -> Ending:

@@ -16,6 +16,7 @@ from proxy.era.revisions import LISTS, SUPPORTED
 from proxy.hub import Hub
 from proxy.lists import Lists, MayList, Resolver
 from proxy.message import METHOD_NOT_FOUND, Json
+from proxy.router.following import Following
 from proxy.router.listen import Listener, MaySee
 from proxy.router.pages import Cursors, Pages
 from proxy.router.subscriptions import Decide
@@ -44,7 +45,8 @@ class Router:
         pages = Pages(servers, lists, resolver, cursors, may_list)
         self._book = TaskBook(servers, store)
         self.tasks = Tasks(servers, lists, self._book, may_list, may_see, cursors)
-        self._listener = Listener(servers, lists, resolver, hub, may_list, may_see, decide)
+        self.following = Following(self.tasks)
+        self._listener = Listener(servers, lists, resolver, hub, may_list, may_see, decide, self.following)
         self._handlers: Mapping[str, Handler] = {
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,

@@ -6,20 +6,21 @@ basic/patterns/subscriptions: the acknowledgement comes first, only requested ki
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from proxy.call import Call, Failure, Outcome, Result, Server, session_scope
+from proxy.call import Call, Emit, Failure, Outcome, Result, Server, session_scope
 from proxy.catalog import merge
 from proxy.catalog.snapshot import KINDS
 from proxy.era.revisions import LISTS
 from proxy.hub import Event, Hub, Subscription
 from proxy.lists import Lists, MayList, Resolver
 from proxy.message import INVALID_PARAMS, Json, Notification
+from proxy.router.following import MAX_FOLLOWED, Followed, Following
 from proxy.router.seen import Sight
 from proxy.router.subscriptions import UPDATED, Decide, Subscribing, Subscriptions
 
@@ -48,6 +49,7 @@ class _Ear:
     call: Call
     methods: frozenset[str]
     subscriptions: Subscriptions
+    followed: Followed
     reached: set[str] = field(default_factory=set)
     releases: list[Callable[[], None]] = field(default_factory=list)
 
@@ -59,7 +61,7 @@ class _Ear:
 class Listener:
     def __init__(
         self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, hub: Hub, may_list: MayList,
-        may_see: MaySee, decide: Decide,
+        may_see: MaySee, decide: Decide, following: Following,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
@@ -68,15 +70,19 @@ class Listener:
         self._transparent = lists.settings.transparent
         self._sight = Sight(servers, lists, may_list)
         self._subscribing = Subscribing(servers, lists, resolver, decide)
+        self._following = following
 
     async def listen(self, call: Call) -> Outcome:
         """Lasts until the client goes away (cancellation) or the hub closes."""
         wanted = _wanted(call.params.get("notifications"))
         if isinstance(wanted, Failure):
             return wanted
-        kinds, uris = wanted
+        kinds, uris, ids = wanted
+        if ids:  # several tell at once
+            call = replace(call, emit=_in_turn(call.emit))
         methods = frozenset(_FILTERS[key][0] for key in kinds)
-        ear = _Ear(call, methods, await self._subscribing.begin(call, uris))
+        subscriptions, followed = await self._subscribing.begin(call, uris), await self._following.begin(call, ids)
+        ear = _Ear(call, methods, subscriptions, followed)
         try:
             with self._hub.subscribe(partial(self._concerns, call, methods)) as events, self._lists.watch(call.client):
                 async with anyio.create_task_group() as group:
@@ -93,7 +99,9 @@ class Listener:
         told = {_FILTERS[key][0] for key in honoured}
         seen = await self._sight.look(call, told)
         ear.subscriptions.is_promised = True
-        await call.emit(_acknowledgement(honoured, ear.subscriptions))
+        await call.emit(_acknowledgement(honoured, ear.subscriptions, ear.followed.ids))
+        for id in ear.followed.ids:
+            group.start_soon(ear.followed.follow, id)
         async for event in events:
             method = event.notification.method
             if ear.methods:
@@ -193,10 +201,22 @@ def _put(events: Subscription, server: str, params: Json) -> None:
     events.put(Event(server, None, Notification(UPDATED, params)))
 
 
-def _acknowledgement(honoured: list[str], subscriptions: Subscriptions) -> Notification:
+def _in_turn(emit: Emit) -> Emit:
+    lock = anyio.Lock()
+
+    async def locked(notification: Notification) -> None:
+        async with lock:
+            await emit(notification)
+
+    return locked
+
+
+def _acknowledgement(honoured: list[str], subscriptions: Subscriptions, ids: list[str]) -> Notification:
     promised: Json = dict.fromkeys(honoured, True)
     if uris := subscriptions.honoured:
         promised["resourceSubscriptions"] = uris
+    if ids:
+        promised["taskIds"] = ids
     params: Json = {"notifications": promised}
     if refused := subscriptions.refused:
         errors = {uri: {"code": failure.code, "message": failure.message} for uri, failure in refused.items()}
@@ -204,16 +224,28 @@ def _acknowledgement(honoured: list[str], subscriptions: Subscriptions) -> Notif
     return Notification(ACKNOWLEDGED, params)
 
 
-def _wanted(filter: Any) -> tuple[list[str], list[str]] | Failure:
-    """The keys of the filter that ask for a kind of change, and the resources."""
+def _wanted(filter: Any) -> tuple[list[str], list[str], list[str]] | Failure:
+    """The keys of the filter that ask for a kind of change, the resources, and the tasks."""
     if not isinstance(filter, dict):
         return Failure(INVALID_PARAMS, "notifications must be an object")
     for key in _FILTERS:
         if not isinstance(filter.get(key, False), bool):
             return Failure(INVALID_PARAMS, f"notifications.{key} must be a boolean")
-    uris: Json | list[Any] = filter.get("resourceSubscriptions", [])
-    if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
-        return Failure(INVALID_PARAMS, "notifications.resourceSubscriptions must be a list of URIs")
+    uris = _texts(filter, "resourceSubscriptions", "URIs")
+    if isinstance(uris, Failure):
+        return uris
     if len(uris) > MAX_RESOURCES:
         return Failure(INVALID_PARAMS, f"no more than {MAX_RESOURCES} resources in one subscription")
-    return [key for key in _FILTERS if filter.get(key)], uris
+    ids = _texts(filter, "taskIds", "ids")
+    if isinstance(ids, Failure):
+        return ids
+    if len(ids) > MAX_FOLLOWED:
+        return Failure(INVALID_PARAMS, f"no more than {MAX_FOLLOWED} tasks in one subscription")
+    return [key for key in _FILTERS if filter.get(key)], uris, ids
+
+
+def _texts(filter: Json, key: str, what: str) -> list[str] | Failure:
+    value = filter.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        return Failure(INVALID_PARAMS, f"notifications.{key} must be a list of {what}")
+    return value

@@ -9,8 +9,10 @@ stateless servers outlive this process in the store; those of a connection end w
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+import anyio
 
 from proxy.call import Call, Handler, Target
 from proxy.era import tasks
@@ -28,7 +30,8 @@ _ID_CHARS: Final = 32
 @dataclass(slots=True)
 class Record:
     """`own` is the id as its holder knows it, `task` what was last said of it. `holder` answers for it: the server,
-    or whoever else made the task. `order` is when it was made, among those of its principal."""
+    or whoever else made the task. `order` is when it was made, among those of its principal. `news` is set when it is
+    said to have changed."""
 
     id: str
     principal: str
@@ -40,6 +43,12 @@ class Record:
     order: int
     holder: Handler
     is_lost: bool = False
+    news: anyio.Event = field(default_factory=anyio.Event)
+
+    def stir(self) -> None:
+        """Whoever waits for a change of it looks."""
+        self.news.set()
+        self.news = anyio.Event()
 
     @property
     def status(self) -> str:
@@ -130,6 +139,7 @@ class TaskBook:
         self._drop(record)
         self._drop(other)
         await self._admit(replace(other, id=record.id), is_servers=True)
+        record.stir()
         if self._store is not None:
             await self._store.delete(_PREFIX + other.id)
 

@@ -145,8 +145,7 @@ class Tasks:
         return None if record is None else self._target(call, record)
 
     async def objection(self, call: Call) -> Failure | None:
-        """Who listens to tasks has declared the extension (SEP-2663, Task Status Notifications). To tell is optional:
-        who declares it is promised none, and looks."""
+        """Who listens to tasks has declared the extension (SEP-2663, Task Status Notifications)."""
         filter = call.params.get("notifications")
         if not isinstance(filter, dict) or "taskIds" not in filter or tasks.takes(call.client):
             return None
@@ -203,6 +202,19 @@ class Tasks:
             return not_found(call.method, call.params)
         return failure
 
+    # ------------------------------------------------------------ who follows one
+
+    async def may_follow(self, call: Call, id: str) -> bool:
+        """Whether that client is told of the task on a stream of its own. One that began in a legacy session has
+        another form, and is told of there."""
+        record = await self.book.find(call.client.principal, id)
+        return record is not None and record.session is None and self._is_listed(call, record)
+
+    async def news(self, call: Call, id: str) -> anyio.Event | None:
+        """Is set when its server says that it has changed; None where there is no such task any more."""
+        record = await self.book.find(call.client.principal, id)
+        return None if record is None else record.news
+
     # ------------------------------------------------------------ about all of them
 
     async def listed(self, call: Call) -> Outcome:
@@ -242,11 +254,14 @@ class Tasks:
     # ------------------------------------------------------------ what servers say by themselves
 
     def heard(self, server: str, notification: Notification) -> tuple[str, Notification] | None:
-        """A server's word on a task: the session of the client that has it, and what that client is told. Nobody else
-        is told anything; None where there is nobody."""
+        """A server's word on a task: the session of the client that has it, and what that client is told. Who follows
+        it looks; nobody else is told anything; None where there is nobody."""
         task = notification.params
         record = self.book.find_own(server, str(task.get("taskId")))
-        if record is None or record.session is None or not self._note(record, task):
+        if record is None or not self._note(record, task):
+            return None
+        record.stir()
+        if record.session is None:
             return None
         return record.session, Notification(notification.method, record.shown())
 

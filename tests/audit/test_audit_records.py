@@ -163,10 +163,8 @@ def test_only_what_can_do_something_needs_an_intent() -> None:
     needing = {method for method in ("tools/call", "tools/list", "prompts/get", "resources/read", "completion/complete",
                                      "subscriptions/listen") if needs_intent(make_call(method=method))}  # fmt: skip
     assert needing == {"tools/call", "prompts/get", "resources/read"}
-    listen = make_call(
-        method="subscriptions/listen", params={"notifications": {"resourceSubscriptions": ["file:///a"]}}
-    )
-    assert needs_intent(listen)
+    for filter in ({"resourceSubscriptions": ["file:///a"]}, {"taskIds": ["a"]}):
+        assert needs_intent(make_call(method="subscriptions/listen", params={"notifications": filter}))
 
 
 def test_a_note_is_of_a_known_type() -> None:

@@ -98,6 +98,16 @@ class Client:
                 await anyio.sleep(task["pollIntervalMs"] / 1000)
         return task
 
+    @asynccontextmanager
+    async def listen(self, *ids: str) -> AsyncIterator[AsyncIterator[Json]]:
+        """What is told of these tasks; the acknowledgement is the first."""
+        params = {"notifications": {"taskIds": list(ids)}}
+        body, headers = self._body(method := "subscriptions/listen", params), self._headers(method, params)
+        with anyio.fail_after(20):
+            async with self.http.stream("POST", self.url, json=body, headers=headers) as answer:
+                lines = answer.aiter_lines()
+                yield (json.loads(line[5:]) async for line in lines if line.startswith("data:"))
+
     def _body(self, method: str, params: Json) -> Json:
         meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -222,6 +232,28 @@ async def test_a_task_of_a_stateless_server_asks_its_own_client(bed: Bed) -> Non
         await ann.about("update", id, inputResponses=answer)
         done = await ann.until(id, "completed")
         assert text(done["result"]) == "deleted x.txt" and done["taskId"] == id
+
+
+async def test_a_task_is_told_on_the_stream_of_who_listens_to_it(bed: Bed) -> None:
+    asking: Json = {"elicitation": {}, **TASKS}
+    async with client(bed.process, asking, "ann") as ann, client(bed.process, asking, "bob") as bob:
+        id = (await ann.call("new__confirm_delete", filename="x.txt"))["taskId"]
+        async with bob.listen(id) as foreign:
+            assert (await anext(foreign))["params"]["notifications"] == {}
+        async with ann.listen(id, "nobody's") as told:
+            assert (await anext(told))["params"]["notifications"] == {"taskIds": [id]}
+            while (asked := await anext(told))["params"]["status"] != "input_required":
+                assert asked["params"]["status"] == "working"
+            assert asked["method"] == "notifications/tasks" and asked["params"]["taskId"] == id
+            assert asked["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == 1
+            ((key, ask),) = asked["params"]["inputRequests"].items()
+            assert ask["params"]["message"] == "[new] Delete x.txt?"
+            await ann.about("update", id, inputResponses={key: {"action": "accept", "content": {"confirm": True}}})
+            while (done := await anext(told))["params"]["status"] != "completed":
+                assert done["params"]["status"] in ("input_required", "working")
+            assert text(done["params"]["result"]) == "deleted x.txt"
+    async with client(bed.process, {}, "ann") as ann:
+        assert (await ann.error("subscriptions/listen", {"notifications": {"taskIds": [id]}}))[0] == -32021
 
 
 async def test_another_client_finds_no_difference_between_a_foreign_task_and_none(bed: Bed) -> None:
