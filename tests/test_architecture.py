@@ -32,6 +32,7 @@ HOMES = {
     "casbin": {"policy"},
     "jsonschema_rs": {"policy"},
     "httpx": {"approval", "downstream", "audit", "network", "cli", "demo"},
+    "httpx_sse": {"downstream"},
     "standardwebhooks": {"approval"},
     "httptools": {"downstream", "listen"},
     "jwt": {"listen"},
@@ -45,6 +46,7 @@ casbin
 cryptography
 httptools
 httpx
+httpx_sse
 jsonschema_rs
 jwt
 opentelemetry
