@@ -7,6 +7,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
 import pytest
+from audit_kit import fits_ocsf
 from audit_sluice import ENVIRONMENT, HERE, META, VERSION, Sluice, records, run, start
 
 from proxy.audit.checkpoint import Signer, write_publics
@@ -75,6 +76,8 @@ def test_the_log_is_read_searched_and_exported(sluice: Sluice) -> None:
     for format, key in (("jsonl", "seq"), ("ocsf", "class_uid"), ("ecs", "@timestamp")):
         lines = sluice.run("audit", "export", "--format", format).stdout.splitlines()
         assert len(lines) == len(records(sluice.folder)) and all(key in json.loads(line) for line in lines)
+        for line in lines if format == "ocsf" else ():
+            fits_ocsf(json.loads(line))
     assert sluice.run("audit", "export", "--format", "xml").returncode == 2
     assert sluice.run("audit", "approvals").stdout.startswith("APPROVAL")
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import jsonschema
 import pytest
-from audit_kit import CLIENT, SEED, TARGET, check_one, make_call, one_call, open_audit, records, segments
+from audit_kit import CLIENT, SEED, TARGET, check_one, fits_ocsf, make_call, one_call, open_audit, records, segments
 
 from proxy.audit import chain, export
 from proxy.audit.chain import Head
@@ -27,7 +26,6 @@ from proxy.audit.verify import verify
 from proxy.call import Failure, refuse
 
 SMALL = Rotation(size=6_000)
-OCSF = json.loads((Path(__file__).parent / "ocsf_api_activity.schema.json").read_text())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -119,11 +117,10 @@ async def test_exported_events_fit_the_published_ocsf_schema(tmp_path: Path) -> 
         for method in ("tools/list", "resources/read", "server/discover"):
             await one_call(audit, method, method=method, target=None)
         audit.identity_failure("192.0.2.1", "bad key")
-    check = jsonschema.Draft202012Validator(OCSF)
     found = records(tmp_path)
     for record in found:
         event = export.ocsf(record)
-        assert not [error.message for error in check.iter_errors(event)], event
+        fits_ocsf(event)
         json.dumps(event)
     denied = export.ocsf(next(r for r in found if r.get("reason") == "timeout"))
     assert (denied["status"], denied["status_detail"], denied["class_uid"]) == ("Failure", "timeout", 6003)
