@@ -120,13 +120,14 @@ def decode(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
     # More brackets than levels is no proof of depth, but fewer is a proof of the opposite: one count, no walk.
     if data.count(b"{") + data.count(b"[") > max_depth:
         _check_depth(data, max_depth)
-    if b"\\" not in data:
-        try:
-            value = from_json(data, allow_inf_nan=False, cache_strings="keys")
-            if _lost_nothing(data, value):
-                return value
-        except ValueError:
-            pass  # the strict reading says what is wrong
+    try:
+        value = from_json(data, allow_inf_nan=False, cache_strings="keys")
+        # What is written as it was read was read in the only way: clients that write without blanks, as most do, need
+        # no walk. Two passes in Rust take 1 us for a small call, the walk 2.5.
+        if to_json(value) == data or (b"\\" not in data and _lost_nothing(data, value)):
+            return value
+    except ValueError:
+        pass  # the strict reading says what is wrong
     return _decode_strictly(data, max_depth)
 
 
