@@ -13,6 +13,8 @@ from proxy.call import Client, Decision, Target, Verdict
 
 MAX_MEMO: Final = 20_000
 
+_NOT_A_TOOL: Final = Decision(Verdict.ALLOW, "policy.use: open", "the open policy allows it")
+
 
 @dataclass(frozen=True, slots=True)
 class ToolRules:
@@ -24,11 +26,14 @@ class ToolRules:
 
 def allowlist(servers: Mapping[str, ToolRules]) -> Callable[[Client, Target], Decision]:
     """`decide` for lists of tools; prompts and resources of a configured server are allowed. A server that is not
-    configured is denied. Memoised: the answer depends on server, kind and own name alone."""
-    memo: dict[tuple[str, str, str], Decision] = {}
+    configured is denied. Memoised for tools: the answer depends on server and own name alone, and there are as many
+    of them as there are tools, where of resources there may be a million."""
+    memo: dict[tuple[str, str], Decision] = {}
 
     def decide(client: Client, target: Target) -> Decision:
-        key = (target.server, target.kind, target.own)
+        if target.kind != "tool" and target.server in servers:
+            return _NOT_A_TOOL
+        key = (target.server, target.own)
         decision = memo.get(key)
         if decision is None:
             if len(memo) >= MAX_MEMO:
@@ -42,8 +47,6 @@ def allowlist(servers: Mapping[str, ToolRules]) -> Callable[[Client, Target], De
 def _decide(rules: ToolRules | None, target: Target) -> Decision:
     if rules is None:
         return Decision(Verdict.DENY, "default", f"no server {target.server} is configured")
-    if target.kind != "tool":
-        return Decision(Verdict.ALLOW, "policy.use: open", "the open policy allows it")
     where = f"servers.{target.server}.tools"
     for glob in rules.deny:
         if fnmatchcase(target.own, glob):

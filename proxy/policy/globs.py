@@ -22,6 +22,12 @@ def is_glob(pattern: str) -> bool:
     return _MAGIC.search(pattern) is not None
 
 
+def literal_start(pattern: str) -> str:
+    """What everything that it matches begins with."""
+    magic = _MAGIC.search(pattern)
+    return pattern if magic is None else pattern[: magic.start()]
+
+
 @lru_cache(maxsize=16_384)
 def matcher(pattern: str) -> Callable[[str], object]:
     """A function that is true for what `pattern` matches. fnmatch keeps 256 compiled patterns, a policy has more."""

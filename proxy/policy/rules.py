@@ -22,6 +22,8 @@ from proxy.policy.table import Row
 
 DEFAULT_RULE: Final = "default"
 MAX_DECISIONS: Final = 50_000
+MAX_RESOURCES: Final = 10_000  # decisions on resources: a walk through a million of them must not push out the rest
+MAX_SEEN: Final = 20_000
 MAX_CLIENTS: Final = 10_000
 MAX_SHARDS: Final = 5_000
 SLICE: Final = 0.005  # seconds; what the event loop may be kept from its other work at a time
@@ -77,10 +79,13 @@ class Policy:
         self._held: Memo[tuple[str, tuple[str, ...]], frozenset[str]] = Memo(MAX_CLIENTS)
         self._shards: Memo[tuple[frozenset[str], str], tuple[Shard, Shard]] = Memo(MAX_SHARDS)
         self._decided: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_DECISIONS)
+        self._resources: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_RESOURCES)
+        self._seen: Memo[tuple[frozenset[str], str], bool] = Memo(MAX_SEEN)
 
     def __repr__(self) -> str:
         mode = "shadow" if self.shadow else "enforce"
-        return f"Policy({self.revision} {mode} {len(self.rows)} rows, {len(self._decided)} decisions kept)"
+        kept = len(self._decided) + len(self._resources)
+        return f"Policy({self.revision} {mode} {len(self.rows)} rows, {kept} decisions kept)"
 
     def with_shadow(self, shadow: bool) -> "Policy":
         """The same rows in the other mode (its end is a date, and dates are the caller's business)."""
@@ -95,7 +100,8 @@ class Policy:
         """
         held = self._held.get((client.principal, client.roles)) or self._hold(client)
         key = (held, target.server, target.kind, target.own, act)
-        return self._decided.get(key) or self._decided.keep(key, self._decide(held, target, act))
+        known = self._resources if target.kind == "res" else self._decided
+        return known.get(key) or known.keep(key, self._decide(held, target, act))
 
     def decide_many(
         self, client: Client, wanted: Iterable[tuple[Target, str]], seconds: float = SLICE
@@ -126,6 +132,10 @@ class Policy:
     def may_see(self, client: Client, server: str) -> bool:
         """Whether a client has any right on a server: on one without, not even its name is shown."""
         held = self._held.get((client.principal, client.roles)) or self._hold(client)
+        seen = self._seen.get((held, server))
+        return seen if seen is not None else self._seen.keep((held, server), self._may_see(held, server))
+
+    def _may_see(self, held: frozenset[str], server: str) -> bool:
         rules = self._shards_of(held, server)[0].rules
         denies = [rule for rule in rules if rule.effect == "deny"]
         return self.shadow or any(rule.effect == "allow" and not _is_covered(rule, denies) for rule in rules)

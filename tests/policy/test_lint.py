@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from proxy.policy.finding import Finding
 from proxy.policy.lint import lint
-from proxy.policy.sense import Known
+from proxy.policy.sense import Denies, Known, is_wider
 from proxy.policy.table import read_rows
-from tests.policy.policies import PROFILES
+from tests.policy.policies import PROFILES, build, lines
 
 KNOWN = Known(
     servers=frozenset({"git", "k8s"}),
@@ -138,3 +138,27 @@ def test_a_finding_reads_as_one_line() -> None:
     assert str(find("p, role:dev, *, *, *, Deny")[0]) == (
         'p.csv:1:23 wrong-effect "Deny" is no effect (did you mean "deny"?)'
     )
+
+
+@given(lines)
+def test_what_is_denied_by_a_wider_row_is_found_as_if_each_row_was_compared_with_each(
+    policy_lines: list[tuple[str, ...]],
+) -> None:
+    rules = [row for row in build(policy_lines).rows if row.kind != "g"]
+    denies = Denies(rules)
+    for row in rules:
+        found = [deny for deny in denies.near(row) if is_wider(deny, row)]
+        assert found == [deny for deny in rules if deny.denies and is_wider(deny, row)]
+
+
+def test_twice_the_rows_are_twice_the_work() -> None:
+    def compared(count: int) -> int:
+        text = "\n".join(
+            f"p, role:r{n % 9}, s{n % 11}, tool:do_{n}{'_*' if n % 2 else ''}, *, {'deny' if n % 3 else 'allow'}"
+            for n in range(count)
+        )
+        rows, _ = read_rows(text, "p.csv")
+        denies = Denies(rows)
+        return sum(len(list(denies.near(row))) for row in rows if not row.denies)
+
+    assert compared(8_000) <= 3 * compared(4_000) + 4_000

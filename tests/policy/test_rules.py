@@ -7,7 +7,7 @@ import pytest
 from proxy.call import Client, Decision, Target, Verdict
 from proxy.policy.engine import Engine
 from proxy.policy.profiles import BUILT_IN
-from proxy.policy.rules import Disagreement, Policy
+from proxy.policy.rules import MAX_RESOURCES, Disagreement, Policy
 from proxy.policy.table import Row
 from tests.policy.policies import MODEL, policy_of, rows_of, tool
 
@@ -200,3 +200,12 @@ def test_rows_are_kept_with_their_place() -> None:
     row = rows_of("\n# c\n  p , role:dev ,git, *,*,allow\r\n")[0]
     assert row == Row("policy.csv", 3, "p", ("role:dev", "git", "*", "*", "allow"), (3, 7, 17, 22, 24, 26))
     assert (str(row), row.where) == ("p, role:dev, git, *, *, allow", "policy.csv:3")
+
+
+def test_a_walk_through_many_resources_pushes_no_tool_out_of_memory() -> None:
+    policy = policy_of("p, role:dev, *, *, *, allow")
+    first = policy.decide(ALICE, tool("git", "x"), "read")
+    for number in range(MAX_RESOURCES + 10):
+        policy.decide(ALICE, tool("git", f"a:{number}", "res"), "read")
+    assert policy.decide(ALICE, tool("git", "x"), "read") is first
+    assert f"{MAX_RESOURCES + 1} decisions kept" in repr(policy)
