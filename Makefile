@@ -28,7 +28,7 @@ lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --policy, --audit
+bench: .venv/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --table, --policy, --audit
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
 soak: .venv/.ready  ## the tests that take long: crashes under load, many times

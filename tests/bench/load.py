@@ -1,16 +1,17 @@
-"""Load: one kind of call, made over and over by wrk, and the figures of it.
+"""Load: a kind of call, made over and over by wrk, and the figures of it.
 
-Knows MCP over HTTP as far as a call needs it; knows nothing of who answers.
+Knows MCP over HTTP as far as a call needs it, and what a right answer says; knows nothing of who answers.
 """
 
 import json
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import httpx
+from fast_server import TEXTS
 from subjects import Subject, pinned
 
 MODERN = "2026-07-28"
@@ -24,23 +25,34 @@ HELLO = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of call: the era of its client, and what its tool's name has after `echo`, which says what is answered."""
+
+    name: str
+    era: str = "legacy"
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """One tools/call as bytes and headers."""
+    """One tools/call as bytes and headers. `answered` is how many bytes its answer has at least."""
 
     url: str
     headers: dict[str, str]
     body: str
+    answered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Of one run, or the medians of several: CPU microseconds of the subject per call, calls a second, latency in
-    microseconds."""
+    microseconds, resident MiB of the subject after it."""
 
     cpu: float
     rate: float
     p50: float
     p99: float
+    memory: float
 
 
 def message(method: str, params: dict[str, Any], id: int | None = 1) -> dict[str, Any]:
@@ -64,25 +76,39 @@ def legacy_session(subject: Subject, client: httpx.Client) -> dict[str, str]:
     return headers
 
 
-def legacy_call(subject: Subject, client: httpx.Client) -> Call:
-    params = {"name": subject.tool, "arguments": {"text": "hello"}}
+def legacy_call(subject: Subject, client: httpx.Client, suffix: str = "") -> Call:
+    params = {"name": subject.tool + suffix, "arguments": {"text": "hello"}}
+    return _proven(subject.url, legacy_session(subject, client), params, client, TEXTS["echo" + suffix])
+
+
+def modern_call(subject: Subject, client: httpx.Client, suffix: str = "") -> Call:
+    params = {"name": subject.tool + suffix, "arguments": {"text": "hello"}, "_meta": META}
+    routing = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": params["name"]}
+    return _proven(subject.url, {**plain_headers(subject), **routing}, params, client, TEXTS["echo" + suffix])
+
+
+def make_call(kind: Kind, subject: Subject, client: httpx.Client) -> Call:
+    return (legacy_call if kind.era == "legacy" else modern_call)(subject, client, kind.suffix)
+
+
+def _proven(url: str, headers: dict[str, str], params: dict[str, Any], client: httpx.Client, text: str) -> Call:
+    """The call, once it was seen to give what the server said, to the letter."""
     body = json.dumps(message("tools/call", params, 7), separators=(",", ":"))
-    return _proven(Call(subject.url, legacy_session(subject, client), body), client)
+    answer = client.post(url, headers=headers, content=body)
+    result = _result(answer) if answer.status_code == 200 else {}
+    content = result.get("content", [{}])
+    if result.get("isError") or content[0].get("text") != text:
+        raise SystemExit(f"bench: {url} answered {answer.status_code}: {answer.text[:500]}")
+    head = sum(len(name) + len(value) + len(": \r\n") for name, value in answer.headers.raw)
+    return Call(url, headers, body, len("HTTP/1.1 200 \r\n\r\n") + head + len(answer.content))
 
 
-def modern_call(subject: Subject, client: httpx.Client) -> Call:
-    params = {"name": subject.tool, "arguments": {"text": "hello"}, "_meta": META}
-    routing = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": subject.tool}
-    body = json.dumps(message("tools/call", params, 7), separators=(",", ":"))
-    return _proven(Call(subject.url, {**plain_headers(subject), **routing}, body), client)
-
-
-def _proven(call: Call, client: httpx.Client) -> Call:
-    """The call, once it was seen to work."""
-    answer = client.post(call.url, headers=call.headers, content=call.body)
-    if answer.status_code != 200 or "quick brown fox" not in answer.text:
-        raise SystemExit(f"bench: {call.url} answered {answer.status_code}: {answer.text[:500]}")
-    return call
+def _result(answer: httpx.Response) -> dict[str, Any]:
+    """Of a whole answer, or of the last event of a stream."""
+    content = answer.text
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        content = [line for line in content.splitlines() if line.startswith("data:")][-1].removeprefix("data:")
+    return dict(json.loads(content).get("result", {}))
 
 
 LUA = """
@@ -91,7 +117,7 @@ wrk.body = %s
 %s
 done = function(summary, latency, requests)
   local e = summary.errors
-  io.write(string.format("RESULT %%d %%d %%d %%d %%d\\n", summary.requests, summary.duration,
+  io.write(string.format("RESULT %%d %%d %%d %%d %%d %%d\\n", summary.requests, summary.duration, summary.bytes,
     e.connect + e.read + e.write + e.timeout + e.status, latency:percentile(50), latency:percentile(99)))
 end
 """
@@ -103,7 +129,8 @@ def quoted(text: str) -> str:
 
 
 def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Path, core: int) -> Figures:
-    """One run of wrk on `core`. Any answer that is not 2xx ends the bench: a fast refusal is no fast call."""
+    """One run of wrk on `core`. An answer that is not 2xx ends the bench, and so do answers that are too short: a fast
+    refusal is no fast call."""
     script = folder / "call.lua"
     lines = [f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in call.headers.items()]
     script.write_text(LUA % (quoted(call.body), "\n".join(lines)))
@@ -114,12 +141,13 @@ def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Pa
     result = [line for line in output.stdout.splitlines() if line.startswith("RESULT ")]
     if not result:
         raise SystemExit(f"bench: wrk failed: {output.stdout}{output.stderr}")
-    calls, duration, errors, p50, p99 = (int(field) for field in result[0].split()[1:])
+    calls, duration, size, errors, p50, p99 = (int(field) for field in result[0].split()[1:])
     if errors or not calls:
         raise SystemExit(f"bench: {errors} of {calls} calls to {call.url} failed\n{output.stdout}")
-    return Figures(used / calls * 1e6, calls / duration * 1e6, p50, p99)
+    if size < calls * call.answered:
+        raise SystemExit(f"bench: {calls} calls to {call.url} gave {size} bytes, {call.answered} each were expected")
+    return Figures(used / calls * 1e6, calls / duration * 1e6, p50, p99, subject.memory())
 
 
 def middle(runs: list[Figures]) -> Figures:
-    fields = ("cpu", "rate", "p50", "p99")
-    return Figures(*(median(getattr(figures, field) for figures in runs) for field in fields))
+    return Figures(*(median(getattr(figures, field.name) for figures in runs) for field in fields(Figures)))

@@ -1,68 +1,170 @@
-"""The one benchmark: Sluice and nginx in front of the same fast server, in one run, on the same cores.
+"""The one benchmark: Sluice, nginx and FastMCP's proxy in front of the same fast server, in one run, on the same cores.
 
-    python tests/bench/run.py [--short] [--python PYTHON] [--policy] [--audit]
+    python tests/bench/run.py [--short] [--python PYTHON] [--table] [--policy] [--audit]
 
 Ratios count, not times: a machine twice as slow gives the same table. Core 0 has what is measured, core 1 the load
 and the fast server. Needs Linux; nginx, wrk and the Python that runs Sluice come from Debian, where they can.
-Results: tests/bench/results/latest.json. `--policy` and `--audit` measure those alone, without a server: what a long
-list costs, and what a record costs.
+Results: tests/bench/results/latest.json; `--table` prints the README's table out of it. `--policy` and `--audit`
+measure those alone, without a server: what a long list costs, and what a record costs.
 """
 
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
 import interpreter
-from load import Call, legacy_call, legacy_session, modern_call, run
-from subjects import FULL, ROOT, RULES, SERVERS, STEPS, Setup, Subject, fast_server, nginx, provide_tools, sluice
-from tables import BUDGET, CONCURRENCIES, Row, audit_share, policy_report, report, table
+from load import Call, Figures, Kind, legacy_session, make_call, middle, run
+from machine import disk, machine
+from subjects import (
+    CHILD,
+    FULL,
+    LOAD_CORE,
+    ROOT,
+    SERVERS,
+    STEPS,
+    SUBJECT_CORE,
+    Setup,
+    Subject,
+    fast_server,
+    fastmcp,
+    nginx,
+    provide_tools,
+    sluice,
+)
+from tables import BUDGET, policy_report, readme, report, worst
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
-SUBJECT_CORE, LOAD_CORE = 0, 1
 SHORT_LIMIT = 3 * BUDGET  # a shared CI machine is noisy: only a gross mistake fails there
-LIBRARIES = ("httptools", "httpx", "pydantic-core", "uvicorn", "uvloop")
-MAKERS: dict[str, Callable[[Subject, httpx.Client], Call]] = {"legacy": legacy_call, "modern": modern_call}
+CONCURRENCIES = (1, 16, 64)
+MOST = 256
+LEGACY, MODERN = Kind("legacy JSON"), Kind("modern JSON", "modern")
+OTHERS = (
+    Kind("legacy, answered by SSE", suffix="_sse"),
+    Kind("legacy, 1 KiB", suffix="_1k"),
+    Kind("legacy, 28 KiB", suffix="_28k"),
+    Kind("legacy, 1 MiB", suffix="_1024k"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured, how long and how often; `warm_up` rounds do not count."""
+    """What is measured, how long and how often. `steps` are measured for `stepped`, the last of them for `kinds`, too,
+    and for these at `most` calls at once besides; `warm_up` seconds of each row do not count. `beside`: the server
+    itself and a started one, too, for the first kind. `peer`: seconds of FastMCP's, whose calls are so few."""
 
-    setups: tuple[Setup, ...]
-    seconds: int
-    warm_up: int
+    stepped: tuple[Kind, ...]
+    steps: tuple[Setup, ...]
     rounds: int
+    seconds: int = 1
+    kinds: tuple[Kind, ...] = ()
+    most: tuple[int, ...] = ()
+    warm_up: int = 0
+    beside: bool = False
+    peer: int = 0
     sessions: int = 0
     churn: int = 0
 
 
-WHOLE = Plan(STEPS, seconds=2, warm_up=1, rounds=4, sessions=500, churn=10_000)
-SHORT = Plan((FULL,), seconds=1, warm_up=0, rounds=1)
+WHOLE = Plan(
+    (LEGACY, MODERN), STEPS, 3, kinds=OTHERS, most=(MOST,), warm_up=1, beside=True, peer=2, sessions=500, churn=10_000
+)
+SHORT = Plan((LEGACY, MODERN), (FULL,), 1)
+
+
+@dataclass(slots=True)
+class Row:
+    """One kind of call to one subject, `seconds` at each concurrency. `base` is nginx with the same bytes, or what else
+    it is compared with; none for what nothing is compared with."""
+
+    kind: str
+    name: str
+    subject: Subject
+    call: Call
+    concurrencies: tuple[int, ...]
+    base: "Row | None" = None
+    seconds: int = 1
+    runs: dict[int, list[Figures]] = field(default_factory=dict)
+
+    def ratio(self, concurrency: int) -> float | None:
+        """CPU per call relative to the base in the same round; the median over the rounds."""
+        if self.base is None:
+            return None
+        pairs = zip(self.runs[concurrency], self.base.runs[concurrency], strict=True)
+        return round(median(mine.cpu / theirs.cpu for mine, theirs in pairs), 2)
+
+    def result(self) -> dict[str, Any]:
+        at = {str(c): {**asdict(middle(self.runs[c])), "ratio": self.ratio(c)} for c in self.concurrencies}
+        return {"kind": self.kind, "name": self.name, "to": self.base and self.base.name, "at": at}
 
 
 def measure(rows: list[Row], plan: Plan, folder: Path) -> None:
     """Rounds of all rows, not rows of all rounds: what else the machine does then hits all of them."""
-    for round in range(plan.warm_up + plan.rounds):
-        counts = round >= plan.warm_up
+    for row in rows if plan.warm_up else ():
+        run(row.subject, row.call, 16, plan.warm_up, folder, LOAD_CORE)
+    for round in range(plan.rounds):
         for row in rows:
-            for concurrency in CONCURRENCIES:
-                seconds = plan.seconds if counts else 1
-                figures = run(row.subject, row.call, concurrency, seconds, folder, LOAD_CORE)
-                if counts:
-                    row.runs[concurrency].append(figures)
-        print(f"bench: round {round + 1} of {plan.warm_up + plan.rounds}", file=sys.stderr)
+            for concurrency in row.concurrencies:
+                figures = run(row.subject, row.call, concurrency, row.seconds, folder, LOAD_CORE)
+                row.runs.setdefault(concurrency, []).append(figures)
+        print(f"bench: {rows[-1].kind}, round {round + 1} of {plan.rounds}", file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all kinds of calls are measured with. `command` runs Sluice, `peer` is FastMCP's interpreter."""
+
+    plan: Plan
+    backend: Subject
+    command: list[str]
+    peer: str | None
+    client: httpx.Client
+
+    def kind(self, kind: Kind, folder: Path) -> list[dict[str, Any]]:
+        """Every kind has processes of its own, so that the memory after it is of it."""
+        folder.mkdir()
+        with ExitStack() as stack:
+            rows = self._rows(kind, folder, stack)
+            measure(rows, self.plan, folder)
+            return [row.result() for row in rows]
+
+    def _rows(self, kind: Kind, folder: Path, stack: ExitStack) -> list[Row]:
+        plan, most = self.plan, (*CONCURRENCIES, *self.plan.most)
+
+        def row(name: str, subject: Subject, concurrencies: tuple[int, ...], base: Row | None = None) -> Row:
+            return Row(
+                kind.name, name, subject, make_call(kind, subject, self.client), concurrencies, base, plan.seconds
+            )
+
+        def started(setup: Setup) -> Subject:
+            return stack.enter_context(sluice(folder / setup.name, SUBJECT_CORE, self.backend, self.command, setup))
+
+        plain = row("nginx", stack.enter_context(nginx(folder, SUBJECT_CORE, self.backend)), most)
+        is_first = plan.beside and kind is plan.stepped[0]
+        rows = [row("server itself", self.backend, (1, 16))] if is_first else []
+        rows.append(plain)
+        for setup in plan.steps if kind in plan.stepped else (FULL,):
+            rows.append(row(setup.name, started(setup), most if setup is FULL else CONCURRENCIES, plain))
+        if is_first:
+            rows.append(row(CHILD.name, started(CHILD), most, rows[-1]))
+        if self.peer is not None and kind in plan.stepped:
+            peer = stack.enter_context(fastmcp(folder, SUBJECT_CORE, self.backend, self.peer))
+            rows.append(row(interpreter.PEER, peer, (1, 16), plain))
+            rows[-1].seconds = plan.peer
+        return rows
+
+    def memory(self, folder: Path) -> dict[str, float]:
+        with sluice(folder, SUBJECT_CORE, self.backend, self.command) as subject:
+            found = {"idle_mib": subject.memory(), **session_memory(subject, self.plan)}
+        return {name: round(value, 1) for name, value in found.items()}
 
 
 def session_memory(subject: Subject, plan: Plan) -> dict[str, float]:
@@ -89,75 +191,18 @@ def session_memory(subject: Subject, plan: Plan) -> dict[str, float]:
         return {"idle_session_kib": idle, "left_by_churn_mib": subject.memory() - before}
 
 
-def machine(python: str) -> dict[str, Any]:
-    """What ran this, without saying whose it is; `python` is the version that ran Sluice."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
-    programs = {"nginx": ["nginx", "-v"], "wrk": ["wrk", "-v"]}
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "kernel": platform.release().partition("-")[0],
-        "date": time.strftime("%Y-%m-%d"),
-        "python": python,
-        **{library: version(library) for library in LIBRARIES},
-        **{name: _first_line(command) for name, command in programs.items()},
-    }
-
-
-def _first_line(command: list[str]) -> str:
-    environment = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    return (done.stdout + done.stderr).splitlines()[0].partition(" Copyright")[0]
-
-
-def disk(folder: Path) -> float:
-    """Microseconds of one append and fdatasync: what no program can take away."""
-    fd = os.open(folder / "probe", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    started, rounds = time.perf_counter(), 200
-    for _ in range(rounds):
-        os.write(fd, b"x" * 800)
-        os.fdatasync(fd)
-    os.close(fd)
-    return (time.perf_counter() - started) / rounds * 1e6
-
-
-def rows_of(plain: Subject, proxies: dict[str, Subject], client: httpx.Client) -> Iterator[Row]:
-    for era, make in MAKERS.items():
-        base = Row(f"nginx {era}", plain, make(plain, client))
-        yield base
-        for name, proxy in proxies.items():
-            yield Row(f"{era} {name}", proxy, make(proxy, client), base)
-
-
-def bench(plan: Plan, command: list[str], folder: Path) -> tuple[dict[str, Any], str]:
-    with ExitStack() as stack:
-        client = stack.enter_context(httpx.Client(trust_env=False, timeout=30))
-        backend = stack.enter_context(fast_server(folder, LOAD_CORE))
-        plain = stack.enter_context(nginx(folder, SUBJECT_CORE, backend))
-        proxies = {
-            setup.name: stack.enter_context(sluice(folder / str(at), SUBJECT_CORE, backend, command, setup))
-            for at, setup in enumerate(plan.setups)
-        }
-        full = proxies[FULL.name]
-        idle, fdatasync = full.memory(), disk(folder)
-        direct = Row("server itself", backend, legacy_call(backend, client))
-        rows = [direct, *rows_of(plain, proxies, client)]
-        measure(rows, plan, folder)
-        memory = {"idle_mib": idle, "after_load_mib": full.memory()}
-        if plan.sessions:
-            memory |= session_memory(full, plan)
-        compared = [row for row in rows if row.base is not None]
-        result = {
+def bench(plan: Plan, python: str, folder: Path) -> dict[str, Any]:
+    peer = interpreter.provide_peer() if plan.peer else None
+    with fast_server(folder, LOAD_CORE) as backend, httpx.Client(trust_env=False, timeout=30) as client:
+        made = Bench(plan, backend, [python, "-m", "proxy"], peer, client)
+        kinds = [*plan.stepped, *plan.kinds]
+        rows = [row for at, kind in enumerate(kinds) for row in made.kind(kind, folder / str(at))]
+        return {
             "plan": {**asdict(plan), "servers": SERVERS, "with": "key auth, tool allow list"},
-            "ratio_to_nginx": {row.name: {c: round(row.ratio(c), 2) for c in CONCURRENCIES} for row in compared},
-            "p50_added_us": {row.name: row.middle(1).p50 - direct.middle(1).p50 for row in compared},
-            "audit_share": audit_share(rows, RULES.name, FULL.name),
-            "fdatasync_us": round(fdatasync),
-            "memory": {name: round(value, 1) for name, value in memory.items()},
-            "rows": {row.name: {c: asdict(row.middle(c)) for c in CONCURRENCIES} for row in rows},
+            "fdatasync_us": round(disk(folder)),
+            "memory": made.memory(folder / "memory") if plan.sessions else {},
+            "rows": rows,
         }
-        return result, table(rows)
 
 
 def script(path: str) -> str:
@@ -176,14 +221,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help=f"a few seconds; fails only over {SHORT_LIMIT:g}x")
     parser.add_argument("--python", help="what runs Sluice; Debian's, unless it is said")
+    parser.add_argument("--table", action="store_true", help="the README's table, out of the last results")
     parser.add_argument("--policy", action="store_true", help="a first list of 2,000 tools under 1,000 rows, alone")
     parser.add_argument("--audit", action="store_true", help="what a record costs, alone")
     options = parser.parse_args()
+    if options.table:
+        print(readme(json.loads(RESULTS.read_text())))
     if options.policy:
         print(policy_report(policy()))
     if options.audit:
         print(script("tests/audit/bench_audit.py"), end="")
-    if options.policy or options.audit:
+    if options.table or options.policy or options.audit:
         return 0
     if not sys.platform.startswith("linux"):
         sys.exit("BENCH NOT RUN: it reads /proc and pins cores, so it needs Linux")
@@ -192,11 +240,10 @@ def main() -> int:
         print("bench: ONE CORE ONLY: latencies and calls/s mean little here, CPU per call still does", file=sys.stderr)
     python = options.python or interpreter.provide()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
-        plan = SHORT if options.short else WHOLE
-        result, lines = bench(plan, [python, "-m", "proxy"], Path(folder))
-    print(report(result, lines))
+        result = bench(SHORT if options.short else WHOLE, python, Path(folder))
+    print(report(result))
     if options.short:
-        return 1 if max(found[16] for found in result["ratio_to_nginx"].values()) > SHORT_LIMIT else 0
+        return 1 if worst(result) > SHORT_LIMIT else 0
     RESULTS.parent.mkdir(exist_ok=True)
     first_list = policy()
     print(policy_report(first_list))

@@ -1,4 +1,4 @@
-"""What is measured and what it is measured with: the fast server, nginx before it, Sluice before it.
+"""What is measured and what it is measured with: the fast server; nginx, Sluice and FastMCP's proxy before it.
 
 Each runs pinned to a core and is ended with the bench. Knows processes and files; knows no load and no figures.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import httpx
 
-TICKS = os.sysconf("SC_CLK_TCK")
+SUBJECT_CORE, LOAD_CORE = 0, 1
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SERVERS = 10
@@ -36,9 +36,9 @@ class Subject:
     headers: tuple[tuple[str, str], ...] = ()
 
     def cpu(self) -> float:
-        """Seconds of CPU used so far, all threads."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """Seconds of CPU used so far, all threads. The clock of another process (clock_getcpuclockid(3)): /proc counts
+        in hundredths of a second."""
+        return time.clock_gettime(~self.pid << 3 | 2)
 
     def memory(self) -> float:
         """Resident MiB."""
@@ -132,7 +132,8 @@ def fast_server(folder: Path, core: int) -> Iterator[Subject]:
         yield Subject(pid, f"http://127.0.0.1:{port}/mcp")
 
 
-# One process and no master, so that its CPU time is all there is. (`upstream` is nginx's word, not ours.)
+# One process and no master, so that its CPU time is all there is; no files for what is large. (`upstream` is nginx's
+# word, not ours.)
 NGINX = """
 daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx-error.log error;
 events {{ worker_connections 4096; }}
@@ -140,7 +141,8 @@ http {{
   access_log off; keepalive_requests 100000000;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  upstream backend {{ server {backend}; keepalive 64; keepalive_requests 100000000; }}
+  proxy_buffers 64 32k; proxy_max_temp_file_size 0;
+  upstream backend {{ server {backend}; keepalive 256; keepalive_requests 100000000; }}
   server {{
     listen 127.0.0.1:{port};
     location / {{ proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection ""; }}
@@ -162,18 +164,20 @@ def nginx(folder: Path, core: int, backend: Subject) -> Iterator[Subject]:
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What of Sluice is switched on. `rules`: rows of the policy, of which one lets the call pass; none is
-    `policy.use: open`. `audit` is its durability, empty where no log is kept."""
+    `policy.use: open`. `audit` is its durability, empty where no log is kept. `child`: the server that is called is
+    not behind HTTP but started, on the load's core."""
 
     name: str
     metrics: bool = False
     rules: int = 0
     audit: str = ""
+    child: bool = False
 
 
 # Each step keeps what the one before it had; the last is what the contract's figure is about, with defaults beside it.
-BARE = Setup("bare")
+BARE = Setup("Sluice, bare")
 RULES = Setup("+ 100 rules", metrics=True, rules=100)
-FULL = Setup("full: audit, fsync", metrics=True, rules=100, audit="fsync")
+FULL = Setup("full: + fsync", metrics=True, rules=100, audit="fsync")
 STEPS = (
     BARE,
     Setup("+ metrics", metrics=True),
@@ -181,6 +185,7 @@ STEPS = (
     Setup("+ audit, no sync", metrics=True, rules=100, audit="write"),
     FULL,
 )
+CHILD = Setup("full, stdio child", metrics=True, rules=100, audit="fsync", child=True)
 
 
 def policy(setup: Setup, folder: Path) -> dict[str, object]:
@@ -194,13 +199,17 @@ def policy(setup: Setup, folder: Path) -> dict[str, object]:
 
 def config(setup: Setup, folder: Path, url: str, port: int, admin: int, key: str) -> dict[str, object]:
     """As a user would write it; JSON is YAML, too."""
-    tools = {"allow": ["echo", "say_*"], "deny": ["say_no"]}
+    common = {"concurrency": 256, "tools": {"allow": ["echo*", "say_*"], "deny": ["say_no"]}}
+    servers: dict[str, object] = {f"fast{n}": {"url": url, **common} for n in range(SERVERS)}
+    if setup.child:
+        program, *args = pinned(LOAD_CORE, [sys.executable, str(HERE / "fast_server.py"), "--stdio"])
+        servers["fast0"] = {"command": program, "args": args, **common}
     digest = hashlib.sha256(key.encode()).hexdigest()
     audit = {"path": str(folder / "audit" / "sluice.jsonl"), "durability": setup.audit}
     return {
         "version": 1,
         "listen": {"mcp": f"127.0.0.1:{port}", "admin": f"127.0.0.1:{admin}"},
-        "servers": {f"fast{n}": {"url": url, "concurrency": 64, "tools": tools} for n in range(SERVERS)},
+        "servers": servers,
         "clients": {"keys": {"bench": {"hash": f"sha256:{digest}", "roles": ["role:bench"]}}},
         "policy": policy(setup, folder),
         "audit": audit if setup.audit else {"enabled": False},
@@ -222,3 +231,13 @@ def sluice(folder: Path, core: int, backend: Subject, command: list[str], setup:
     with running(core, [*command, "serve", "-c", str(conf)], folder / "sluice.log", ready) as pid:
         headers = (("Authorization", f"Bearer {key}"),)
         yield Subject(pid, f"http://127.0.0.1:{port}/mcp", "fast0__echo", headers)
+
+
+@contextmanager
+def fastmcp(folder: Path, core: int, backend: Subject, python: str) -> Iterator[Subject]:
+    """FastMCP's proxy, as its own command makes one of a URL; `python` is of the environment it is installed in."""
+    port = free_port()
+    program = Path(python).with_name("fastmcp")
+    options = ["--transport", "http", "--port", str(port), "--no-banner", "--log-level", "ERROR"]
+    with running(core, [str(program), "run", backend.url, *options], folder / "fastmcp.log", _listens(port)) as pid:
+        yield Subject(pid, f"http://127.0.0.1:{port}/mcp")

@@ -1,83 +1,84 @@
-"""The figures as text: one table, the budgets under it. Knows rows and numbers; measures nothing."""
+"""The figures as text: one table, the budgets under it, and the README's table. Knows results as they are in
+results/latest.json; measures nothing."""
 
-from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, Final
 
-from load import Call, Figures, middle
-from subjects import SERVERS, Subject
+from subjects import FULL, RULES, SERVERS
 
-CONCURRENCIES: Final = (1, 16, 64)
 BUDGET: Final = 8.0
 AIM: Final = 4.0
 POLICY_BUDGETS: Final = {"first_ms": 300.0, "longest_slice_ms": 20.0, "again_ms": 5.0}
+NGINX: Final = "nginx"
+Json = dict[str, Any]
 
 
-@dataclass(slots=True)
-class Row:
-    """One line of the table. `base` is nginx with the same bytes; none for what nothing is compared with."""
-
-    name: str
-    subject: Subject
-    call: Call
-    base: "Row | None" = None
-    runs: dict[int, list[Figures]] = field(default_factory=lambda: {c: [] for c in CONCURRENCIES})
-
-    def middle(self, concurrency: int) -> Figures:
-        return middle(self.runs[concurrency])
-
-    def ratio(self, concurrency: int) -> float:
-        """CPU per call relative to nginx in the same round; the median over the rounds. 0 where there is no base."""
-        if self.base is None:
-            return 0.0
-        pairs = zip(self.runs[concurrency], self.base.runs[concurrency], strict=True)
-        return median(mine.cpu / theirs.cpu for mine, theirs in pairs)
+def table(result: Json) -> str:
+    """From 16 calls at once on the load never lets a core sleep; at 1 every hop sleeps and wakes, in nginx as in
+    Sluice."""
+    lines, kind = [], ""
+    for row in result["rows"]:
+        if row["kind"] != kind:
+            kind = row["kind"]
+            heads = f"{'at once':>9s}{'CPU us':>10s}{'ratio':>9s}{'calls/s':>9s}{'p50 us':>9s}{'p99 us':>9s}{'MiB':>7s}"
+            lines += ["", f"{kind:24s}{heads}"]
+        for concurrency, at in row["at"].items():
+            figures = f"{at['rate']:9.0f}{at['p50']:9.0f}{at['p99']:9.0f}{at['memory']:7.0f}"
+            lines.append(f"  {row['name']:22s}{concurrency:>9s}{at['cpu']:10.1f}{_times(row, at):>9s}{figures}")
+    compared = [f"* to {row['to']}" for row in result["rows"] if _is_other(row)]
+    return "\n".join(["ratio: CPU per call relative to nginx with the same bytes", *compared, *lines])
 
 
-def table(rows: list[Row]) -> str:
-    """At concurrency 16 and 64 the load never lets a core sleep; at 1 every hop sleeps and wakes, in nginx as in
-    Sluice. `added` is to the p50 of the server itself."""
-    cost, direct = f"{'CPU us':>8s}{'ratio':>7s}", rows[0]
-    heads = [f"{'concurrency 16':>39s}", f"{'concurrency 1':>29s}", f"{'concurrency 64':>24s}"]
-    columns = [f"{cost}{'calls/s':>9s}{'p50 us':>7s}{'p99':>8s}", f"{cost}{'p50 us':>7s}{'added':>7s}"]
-    lines = [" |".join([f"{'':26s}", *heads]), " |".join([f"{'':26s}", *columns, f"{cost}{'calls/s':>9s}"])]
-    for row in rows:
-        full, one, many = row.middle(16), row.middle(1), row.middle(64)
-        added = "" if row is direct else f"{one.p50 - direct.middle(1).p50:.0f}"
-        lines.append(
-            f"{row.name:26s} |{_cost(row, 16)}{full.rate:9.0f}{full.p50:7.0f}{full.p99:8.0f} "
-            f"|{_cost(row, 1)}{one.p50:7.0f}{added:>7s} |{_cost(row, 64)}{many.rate:9.0f}"
-        )
-    return "\n".join(lines)
+def _times(row: Json, at: Json) -> str:
+    if at["ratio"] is None:
+        return ""
+    digits = 1 if at["ratio"] < 100 else 0
+    return f"{at['ratio']:.{digits}f}x" + ("*" if _is_other(row) else "")
 
 
-def _cost(row: Row, concurrency: int) -> str:
-    ratio = f"{row.ratio(concurrency):.1f}x" if row.base else ""
-    return f"{row.middle(concurrency).cpu:8.1f}{ratio:>7s}"
+def _is_other(row: Json) -> bool:
+    return row["to"] not in (None, NGINX)
 
 
-def audit_share(rows: list[Row], without: str, full: str) -> dict[str, dict[str, float]]:
-    """What the log with its sync takes of a call's CPU at 16, by era; nothing where one of the two was not measured."""
-    named = {row.name: row.middle(16).cpu for row in rows}
-    pairs = {era: (named.get(f"{era} {without}"), named.get(f"{era} {full}")) for era in ("legacy", "modern")}
-    return {
-        era: {"us": round(most - less, 1), "share": round((most - less) / most, 3)}
-        for era, (less, most) in pairs.items()
-        if less is not None and most is not None
-    }
+def _found(result: Json, kind: str, name: str, concurrency: str) -> Json | None:
+    rows = (row["at"] for row in result["rows"] if row["kind"] == kind and row["name"] == name)
+    return next((at[concurrency] for at in rows if concurrency in at), None)
 
 
-def report(result: dict[str, Any], lines: str) -> str:
+def worst(result: Json) -> float:
+    """The largest ratio to nginx at 16."""
+    return max(float(row["at"]["16"]["ratio"] or 0) for row in result["rows"])
+
+
+def report(result: Json) -> str:
     memory = result["memory"]
-    text = [lines, "", f"memory: idle with {SERVERS} servers {memory['idle_mib']} MiB (budget 80)"]
-    if "idle_session_kib" in memory:
-        text[-1] += f", an idle legacy session {memory['idle_session_kib']} KiB (budget 32)"
-        text[-1] += f", left by {result['plan']['churn']} sessions {memory['left_by_churn_mib']} MiB (budget 5)"
+    text = [table(result), ""]
+    if memory:
+        text.append(
+            f"memory: idle with {SERVERS} servers {memory['idle_mib']} MiB (budget 80), an idle legacy session "
+            f"{memory['idle_session_kib']} KiB (budget 32), left by {result['plan']['churn']} sessions "
+            f"{memory['left_by_churn_mib']} MiB (budget 5)"
+        )
     text.append(f"disk: an append with fdatasync takes {result['fdatasync_us']:.0f} us, part of every p50 with fsync")
-    for era, audit in result["audit_share"].items():
-        text.append(f"audit: {audit['us']:.0f} us of CPU of a {era} call at 16 with fsync, {audit['share']:.0%} of it")
+    for kind in dict.fromkeys(row["kind"] for row in result["rows"]):
+        text += _audit_share(result, kind) + _added(result, kind)
     text.append(f"CPU per call relative to nginx at 16: budget {BUDGET:g}x, aim {AIM:g}x; p50 added: budget 1 ms")
     return "\n".join(text)
+
+
+def _audit_share(result: Json, kind: str) -> list[str]:
+    """What the log with its sync takes of a call."""
+    without, full = (_found(result, kind, setup.name, "16") for setup in (RULES, FULL))
+    if without is None or full is None:
+        return []
+    most = full["cpu"] - without["cpu"]
+    return [f"audit: {most:.0f} us of CPU of a call at 16 ({kind}) with fsync, {most / full['cpu']:.0%} of it"]
+
+
+def _added(result: Json, kind: str) -> list[str]:
+    plain, full = (_found(result, kind, name, "1") for name in (NGINX, FULL.name))
+    if plain is None or full is None:
+        return []
+    return [f"p50 at 1 ({kind}): {full['p50']:.0f} us, {full['p50'] - plain['p50']:.0f} more than nginx's"]
 
 
 def policy_report(found: dict[str, float]) -> str:
@@ -85,3 +86,40 @@ def policy_report(found: dict[str, float]) -> str:
     head = f"policy: {found['tools']:g} tools under {found['rows']:g} rows, {found['shown']:g} shown"
     lines = [f"  {name:18s}{found[name]:8.2f}  (budget {budget:g})" for name, budget in POLICY_BUDGETS.items()]
     return "\n".join([head, *lines])
+
+
+def readme(result: Json) -> str:
+    """The README's table, and what it was measured on."""
+    lines = [
+        "| | CPU us a call (times nginx), 1 at once | 16 | 64 | 256 | calls/s, 64 | p50, p99 us, 16 | MiB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    kind = ""
+    for row in result["rows"]:
+        if row["kind"] != kind:
+            kind = row["kind"]
+            lines.append(f"| **{kind}** | | | | | | | |")
+        lines.append("| " + " | ".join([row["name"], *_cells(row)]) + " |")
+    on, memory = result["machine"], result["memory"]
+    lines += [
+        "",
+        f"{on['date']}, {on['cores']} cores, {on['cpu']}, Python {on['python']}, {on['nginx'].split()[-1]}, "
+        f"{result['plan']['rounds']} rounds.",
+        f"The disk's own sync takes {result['fdatasync_us']} us there. Idle, Sluice takes {memory['idle_mib']:.0f} MiB "
+        f"with {SERVERS} servers",
+        f"and {memory['idle_session_kib']:.0f} KiB a legacy session.",
+    ]
+    return "\n".join(lines)
+
+
+def _cells(row: Json) -> list[str]:
+    at = row["at"]
+    costs = [
+        f"{at[c]['cpu']:,.0f} ({_times(row, at[c])})".replace(" ()", "") if c in at else "" for c in _CONCURRENCIES
+    ]
+    most, middle = at.get("64", at["16"]), at["16"]
+    rate = f"{most['rate']:,.0f}" if "64" in at else ""
+    return [*costs, rate, f"{middle['p50']:,.0f}, {middle['p99']:,.0f}", f"{most['memory']:.0f}"]
+
+
+_CONCURRENCIES: Final = ("1", "16", "64", "256")
