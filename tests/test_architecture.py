@@ -30,6 +30,7 @@ HOMES = {
     "sqlite3": {"store"},
     "cryptography": {"store", "audit"},
     "casbin": {"policy"},
+    "limits": {"policy"},
     "jsonschema_rs": {"policy"},
     "httpx": {"approval", "downstream", "audit", "network", "cli", "demo"},
     "httpx_sse": {"downstream"},
@@ -49,6 +50,7 @@ httpx
 httpx_sse
 jsonschema_rs
 jwt
+limits
 opentelemetry
 prometheus_client
 proxy

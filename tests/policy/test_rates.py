@@ -1,5 +1,7 @@
 """Moving windows: never more than the amount in any window, whatever the pattern; bounded memory."""
 
+import threading
+from collections.abc import Hashable
 from itertools import pairwise
 
 import pytest
@@ -79,7 +81,8 @@ def test_a_window_remembers_few_moments_however_many_hits_it_allows() -> None:
     for _ in range(20_000):
         assert rate.hit("a") == 0.0
         clock.now += 0.003
-    assert len(rate._now["a"].moments) <= MAX_STEPS + 2
+    (window,) = rate._memory._now.values()
+    assert len(window.moments) <= MAX_STEPS + 2
 
 
 def test_windows_that_hold_nothing_any_more_are_dropped() -> None:
@@ -112,9 +115,32 @@ def test_more_keys_than_are_kept_share_one_window() -> None:
     assert len(rate) <= 11
 
 
+@pytest.mark.parametrize("other", [("a/b", "c"), ("a", "b/c"), ("a/b/c",), "a/b/c", ("a", "b", "c"), ("a", "b", None)])
+def test_keys_share_no_window_because_of_how_they_are_written(other: Hashable) -> None:
+    rate, _ = windows(1)
+    keys = [("a/b", "c"), ("a", "b/c"), ("a/b/c",), "a/b/c", ("a", "b", "c"), ("a", "b", None), ("a", "b", "None")]
+    assert all(rate.hit(key) == 0.0 for key in keys)
+    assert rate.hit(other) > 0 and len(rate) == len(keys)
+
+
+def test_what_shares_a_window_is_told_when_that_one_is_free() -> None:
+    rate, clock = windows(1, most=1)
+    assert rate.hit("a") == 0.0
+    clock.now += 20
+    assert rate.hit("b") == 0.0
+    clock.now += 10
+    assert rate.hit("c") == pytest.approx(50) and rate.hit("a") == pytest.approx(30)
+
+
+def test_no_thread_walks_over_the_windows() -> None:
+    before = threading.active_count()
+    rate, _ = windows(10)
+    assert rate.hit("a") == 0.0 and threading.active_count() == before
+
+
 def test_the_wait_is_told_in_words() -> None:
     rate, _ = windows(600)
     assert rate.describe(0.2) == "600 per minute are allowed; try again in 1 s"
     assert rate.describe(11.2) == "600 per minute are allowed; try again in 12 s"
-    assert Windows(5, 2.5).describe(1) == "5 per 2.5 s are allowed; try again in 1 s"
-    assert "600 in 60 s, 0 keys" in repr(rate)
+    assert Windows(5, 90).describe(1) == "5 per 90 s are allowed; try again in 1 s"
+    assert repr(rate) == "Windows(600 per 60 second, 0 keys)"
