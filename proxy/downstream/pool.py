@@ -130,6 +130,10 @@ class Pool:
         self._slots.clear()
         self._group = group
 
+    def stop(self) -> None:
+        """Nothing is dialled any more."""
+        self._group = None
+
     # ------------------------------------------------------------ finding
 
     def find(self, key: Key) -> Connection | None:

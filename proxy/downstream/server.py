@@ -72,8 +72,7 @@ class DownstreamServer:
         self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
-        self._last_error = ""
-        self._restarts = 0
+        self._last_error, self._restarts = "", 0
         self._pause = Pause(clock)
         self._is_suspect = False
         self._settled = anyio.Event()
@@ -301,6 +300,7 @@ class DownstreamServer:
                 self._watching.start(group)
                 await self._tend()
         finally:
+            self._pool.stop()
             self._watching.stop()
             self.parking.close()
             self._settled.set()

@@ -273,6 +273,14 @@ async def test_a_grandchild_does_not_outlive_a_child_that_ends_well() -> None:
             await until_dead(pid)
 
 
+async def test_what_is_asked_when_the_server_has_been_stopped_is_refused() -> None:
+    async with running(command=child("exit-at-probe")) as rig:
+        await rig.server.aclose()
+        outcome = await rig.request("tools/list", client=MODERN)  # as a walk of its lists does that began before
+        assert isinstance(outcome, Failure) and outcome.data == {"reason": "server_unavailable"}
+        assert await rig.reason("echo") == "server_unavailable"
+
+
 async def test_a_server_that_hangs_at_start_holds_nobody_up() -> None:
     server = running(command=child("hang"), lazy=True, list_timeout=0.3)
     async with server as rig:
