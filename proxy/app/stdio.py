@@ -4,7 +4,10 @@ Several desktop clients with one config share its servers, sessions and limits: 
 others carry lines to it, and one of them takes over when it ends.
 """
 
+import asyncio
 import logging
+import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -30,21 +33,60 @@ Serve = Callable[[pipes.Reader, pipes.Writer], Awaitable[None]]
 
 
 async def serve_stdio(config: Config, *, file: Path | None = None) -> None:
-    """One client on stdin and stdout, until it closes stdin. Without a file it shares nothing."""
+    """One client on stdin and stdout, until it closes stdin or SIGTERM comes. Without a file it shares nothing."""
     telemetry.configure(config.log.level, config.log.format)
     # The streams first: from here on whatever is printed goes to stderr, and stdout carries MCP alone.
-    async with pipes.standard_streams() as (reader, writer):
-        seat = Seat(Path(config.state.dir), digest(config, file)) if file is not None else None
-        if seat is not None and not seat.can_be_shared:
-            log.warning("state.dir is too deep for a socket: every client runs a firewall of its own")
-        if seat is None or not seat.can_be_shared:
-            async with core(config, "stdio", file) as inner:
-                await _server(config, inner)(reader, writer)
-        elif seat.take():
-            async with _firewall(config, file, seat) as serve:
-                await serve(reader, writer)
-        else:
-            await _go_along(config, file, seat, reader, writer)
+    async with pipes.standard_streams() as (stdin, writer):
+        with _until_sigterm(stdin) as reader:
+            await _serve(config, file, reader, writer)
+
+
+async def _serve(config: Config, file: Path | None, reader: pipes.Reader, writer: pipes.Writer) -> None:
+    seat = Seat(Path(config.state.dir), digest(config, file)) if file is not None else None
+    if seat is not None and not seat.can_be_shared:
+        log.warning("state.dir is too deep for a socket: every client runs a firewall of its own")
+    if seat is None or not seat.can_be_shared:
+        async with core(config, "stdio", file) as inner:
+            await _server(config, inner)(reader, writer)
+    elif seat.take():
+        async with _firewall(config, file, seat) as serve:
+            await serve(reader, writer)
+    else:
+        await _go_along(config, file, seat, reader, writer)
+
+
+class _Endable:
+    """A reader that can be ended from here as if its peer had closed it."""
+
+    def __init__(self, inner: pipes.Reader) -> None:
+        self._inner = inner
+        self._is_over = False
+        self._reading = anyio.CancelScope()
+
+    async def read(self, n: int) -> bytes:
+        with anyio.CancelScope() as self._reading:
+            if not self._is_over:
+                return await self._inner.read(n)
+        return b""
+
+    def end(self) -> None:
+        self._is_over = True
+        self._reading.cancel()
+
+
+@contextmanager
+def _until_sigterm(stdin: pipes.Reader) -> Iterator[pipes.Reader]:
+    """Who started us may send SIGTERM (2026-07-28 basic/transports/stdio#shutdown). It is the end of stdin in other
+    words, so that open calls, servers and the audit log end as they do then."""
+    if sys.platform == "win32":
+        yield stdin
+        return
+    reader, loop = _Endable(stdin), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, reader.end)
+    try:
+        yield reader
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 @asynccontextmanager

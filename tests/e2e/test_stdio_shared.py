@@ -87,6 +87,10 @@ class Desktop:
         self.process.stdin.close()
         return self.process.wait(20)
 
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
     def is_owner(self) -> bool:
         """Whether the servers are its children."""
         threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
@@ -126,10 +130,12 @@ def test_clients_share_one_firewall_and_each_is_asked_what_its_own_call_asks(tmp
         asked = [client.question() for client in clients]
         for client, (id, question) in reversed(list(zip(clients, asked, strict=True))):
             assert client.name in client.answer(id, question)
-        assert [client.leave() for client in clients if not client.is_owner()] == [0, 0]
+        leaving, terminated = [client for client in clients if not client.is_owner()]
+        assert leaving.leave() == terminated.terminate() == 0
+        assert len(owner_of(clients).ask("tools/list")["result"]["tools"]) == 3
 
 
-@pytest.mark.parametrize("end", ["killed", "left"])
+@pytest.mark.parametrize("end", ["killed", "terminated", "left"])
 def test_when_the_owner_ends_another_takes_over_and_no_client_begins_anew(tmp_path: Path, end: str) -> None:
     with desktops(tmp_path, 3) as clients:
         owner = owner_of(clients)
@@ -137,6 +143,8 @@ def test_when_the_owner_ends_another_takes_over_and_no_client_begins_anew(tmp_pa
         open_calls = [client.question() for client in others]
         if end == "killed":
             owner.process.send_signal(signal.SIGKILL)
+        elif end == "terminated":
+            assert owner.terminate() == 0
         else:
             assert owner.leave() == 0
         for client, (id, question) in zip(others, open_calls, strict=True):

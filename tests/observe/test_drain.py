@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, sluice
+from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, sluice, stdio_command
 from e2e.wire import LEGACY, META, MODERN, Client
 
 Json = dict[str, Any]
@@ -50,9 +50,9 @@ def sessions() -> dict[int, int]:
     return found
 
 
-def children(process: Sluice) -> set[int]:
+def children(process: "subprocess.Popen[Any]") -> set[int]:
     """The sessions of the servers that this Sluice started."""
-    threads = Path(f"/proc/{process.process.pid}/task").glob("*/children")
+    threads = Path(f"/proc/{process.pid}/task").glob("*/children")
     return {int(pid) for thread in threads for pid in thread.read_text().split()}
 
 
@@ -207,7 +207,7 @@ def test_at_sigterm_under_load_no_accepted_call_is_lost_and_nothing_stays_behind
                     await until(lambda: all(file.exists() for file in waiting))
                     await until(lambda: PENDING in busy.get("/metrics")[1])
                     await until(lambda: len(load.answered) > 200)
-                    started = children(busy)
+                    started = children(busy.process)
                     assert len(started) == 2 and len(left_of(started)) == 4, "two servers, each with a child"
                     busy.process.send_signal(signal.SIGTERM)
                     await until(lambda: busy.get("/readyz")[0] == 503)
@@ -250,8 +250,51 @@ def test_a_call_that_does_not_end_is_cut_by(drain: str, signals: int, tmp_path: 
                     process.process.send_signal(signal.SIGTERM)
 
     with sluice(config(tmp_path, drain), tmp_path) as process:
-        started = children(process)
+        started = children(process.process)
         anyio.run(cut, process)
         assert process.process.wait(15) == 0 and not left_of(started)
         assert unanswered(tmp_path) == set()
         assert "Traceback" not in process.log()
+
+
+# ---------------------------------------------------------------- on stdin and stdout
+
+
+def say(process: "subprocess.Popen[bytes]", **message: Any) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["a call that ends", "a call that does not"])
+def test_sigterm_ends_stdio_as_the_end_of_its_input_does(ends: bool, tmp_path: Path) -> None:
+    settings = config(tmp_path, "20s")
+    settings["servers"]["main"]["args"].append("stubborn")
+    command = stdio_command(settings, tmp_path)
+    params = {"name": "main__wait", "arguments": {"n": "one"}, "_meta": META}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+        env=clean_environment(),
+    ) as process:  # fmt: skip
+        say(process, id=1, method="tools/call", params=params)
+
+        async def end() -> set[int]:
+            with anyio.fail_after(30):
+                await until((tmp_path / "waiting-one").exists)
+                started = children(process)
+                process.send_signal(signal.SIGTERM)
+                if ends:
+                    (tmp_path / "go").touch()
+                await until(lambda: process.poll() is not None)
+            return started
+
+        started = anyio.run(end)
+        assert process.stdout is not None and process.stderr is not None
+        answers = [json.loads(line) for line in process.stdout]
+        log = process.stderr.read().decode()
+    assert process.returncode == 0 and len(started) == 1 and not left_of(started), log
+    assert [answer["id"] for answer in answers] == [1] * ends
+    assert unanswered(tmp_path) == set() and "Traceback" not in log
+    verify = [*COMMAND, "audit", "verify", "-c", str(tmp_path / "sluice.yaml")]
+    done = subprocess.run(verify, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
