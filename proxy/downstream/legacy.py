@@ -44,10 +44,8 @@ log = logging.getLogger(__name__)
 # Starting is not calling: package runners download first.
 HANDSHAKE_TIME = 60.0
 _LEVEL_TIME = 5.0
-MAX_ASIDE: Final = 16
-"""Questions outside of any call that may be open at once."""
-LAST_CHANCE: Final = 0.5
-"""Seconds that a server has to end a call by itself once its questions were refused."""
+MAX_ASIDE: Final = 16  # questions outside of any call that may be open at once
+LAST_CHANCE: Final = 0.5  # seconds that a server has to end a call by itself once its questions were refused
 _PAGE_VISITED: Final = "notifications/elicitation/complete"
 
 
@@ -279,7 +277,7 @@ class LegacyConnection(Connection):
         unanswered = asking.close()
         self._forget(asking)
         for request in unanswered if not self.is_over else ():
-            if self.session is not None and self._calls:
+            if self.session is not None and self._open():
                 self._ask_call(self._call_of_all(), request)
             else:
                 self._ask_session(request)
@@ -302,7 +300,7 @@ class LegacyConnection(Connection):
             self.wire.tell(encode(Response(request.id, error=error)))
             if (owner := exchange or self._only_call()) is not None:
                 owner.unmet = request
-        elif exchange is None and self._calls:
+        elif exchange is None and self._open():
             self._parking.is_aside = True
             self._ask_call(self._call_of_task(request) or self._call_of_all(), request)
         elif isinstance(exchange, Asking):
@@ -319,14 +317,19 @@ class LegacyConnection(Connection):
         """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-
         messages)."""
         id = tasks.relation(request.params)
-        return next((asking for asking in self._calls.values() if id is not None and asking.task_id == id), None)
+        return next((asking for asking in self._open() if id is not None and asking.task_id == id), None)
+
+    def _open(self) -> list[Asking]:
+        """One that was answered is among the calls until its task has noticed, and is asked nothing."""
+        return [call for call in self._calls.values() if not call.is_over]
 
     def _call_of_all(self) -> Asking | None:
         """Of several calls of one session any will do, for its client is asked in any case; best one that has not
         asked yet, whose time would run on while another's client thinks."""
-        if len(self._calls) > 1 and self.session is None:
+        calls = self._open()
+        if len(calls) > 1 and self.session is None:
             return None
-        return min(self._calls.values(), key=lambda call: (call.is_parked, len(call.asks)))
+        return min(calls, key=lambda call: (call.is_parked, len(call.asks)), default=None)
 
     def _ask_session(self, request: Request) -> None:
         key = (type(request.id), request.id)
@@ -364,7 +367,7 @@ class LegacyConnection(Connection):
         if notification.method == "notifications/cancelled":
             self._withdraw(notification.params.get("requestId"))
         elif notification.method == _PAGE_VISITED:
-            owner = exchange if exchange is not None else self._call_of_all() if self._calls else None
+            owner = exchange if exchange is not None else self._call_of_all()
             if owner is None or (isinstance(owner, Asking) and owner.is_parked):
                 self._say(notification)
             else:

@@ -15,6 +15,7 @@ Tool = Generator[Asks, list[Any], Any]
 seen: list[dict] = []
 waiting: dict[object, "Running"] = {}
 declared: dict = {}
+silent: list[int] = []
 count = 0
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -135,6 +136,19 @@ def late(arguments: dict, meta: dict) -> Tool:
         send(id=running.id, result={"content": [{"type": "text", "text": '"without you"'}]})
     return "done"
     yield []
+
+
+def quiet(arguments: dict, meta: dict) -> Tool:
+    """Is answered when somebody calls `cuts_in`."""
+    silent.append(seen[-1]["id"])
+    yield []
+
+
+def cuts_in(arguments: dict, meta: dict) -> Tool:
+    """Answers the quiet call and asks, both in one breath."""
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": silent.pop(), "result": {"content": []}}) + "\n")
+    (answer,) = yield [FORM_ASK]
+    return answer
 
 
 def pages(arguments: dict, meta: dict) -> Tool:

@@ -410,6 +410,17 @@ async def test_calls_of_one_session_share_a_connection_and_its_client_gets_all_q
         assert set(messages.values()) == {"Who is a?", "Who is b?"}
 
 
+async def test_a_question_that_comes_with_the_answer_to_another_call_is_not_that_calls() -> None:
+    async with running(**child()) as rig:
+        peer = Peer(rig.server, LEGACY)
+        async with anyio.create_task_group() as group:
+            group.start_soon(peer.call, "quiet")
+            await until(lambda: rig.server.describe()["in_flight"] == 1)
+            await peer.report()  # behind it: the server has the quiet one
+            asked = await peer.asked("cuts_in")
+            assert await peer.said("cuts_in", inputResponses=answers(YES), requestState=asked.state) == YES
+
+
 async def test_a_call_that_is_given_up_leaves_the_questions_of_its_session_to_the_others() -> None:
     async with running(**child()) as rig:
         peer = Peer(rig.server, LEGACY)
