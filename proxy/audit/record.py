@@ -147,21 +147,19 @@ class Composer:
 
     def about(self, call: Call) -> str:
         """Who calls what, and what was decided: the same in both records of a call, so made once."""
-        target = call.trail.target or call.target
-        parts = [
-            f'"call":{self._id(call.trail.id)},"method":{self._id(call.method)},"transport":"{self._transport}",'
-            f"{self._client(call.client)}"
-        ]
+        trail = call.trail
+        target = trail.target or call.target
+        text = f'"call":{self._id(trail.id)},"method":{self._id(call.method)},{self._client(call.client)}'
         if target is not None:
-            parts.append(self._target(target))
-        if call.trail.decisions:
-            parts.append(self._decision(call.trail.decisions[-1]))
-        if call.trail.round is not None:
-            parts.append(f'"round":{{"call":{self._id(call.trail.round[0])},"number":{int(call.trail.round[1])}}}')
+            text = f"{text},{self._target(target)}"
+        if trail.decisions:
+            text = f"{text},{self._decision(trail.decisions[-1])}"
+        if trail.round is not None:
+            text = f'{text},"round":{{"call":{self._id(trail.round[0])},"number":{int(trail.round[1])}}}'
         parent = call.meta.get("traceparent")
         if isinstance(parent, str) and (trace := _TRACE.fullmatch(parent)):
-            parts.append(f'"trace":"{trace[1]}"')
-        return ",".join(parts)
+            text = f'{text},"trace":"{trace[1]}"'
+        return text
 
     def intent(self, call: Call, about: str, approval: Json | None) -> bytes:
         extra = f',"approval":{self._small(approval)}' if approval else ""
@@ -221,7 +219,7 @@ class Composer:
             fields["owner"] = self._redactor.text(owner)
         if session is not None:  # an id is a bearer's right in old revisions, so that only its digest is kept
             fields["session"] = self._redactor.digest(session.encode("utf-8", "surrogatepass"))[12:28]
-        return dump(fields)[1:-1]
+        return f'"transport":"{self._transport}",{dump(fields)[1:-1]}'
 
     def _target(self, target: Target) -> str:
         key = (target.server, target.kind, target.own)

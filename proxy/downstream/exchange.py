@@ -26,11 +26,12 @@ def severity(level: Any) -> int:
 
 
 class Exchange:
-    """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused."""
+    """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused,
+    `level` the rank from which on log messages are wanted, -1 for none."""
 
     __slots__ = (
-        "_inbox", "_level", "_progress", "_token", "_waiter",
-        "answer", "emit", "error", "id", "is_call", "patience", "unmet",
+        "_inbox", "_progress", "_token", "_waiter",
+        "answer", "emit", "error", "id", "is_call", "level", "patience", "unmet",
     )  # fmt: skip
 
     def __init__(self, id: int, call: Call | None = None, emit: Emit = no_emit) -> None:
@@ -42,7 +43,7 @@ class Exchange:
         self.patience: Patience | None = None
         self.unmet: Request | None = None
         self._token = None if call is None else call.meta.get("progressToken")
-        self._level = -1 if call is None else severity(call.meta.get(LOG_LEVEL))
+        self.level = -1 if call is None else severity(call.meta.get(LOG_LEVEL))
         self._progress = -inf
         self._inbox: deque[Notification] | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -76,7 +77,7 @@ class Exchange:
 
     def log(self, notification: Notification) -> None:
         """A call that names no level gets no log messages (2026-07-28 server/utilities/logging)."""
-        if 0 <= self._level <= severity(notification.params.get("level")):
+        if 0 <= self.level <= severity(notification.params.get("level")):
             self.offer(notification)
 
     def _wake(self) -> None:

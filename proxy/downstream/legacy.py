@@ -135,9 +135,9 @@ class LegacyConnection(Connection):
             self._calls[asking.id] = asking  # before anything is awaited: from here on the connection is taken
             begin = self._begin_task if is_driven else self._begin
             return await self._turn(call, asking, partial(begin, call, asking))
-        if LOG_LEVEL in call.meta and severity(call.meta[LOG_LEVEL]) < self._level:
-            await self._lower(severity(call.meta[LOG_LEVEL]))
         exchange = Exchange(next(self._ids), call)
+        if 0 <= exchange.level < self._level:
+            await self._lower(exchange.level)
         params = dialect.params(call, exchange.id)
         response = await self.perform(exchange, call.method, params, self.patience(call.method), [])
         return self._read(call, response, exchange)
@@ -191,7 +191,10 @@ class LegacyConnection(Connection):
 
     async def _lower(self, level: int) -> None:
         """The level is the connection's: the lowest that anyone wanted, and each call filters for itself."""
-        if level < 0 or level >= self._level or "logging" not in self.capabilities:
+        if level < 0 or level >= self._level:
+            return
+        if "logging" not in self.capabilities:
+            self._level = 0  # no level is ever to be asked for
             return
         self._level = level  # before the answer, so that a hundred calls do not ask a hundred times
         try:

@@ -107,14 +107,14 @@ class Asking(Exchange):
         """Until it is taken up again, nobody listens."""
         self.shown = frozenset(self.asks)
         self.is_parked = True
-        self.emit, self._token, self._level = no_emit, None, -1
+        self.emit, self._token, self.level = no_emit, None, -1
         self._stop()
 
     def attach(self, call: Call) -> None:
         """From now on it belongs to that request of the client."""
         self.is_parked = False
         self.emit = call.emit
-        self._token, self._level = call.meta.get("progressToken"), severity(call.meta.get(LOG_LEVEL))
+        self._token, self.level = call.meta.get("progressToken"), severity(call.meta.get(LOG_LEVEL))
 
     def answered(self, keys: set[str]) -> None:
         """What is still open is asked again."""

@@ -6,8 +6,8 @@ connection's whole life: dialling, living, closing; so nothing of it can outlive
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,10 +21,10 @@ IDLE_LANE: Final = 60.0
 MAX_CONNECTIONS: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Equal keys share a connection. `scope` is whose lists it sees, None for everybody's; `declared` the canonical
-    text of the capabilities that the server is told of; `lane` tells connections apart that do not differ."""
+    text of the capabilities that the server is told of; `lane` tells connections apart that do not differ. A tuple,
+    because every call looks one up, and a dataclass is hashed and compared in Python."""
 
     era: Era
     owner: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ class Pool:
     def hold(self, key: Key) -> Callable[[], None]:
         """Somebody wants to hear of changes as a connection of that key would: another of its scope will do. Gives
         what ends the need."""
-        need = replace(key, owner=(), lane=0)
+        need = key._replace(owner=(), lane=0)
         need, count = self._holds.get(need, (need, 0))
         self._holds[need] = need, count + 1
         return Hold(self, need)

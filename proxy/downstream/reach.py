@@ -12,7 +12,6 @@ minutes to answer.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import anyio
@@ -166,7 +165,7 @@ class Reach:
     async def _lane(self, key: Key, call: Call) -> Connection:
         patient_until = anyio.current_time() + _MOMENT
         while True:
-            lanes = [replace(key, lane=number) for number in range(MAX_LANES)]
+            lanes = [key._replace(lane=number) for number in range(MAX_LANES)]
             for lane in lanes:
                 connection = self._pool.find(lane)
                 if connection is not None and not _is_busy(connection, call):

@@ -75,6 +75,7 @@ class _Bound:
 
     calls: Count
     seconds: Seconds
+    client: Count
     decisions: Count | None
 
 
@@ -136,7 +137,6 @@ class Metrics:
             "server_seconds": _Limit((2, 3)), "client_seconds": _Limit((2, 3, 7)),
         }  # fmt: skip
         self._bound: dict[tuple[str, ...], _Bound] = {}
-        self._bound_clients: dict[tuple[str, str], Count] = {}
         self._bound_servers: dict[tuple[str, ...], Seconds] = {}
 
     # ------------------------------------------------------------ what feeds them
@@ -149,11 +149,12 @@ class Metrics:
         verdict = decisions[-1].verdict.value if decisions else ""
         server, shown = ("", "") if target is None else (target.server, _shown(target))
         code = status_code(outcome)
-        key = (call.method, server, shown, word, code, call.client.revision, verdict)
+        key = (call.method, server, shown, word, code, call.client.revision, verdict, _configured(call.client))
         bound = self._bound.get(key)
         if bound is None:
             bound = _keep(self._bound, key, self._bind(call, target, word, code, verdict))
         bound.calls.value += 1
+        bound.client.value += 1
         bound.seconds.observe(seconds)
         if bound.decisions is not None:
             bound.decisions.value += 1
@@ -161,7 +162,6 @@ class Metrics:
             trail = call.trail
             self._relay.observe(seconds - trail.away - trail.kept)
             self._audit.observe(trail.kept)
-        self._count_client(call.client, word)
 
     def server_call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         """A server has answered a call (or was given up). Calls without a target, as lists are, do not count."""
@@ -192,6 +192,7 @@ class Metrics:
         return _Bound(
             self._calls.labels(*self._limits["calls"](server, tool, call.method, word)),
             self._server_seconds.labels(*self._limits["server_seconds"](*labels, call.client.revision)),
+            self._client_calls.labels(*self._limits["clients"](_configured(call.client), word)),
             self._decided(target, verdict),
         )
 
@@ -201,13 +202,6 @@ class Metrics:
         class_ = self._classify(target)
         known = class_ if class_ in _CLASSES else OTHER
         return self._decisions.labels(*self._limits["decisions"](verdict, target.server, known))
-
-    def _count_client(self, client: Client, word: str) -> None:
-        key = (_configured(client.principal), word)
-        counter = self._bound_clients.get(key)
-        if counter is None:
-            counter = _keep(self._bound_clients, key, self._client_calls.labels(*self._limits["clients"](*key)))
-        counter.value += 1
 
     def definition_changed(self, server: str, kind: str) -> None:
         """Of a configured server; `kind` is one of four."""
@@ -237,7 +231,7 @@ class Metrics:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def __repr__(self) -> str:
-        return f"Metrics({len(self._bound)} kinds of calls, {len(self._bound_clients)} clients' outcomes)"
+        return f"Metrics({len(self._bound)} kinds of calls, {len(self._bound_servers)} of servers)"
 
 
 def _keep(cache: dict[K, V], key: K, value: V) -> V:
@@ -262,8 +256,9 @@ def _conventional(method: str, kind: str, name: str, word: str, code: str, trans
     return method, operation, tool, prompt, "" if word == "ok" else word, code, transport
 
 
-def _configured(principal: str) -> str:
+def _configured(client: Client) -> str:
     """Keys are named in the configuration; the subject of a token is not, and may be anybody."""
+    principal = client.principal
     return principal if principal.startswith("key:") or principal in ("local", "anonymous") else OTHER
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import anyio
 import pytest
@@ -192,12 +192,12 @@ async def test_only_a_spare_of_the_same_capabilities_is_adopted_and_the_other_en
 async def test_the_idle_are_closed_but_not_the_needed_the_sessions_and_the_last() -> None:
     async with pooled() as (pool, bench, _):
         held = Key("legacy", ("client", "held"), "scope held")
-        for key in (A, B, held, replace(A, lane=1)):
+        for key in (A, B, held, A._replace(lane=1)):
             await pool.get(key)
         release = pool.hold(held)
         bench.now = IDLE_LANE
         pool.sweep()
-        assert [pool.find(key) is not None for key in (A, B, held, replace(A, lane=1))] == [True, True, True, False]
+        assert [pool.find(key) is not None for key in (A, B, held, A._replace(lane=1))] == [True, True, True, False]
         bench.now += IDLE
         pool.sweep()
         assert [pool.find(key) is not None for key in (A, B, held)] == [False, True, True]
