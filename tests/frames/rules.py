@@ -1,35 +1,23 @@
-"""What a JSON-RPC message of one revision may look like, by the specification's schema or what the SDK made of it.
+"""What a JSON-RPC message of one revision may look like, by the specification's schema.
 
 `problems(message, revision, methods)` says what is wrong with it. Stricter than the schemas in one point: a key that
 a definition has in another revision only is wrong here, for a client of that revision never heard of it. Keys that
 no revision knows are a server's own and pass. Knows messages; not who sent them, nor how.
 """
 
-import json
-import os
-import subprocess
 from collections.abc import Collection
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-from peers.install import MCP2
+from frames.schemas import REVISIONS, Json, definitions_of, schemas
 
-Json = dict[str, Any]
-
-REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 NEWEST_LEGACY, MODERN = REVISIONS[-2:]
-# A checkout of the specification, which has a schema of every revision. Packages have those of the two newest: without
-# one the three oldest are judged by what came after them, which knows their definitions and a few more.
-CHECKOUT = os.environ.get("SLUICE_SPEC")
 
 # Extensions are negotiated in `initialize` too, though only 2026-07-28 has the key (SEP-1865 does).
 ALSO = {"ClientCapabilities": {"extensions"}, "ServerCapabilities": {"extensions"}}
 # Not in every revision's definitions, but in every message.
 ENVELOPE = {"jsonrpc", "id"}
-# Parts of definitions, which have a name of their own in the SDK alone, and one name for several of them.
-INLINE = {"InputSchema", "OutputSchema", "Params", "Data", "Tools"}
 # Unions that have a `method` because they are of one type only.
 UNIONS = {"ClientRequest", "ServerRequest", "ClientNotification", "ServerNotification", "InputRequest"}
 # What 2026-07-28 has in another form than `...Request` and `...Result`.
@@ -37,8 +25,6 @@ RESULTS = {
     "logging/setLevel": "EmptyResult", "ping": "EmptyResult", "resources/subscribe": "EmptyResult",
     "resources/unsubscribe": "EmptyResult",
 }  # fmt: skip
-
-
 # Whose answer may be a task instead (2025-11-25 basic/utilities/tasks).
 TASKS = {"tools/call", "sampling/createMessage", "elicitation/create"}
 
@@ -46,10 +32,10 @@ TASKS = {"tools/call", "sampling/createMessage", "elicitation/create"}
 class Revision:
     """One revision's definitions, found by what messages say."""
 
-    def __init__(self, name: str) -> None:
-        self.schema = _corrected(json.loads(_text(name)))
+    def __init__(self, schema: Json) -> None:
+        self.schema = schema
         self.key = "$defs" if "$defs" in self.schema else "definitions"
-        self.definitions: Json = self.schema[self.key]
+        self.definitions = definitions_of(self.schema)
         self.methods: dict[str, str] = {}
         self.errors: dict[int, str] = {}
         for definition, what in self.definitions.items():
@@ -82,38 +68,20 @@ class Revision:
         return [f"{definition}{_at(error)}: {error.message[:300]}" for error in validator.iter_errors(value)]
 
 
-def _text(revision: str) -> str:
-    if CHECKOUT is not None:
-        return (Path(CHECKOUT) / "schema" / revision / "schema.json").read_text()
-    script, newest = Path(__file__).with_name("published.py"), max(revision, NEWEST_LEGACY)
-    command = [MCP2 / "python", script, newest]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
 def _at(error: Any) -> str:
     return "".join(f"/{part}" for part in error.instance_path)
 
 
-def _corrected(schema: Json) -> Json:
-    """`minimum`, `maximum` and `default` of a number were generated as integers; schema.ts says number."""
-    definitions = schema.get("$defs", schema.get("definitions", {}))
-    for key in ("minimum", "maximum", "default"):
-        part = definitions.get("NumberSchema", {}).get("properties", {}).get(key)
-        if part is not None and part.get("type") == "integer":
-            part["type"] = "number"
-    return schema
-
-
 @cache
 def revisions() -> dict[str, Revision]:
-    made = {name: Revision(name) for name in REVISIONS}
+    made = {name: Revision(schema) for name, schema in schemas().items()}
     known: dict[str, set[str]] = {}
     for revision in made.values():
         for definition, what in revision.definitions.items():
             known.setdefault(definition, set()).update(what.get("properties", {}))
     for revision in made.values():
         for definition, what in revision.definitions.items():
-            if "properties" in what and definition not in INLINE:
+            if "properties" in what:
                 foreign = known[definition] - what["properties"].keys() - ALSO.get(definition, set()) - ENVELOPE
                 what["properties"].update(dict.fromkeys(foreign, False))
     return made

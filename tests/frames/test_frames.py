@@ -1,6 +1,7 @@
 """The harness that judges frames finds what is wrong, over HTTP and over pipes, and nothing else."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,16 +9,17 @@ from typing import Any
 
 import pytest
 from frames.record import Web
-from frames.rules import CHECKOUT, REVISIONS, problems, revisions
+from frames.rules import REVISIONS, problems, revisions
+from frames.schemas import definitions_of, schemas
 from frames.tap import Connection
 from frames.watch import Watch
 
 Json = dict[str, Any]
 TOOL: Json = {"name": "a", "inputSchema": {"type": "object"}}
 MODERN: Json = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-
-
-needs_checkout = pytest.mark.skipif(CHECKOUT is None, reason="SLUICE_SPEC is no checkout of the specification")
+CHECKOUT = os.environ.get("SLUICE_SPEC")
+# Parts of other definitions, in one of two sources of a schema.
+ONLY_PARTS = {"Annotated", "Annotations", "SubscriptionsListenResultMeta", "SubscriptionsListenResultResponse"}
 
 
 def response(result: Json) -> Json:
@@ -28,21 +30,16 @@ def response(result: Json) -> Json:
     ("revision", "method", "result", "wrong"),
     [
         ("2024-11-05", "tools/list", {"tools": [TOOL]}, None),
-        pytest.param(
-            "2024-11-05", "tools/list", {"tools": [{**TOOL, "title": "A"}]}, "/tools/0/title", marks=needs_checkout
-        ),
+        ("2024-11-05", "tools/list", {"tools": [{**TOOL, "title": "A"}]}, "/tools/0/title"),
+        ("2024-11-05", "tools/list", {"tools": [{**TOOL, "annotations": {}}]}, "/tools/0/annotations"),
+        ("2025-03-26", "tools/list", {"tools": [{**TOOL, "annotations": {}}]}, None),
         ("2025-06-18", "tools/list", {"tools": [{**TOOL, "title": "A"}]}, None),
-        pytest.param(
-            "2025-06-18", "tools/list", {"tools": [{**TOOL, "icons": []}]}, "/tools/0/icons", marks=needs_checkout
-        ),
+        ("2025-06-18", "tools/list", {"tools": [{**TOOL, "icons": []}]}, "/tools/0/icons"),
         ("2025-11-25", "tools/list", {"tools": [{**TOOL, "vendor": 1}]}, None),
         ("2025-11-25", "tools/list", {"tools": [TOOL], **MODERN}, "ttlMs"),
         ("2025-11-25", "tools/call", {"content": [{"type": "smell"}]}, "/content/0"),
         ("2025-03-26", "tools/call", {"content": [{"type": "audio", "data": "", "mimeType": "a/b"}]}, None),
-        pytest.param(
-            "2024-11-05", "tools/call", {"content": [{"type": "audio", "data": "", "mimeType": "a/b"}]}, "/content/0",
-            marks=needs_checkout,
-        ),
+        ("2024-11-05", "tools/call", {"content": [{"type": "audio", "data": "", "mimeType": "a/b"}]}, "/content/0"),
         ("2025-11-25", "tools/call", {"content": [], "structuredContent": []}, "structuredContent"),
         ("2026-07-28", "tools/call", {"content": [], "structuredContent": [], "resultType": "complete"}, None),
         ("2026-07-28", "tools/call", {"content": []}, "resultType"),
@@ -62,6 +59,32 @@ def test_every_definition_of_a_revision_can_be_judged_by(revision: str) -> None:
     assert {"tools/call", "tools/list", "roots/list"} <= rules.methods.keys()
     for name in rules.definitions:
         rules.violations(name, {"jsonrpc": "2.0"})
+
+
+def plain(value: Any, own: Json, others: Json) -> Any:
+    """Without words for people, the order of parts, and names that only one side has for a part."""
+    if isinstance(value, list):
+        return sorted((plain(part, own, others) for part in value), key=repr)
+    if not isinstance(value, dict):
+        return value
+    name = str(value.get("$ref", "")).rpartition("/")[2]
+    if name in own and name not in others:
+        return plain(own[name], own, others)
+    return {
+        key: plain(part, own, others)
+        for key, part in value.items()
+        if not (key == "description" and isinstance(part, str))
+    }
+
+
+@pytest.mark.skipif(CHECKOUT is None, reason="SLUICE_SPEC is no checkout of the specification")
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_the_schemas_are_those_of_the_specification(revision: str) -> None:
+    ours = definitions_of(schemas()[revision])
+    theirs = definitions_of(json.loads((Path(str(CHECKOUT)) / "schema" / revision / "schema.json").read_text()))
+    for name in ours.keys() & theirs.keys():
+        assert plain(ours[name], ours, theirs) == plain(theirs[name], theirs, ours), name
+    assert {name.removesuffix("Object") for name in ours.keys() ^ theirs.keys()} <= ONLY_PARTS
 
 
 def test_errors_are_judged_by_their_code() -> None:
