@@ -16,7 +16,6 @@ from anyio.abc import TaskGroup
 
 from proxy.call import (
     ABOUT_A_TASK,
-    LOG_LEVEL,
     Ask,
     Call,
     Era,
@@ -28,7 +27,7 @@ from proxy.call import (
 )
 from proxy.downstream import driving, pages
 from proxy.downstream.connection import UPDATED, Connection, Heard, Wire
-from proxy.downstream.exchange import Exchange, Patience, severity
+from proxy.downstream.exchange import Exchange, Patience
 from proxy.downstream.legacy_task import LegacyTask
 from proxy.downstream.parking import Asking, Parking
 from proxy.downstream.rules import unmet
@@ -169,8 +168,7 @@ class LegacyConnection(Connection):
         return pages.wanted(call, response) or self._read(call, response, asking)
 
     async def _begin(self, call: Call, asking: Asking) -> None:
-        if LOG_LEVEL in call.meta:
-            await self._lower(severity(call.meta[LOG_LEVEL]))
+        await self._lower(asking.level)
         if self.is_over:
             raise Lost(self.why or "the connection is ending", sent=False, gone=True)
         params = dialect.params(call, asking.id)
@@ -180,8 +178,7 @@ class LegacyConnection(Connection):
 
     async def _begin_task(self, call: Call, asking: Asking) -> None:
         """The server does this as a task alone, and its client waits."""
-        if LOG_LEVEL in call.meta:
-            await self._lower(severity(call.meta[LOG_LEVEL]))
+        await self._lower(asking.level)
         if self.is_over:
             raise Lost(self.why or "the connection is ending", sent=False, gone=True)
         self.pending[asking.id] = asking
@@ -222,7 +219,7 @@ class LegacyConnection(Connection):
             self._give_up(asking, "the client's answer is malformed")
             return answers
         asking.attach(call)
-        return await self._turn(call, asking, partial(self._answer, call, asking, answers))
+        return await self._turn(call, asking, partial(self._answer, asking, answers))
 
     def _read_answers(self, asking: Asking, params: Json) -> dict[str, Response] | Failure:
         """To what was asked; other keys are ignored (2026-07-28 basic/patterns/mrtr)."""
@@ -240,11 +237,10 @@ class LegacyConnection(Connection):
                     self._roots = answer.result
         return made
 
-    async def _answer(self, call: Call, asking: Asking, answers: dict[str, Response]) -> None:
+    async def _answer(self, asking: Asking, answers: dict[str, Response]) -> None:
         asking.answered(set(answers))
         try:
-            if LOG_LEVEL in call.meta:
-                await self._lower(severity(call.meta[LOG_LEVEL]))
+            await self._lower(asking.level)
             for answer in answers.values():
                 if not self.is_over:  # also where the call has ended: the question may have been another's
                     await self.wire.notify(encode(answer))
