@@ -20,6 +20,7 @@ from proxy.downstream.modern import PROBE_TIME, ModernConnection
 from proxy.downstream.parking import Parking
 from proxy.downstream.probe import LEGACY_ONLY, Eras, judge, judge_silence
 from proxy.downstream.settings import Lost, ServerSettings, code_of
+from proxy.downstream.share import Share
 from proxy.downstream.stdio import ChildWire, Tail
 from proxy.message import Json, Response
 
@@ -50,6 +51,7 @@ class Dialler:
         self._transport = transport
         self._clock = clock
         self._parking = parking
+        self._share = Share()
         self._judged = 0.0
         self.stderr = self._stderr_of_probe = Tail()
         self.discovered: dict[Era, Json] = {}
@@ -129,13 +131,13 @@ class Dialler:
         if self._settings.command is not None:
             if era == "modern":
                 self._stderr_of_probe = Tail()  # old servers fill pages about a request they do not know
-                return ChildWire(self._settings, self._stderr_of_probe)
-            return ChildWire(self._settings, self.stderr)
+                return ChildWire(self._settings, self._stderr_of_probe, self._share)
+            return ChildWire(self._settings, self.stderr, self._share)
         if self._transport is None:
             raise Lost("no transport", sent=False)
         if self._is_older and era == "legacy":
-            return SseWire(self._settings, self._transport)
-        return HttpWire(self._settings, self._transport, era, hears)
+            return SseWire(self._settings, self._transport, self._share)
+        return HttpWire(self._settings, self._transport, era, self._share, hears)
 
     async def _legacy(self, wire: Wire, group: TaskGroup, declared: Json, session: str | None) -> Connection:
         connection = LegacyConnection(

@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 import httpx
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from proxy.call import Era
 from proxy.downstream.answer import (
@@ -31,6 +32,7 @@ from proxy.downstream.connection import Receive
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.parking import Asking
 from proxy.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
+from proxy.downstream.share import LARGE, PIECE, Share
 from proxy.downstream.sse import Events, Place
 from proxy.downstream.telling import Teller
 from proxy.downstream.wire import WireTransport
@@ -50,6 +52,7 @@ _MAX_RESUMES: Final = 10
 _MAX_RETRY: Final = 60.0
 _MAX_ERROR_BODY: Final = 256 * 1024
 _MOVED: Final = (307, 308)
+_STEPS: Final = 3
 
 
 def transport_to(settings: ServerSettings, egress: Egress) -> httpx.AsyncBaseTransport | None:
@@ -76,11 +79,12 @@ class HttpWire:
     """The status with which the last request was refused."""
 
     def __init__(
-        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, hears: bool = True
+        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, share: Share, hears: bool = True
     ) -> None:
         self._settings = settings
         self._fetch = fetching(transport)
         self._era = era
+        self._share = share
         self._hears = hears
         self._url = httpx.URL(settings.url or "")
         self._configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
@@ -157,7 +161,11 @@ class HttpWire:
             if is_json(response):
                 limit = self._settings.max_result
                 data = body_at_hand(response, limit)
-                self._answer(await self._body(response, limit) if data is None else data, exchange)
+                data = await self._body(response, limit) if data is None else data
+                if len(data) > LARGE:
+                    await self._answer_in_turn(data, exchange)
+                else:
+                    self._answer(data, exchange)
             elif is_event_stream(response):
                 if isinstance(exchange, Asking) and response.content is None:
                     self._group.start_soon(self._stream_alone, response, exchange)
@@ -178,6 +186,16 @@ class HttpWire:
     def _answer(self, data: bytes, exchange: Exchange) -> None:
         if data:
             self._receive(data, exchange)
+
+    async def _answer_in_turn(self, data: bytes, exchange: Exchange) -> None:
+        """A megabyte takes milliseconds: here, and at each step of its way to the client, which is taken meanwhile."""
+        async with self._share.turn:
+            await anyio.sleep(self._share.pause())
+            since = self._share.now()
+            self._answer(data, exchange)
+            for _ in range(_STEPS):
+                await checkpoint()
+            self._share.take(since)
 
     async def _body(self, response: Answer, limit: int) -> bytes:
         try:
@@ -238,10 +256,10 @@ class HttpWire:
         events = Events(place, MAX_MESSAGE)
         try:
             if (content := response.content) is not None:
-                return await self._hand_on(events.feed(content), exchange)
+                return await self._hand_on(events, content, exchange)
             chunks = aiter(response)
             async for chunk in chunks:
-                await self._hand_on(events.feed(chunk), exchange)
+                await self._hand_on(events, chunk, exchange)
                 if exchange.is_over and not response.complete:
                     self._group.start_soon(self._drain, response, chunks)
                     return
@@ -252,11 +270,15 @@ class HttpWire:
             raise
         await response.aclose()
 
-    async def _hand_on(self, found: list[bytes], exchange: Exchange) -> None:
-        for data in found:
-            self._receive(data, exchange)
-            if not isinstance(exchange, Asking):  # who waits for that takes it by itself
-                await exchange.flush()
+    async def _hand_on(self, events: Events, chunk: bytes, exchange: Exchange) -> None:
+        for start in range(0, len(chunk), PIECE):
+            since = self._share.now()
+            for data in events.feed(chunk[start : start + PIECE]):
+                self._receive(data, exchange)
+                if not isinstance(exchange, Asking):  # who waits for that takes it by itself
+                    await exchange.flush()
+            if not exchange.is_over:  # others have their turn, and a server that talks without end waits for its own
+                await anyio.sleep(self._share.take(since))
 
     async def _drain(self, response: Answer, chunks: AsyncIterator[bytes]) -> None:
         """Reads to the end of an answered stream, which is near: then its TCP connection can be used again."""
@@ -318,10 +340,13 @@ class HttpWire:
                 self._heard.set()
                 events = Events(place, MAX_MESSAGE)
                 async for chunk in response:
-                    for data in events.feed(chunk):
-                        was_useful = True
-                        if touched := self._receive(data, None):
-                            await touched.flush()
+                    for start in range(0, len(chunk), PIECE):
+                        since = self._share.now()
+                        for data in events.feed(chunk[start : start + PIECE]):
+                            was_useful = True
+                            if touched := self._receive(data, None):
+                                await touched.flush()
+                        await anyio.sleep(self._share.take(since))
         except (httpx.TransportError, TooLarge):
             pass
         finally:

@@ -17,6 +17,7 @@ from proxy.downstream.answer import Answer, Raw, fetching, is_event_stream, lost
 from proxy.downstream.connection import Receive
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
+from proxy.downstream.share import PIECE, Share
 from proxy.downstream.sse import Events, Place
 from proxy.downstream.telling import Teller
 from proxy.era.modern_server import Headers
@@ -38,8 +39,9 @@ class SseWire:
     is_ending = False
     pid: int | None = None
 
-    def __init__(self, settings: ServerSettings, transport: httpx.AsyncBaseTransport) -> None:
+    def __init__(self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, share: Share) -> None:
         self._settings = settings
+        self._share = share
         self._fetch = fetching(transport)
         self._url = httpx.URL(settings.url or "")
         configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
@@ -122,8 +124,8 @@ class SseWire:
         with self._life:
             try:
                 async for chunk in response:
-                    for data in events.feed(chunk):
-                        self._receive(data, None)
+                    for start in range(0, len(chunk), PIECE):
+                        await self._take(events.feed(chunk[start : start + PIECE]))
                     if self._place.endpoint:
                         self._arrived.set()
             except httpx.TransportError as error:
@@ -135,6 +137,12 @@ class SseWire:
         self.is_ending = True
         self._arrived.set()
         self._retire(why, True)
+
+    async def _take(self, found: list[bytes]) -> None:
+        since = self._share.now()
+        owners = [self._receive(data, None) for data in found]
+        if any(owner is None or not owner.is_over for owner in owners):
+            await anyio.sleep(self._share.take(since))
 
     def agreed(self, revision: Revision) -> None:
         """Nothing on this wire depends on the revision."""

@@ -15,6 +15,7 @@ from proxy.downstream.connection import Receive
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.process import Process, describe_exit
 from proxy.downstream.settings import MAX_MESSAGE, Lost, ServerSettings
+from proxy.downstream.share import Share
 from proxy.era.modern_server import Headers
 from proxy.era.revisions import Revision
 
@@ -80,9 +81,10 @@ class ChildWire:
     is_private = False
     is_ending = False
 
-    def __init__(self, settings: ServerSettings, stderr: Tail) -> None:
+    def __init__(self, settings: ServerSettings, stderr: Tail, share: Share) -> None:
         self._settings = settings
         self._stderr = stderr
+        self._share = share
         self._lines = Lines()
         self._is_deaf = False
         self._process: Process | None = None
@@ -144,11 +146,25 @@ class ChildWire:
             self._retire(f"the server wrote {error}", True)
             self.hush()  # what would follow is the rest of something that is no message
             return
+        since, is_unasked = self._share.now(), False
         for line in lines:
             if self._is_deaf:
                 return
             if line and line != b"\r":
-                self._receive(line, None)
+                owner = self._receive(line, None)
+                is_unasked = is_unasked or owner is None or not owner.is_over
+        if is_unasked and (pause := self._share.take(since)):
+            self._pause(pause)
+
+    def _pause(self, seconds: float) -> None:
+        """A child that talks without end waits for its turn: the pipe is full meanwhile."""
+        if self._stdout is not None and self._stdout.is_reading():
+            self._stdout.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if self._stdout is not None and not self._stdout.is_closing():
+            self._stdout.resume_reading()
 
     def hush(self) -> None:
         """A child that writes without end would take all of our time."""

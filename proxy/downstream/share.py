@@ -1,0 +1,54 @@
+"""How much of the event loop one server may take: with notifications without end, and with answers by the megabyte.
+
+All servers are heard by one loop, and the fastest writer would have most of it. So the time that its talk takes is
+counted, and whoever reads from it pauses when that is too much; its own send buffer fills then, and it waits. Time is
+the clock's, not the processor's: on a busy machine the others have less, too. Answers of an ordinary size count
+nothing: there is a call for each. Knows seconds; reads nothing itself.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+PART: Final = 0.1
+"""Of the loop's time, in the long run."""
+BURST: Final = 0.05
+"""Seconds of work that may come at once."""
+MOST: Final = 0.05
+"""Seconds that count of one piece of work: the rest was spent waiting for somebody."""
+LARGE: Final = 64 * 1024
+"""Bytes. An answer of more than this counts."""
+PIECE: Final = 8 * 1024
+"""Bytes of a stream that are read without a turn for others."""
+
+
+class Share:
+    """One server's, over all its connections. Large answers come one at a time: `turn` is whose it is."""
+
+    __slots__ = ("_at", "_clock", "_level", "turn")
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.turn = asyncio.Lock()
+        self._clock = clock
+        self._level = 0.0
+        self._at = clock()
+
+    def take(self, since: float) -> float:
+        """Counts the work that began then, by `now`; gives the seconds to pause before more is read."""
+        self.pause()
+        self._level += min(MOST, self._at - since)
+        return max(0.0, (self._level - BURST) / PART)
+
+    def pause(self) -> float:
+        """Seconds, 0 for none."""
+        now = self._clock()
+        self._level = max(0.0, self._level - (now - self._at) * PART)
+        self._at = now
+        return max(0.0, (self._level - BURST) / PART)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def __repr__(self) -> str:
+        return f"<Share {self._level:.3f} s of {BURST}>"

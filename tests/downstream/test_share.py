@@ -1,0 +1,48 @@
+"""A server that talks without end gets its part of the loop's time, and no more; who says little never waits."""
+
+import pytest
+
+from proxy.downstream.share import BURST, MOST, PART, Share
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def work(share: Share, clock: Clock, seconds: float) -> float:
+    since = share.now()
+    clock.time += seconds
+    return share.take(since)
+
+
+def test_whoever_talks_without_end_has_its_part_in_the_long_run() -> None:
+    clock = Clock()
+    share = Share(clock)
+    worked = 0.0
+    for _ in range(10_000):
+        pause = work(share, clock, 0.001)
+        worked += 0.001
+        clock.time += pause
+    assert worked / clock.time == pytest.approx(PART, rel=0.02)
+
+
+def test_a_burst_and_a_little_all_the_time_wait_for_nothing() -> None:
+    clock = Clock()
+    share = Share(clock)
+    assert [work(share, clock, BURST / 10) for _ in range(9)] == [0.0] * 9
+    clock.time += BURST / PART
+    for _ in range(1_000):
+        assert work(share, clock, 0.001) == 0.0
+        clock.time += 0.001 / PART
+    assert share.pause() == 0.0
+
+
+def test_time_that_was_spent_waiting_for_a_slow_client_counts_little() -> None:
+    clock = Clock()
+    share = Share(clock)
+    assert work(share, clock, 60.0) <= (MOST - BURST) / PART + 1e-9
+    assert repr(share) == f"<Share {MOST:.3f} s of {BURST}>"
