@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.rates import MAX_STEPS, Windows
+from proxy.policy.moving import MAX_STEPS
+from proxy.policy.rates import Windows
 
 
 class Clock:
