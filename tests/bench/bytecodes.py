@@ -1,0 +1,132 @@
+"""Where a call's work is done: bytecodes and function calls of the event loop's thread, by room.
+
+    python tests/bench/bytecodes.py [--functions 40]
+
+Counted, not timed: the same on any machine, however busy, so that a change of the hot path shows to the digit. The
+interpreter takes two thirds of what a call costs the CPU; the rest (the kernel, JSON, hashes, the audit writer's
+thread) is in `make bench`.
+"""
+
+import argparse
+import atexit
+import http.client
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+CALLS, WARM_UP = 300, 100
+FILE = "SLUICE_BENCH_BYTECODES"
+
+
+# ---------------------------------------------------------------- inside the process that is looked at
+
+
+class Tracer:
+    """Counts from one SIGUSR1 to the next."""
+
+    def __init__(self) -> None:
+        self.codes: Counter[CodeType] = Counter()
+        self.calls: Counter[CodeType] = Counter()
+        self._is_on = False
+
+    def toggle(self, *_: object) -> None:
+        self._is_on = not self._is_on
+        sys.settrace(self._called if self._is_on else None)
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self.calls[frame.f_code] += 1
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "opcode":
+            self.codes[frame.f_code] += 1
+        return self._step
+
+    def write(self) -> None:
+        rows = [[code.co_filename, code.co_qualname, count, self.calls[code]] for code, count in self.codes.items()]
+        Path(os.environ[FILE]).write_text(json.dumps(rows))
+
+
+def look_at_sluice() -> None:
+    tracer = Tracer()
+    signal.signal(signal.SIGUSR1, tracer.toggle)
+    atexit.register(tracer.write)
+    from proxy.__main__ import main
+
+    main()
+
+
+# ---------------------------------------------------------------- outside
+
+
+def counted(kind: str, counts: Path) -> list[tuple[str, str, float, float]]:
+    """(file, function, bytecodes a call, times it is entered in a call), of calls of that kind."""
+    import httpx
+    from load import legacy_call, modern_call
+    from subjects import LOAD_CORE, SUBJECT_CORE, fast_server, sluice
+
+    os.environ[FILE] = str(counts)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder, ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(trust_env=False, timeout=60))
+        backend = stack.enter_context(fast_server(Path(folder), LOAD_CORE))
+        with sluice(Path(folder), SUBJECT_CORE, backend, [sys.executable, __file__]) as subject:
+            call = {"legacy": legacy_call, "modern": modern_call}[kind](subject, client)
+            url = httpx.URL(call.url)
+            connection = http.client.HTTPConnection(url.host, url.port)
+
+            def ask(times: int) -> None:
+                for _ in range(times):
+                    connection.request("POST", url.path, call.body.encode(), call.headers)
+                    assert connection.getresponse().read()
+
+            ask(WARM_UP)
+            os.kill(subject.pid, signal.SIGUSR1)
+            ask(CALLS)
+            os.kill(subject.pid, signal.SIGUSR1)
+            ask(1)  # a signal is taken between two bytecodes: after it, this one is not counted
+    return [(file, name, codes / CALLS, calls / CALLS) for file, name, codes, calls in json.loads(counts.read_text())]
+
+
+def room(file: str) -> str:
+    """`listen`, `message.py`; all that is not Sluice's is `libraries`."""
+    _, found, rest = file.rpartition("/proxy/")
+    return rest.partition("/")[0] if found else "libraries"
+
+
+def report(kind: str, rows: list[tuple[str, str, float, float]], most: int) -> str:
+    codes, calls = Counter[str](), Counter[str]()
+    for file, _, count, entered in rows:
+        codes[room(file)] += count  # type: ignore[assignment]
+        calls[room(file)] += entered  # type: ignore[assignment]
+    total = sum(codes.values())
+    lines = [
+        f"{kind}: {total:.0f} bytecodes in {sum(calls.values()):.0f} function calls (a coroutine that waits: one more)"
+    ]
+    lines += [f"  {name:12s}{count:7.0f}{count / total:7.0%}{calls[name]:7.0f}" for name, count in codes.most_common()]
+    functions = sorted(rows, key=lambda row: -row[2])[:most]
+    lines += [f"  {count:7.0f}{entered:7.2f}  {room(file)} {name}" for file, name, count, entered in functions]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--functions", type=int, default=0, help="how many functions are named, the greediest first")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+        for kind in ("legacy", "modern"):
+            print(report(kind, counted(kind, Path(folder) / kind), options.functions), flush=True)
+
+
+if __name__ == "__main__":
+    if FILE in os.environ:
+        look_at_sluice()
+    else:
+        main()
