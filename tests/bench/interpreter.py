@@ -16,7 +16,7 @@ from subjects import ROOT
 DEBIAN = Path("/usr/bin/python3")
 HOME = ROOT / ".venv-bench"
 PEER_HOME = ROOT / ".venv-bench-fastmcp"
-PEER = "fastmcp==4.1.2"
+PEER_VERSION = "4.1.2"
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
 
 
@@ -39,10 +39,11 @@ def provide() -> str:
 
 def provide_peer() -> str | None:
     """An interpreter with FastMCP; None where it cannot be installed, with a loud word about it."""
+    peer = f"fastmcp=={PEER_VERSION}"
     try:
-        return _environment(Path(sys.executable) if _not_debian() else DEBIAN, PEER_HOME, PEER, [PEER])
+        return _environment(Path(sys.executable) if _not_debian() else DEBIAN, PEER_HOME, peer, [peer])
     except OSError as error:
-        print(f"bench: FASTMCP IS NOT MEASURED: {PEER} cannot be installed: {error}", file=sys.stderr)
+        print(f"bench: FASTMCP IS NOT MEASURED: {peer} cannot be installed: {error}", file=sys.stderr)
         return None
 
 

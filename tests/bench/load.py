@@ -134,9 +134,9 @@ def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Pa
     script = folder / "call.lua"
     lines = [f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in call.headers.items()]
     script.write_text(LUA % (quoted(call.body), "\n".join(lines)))
-    command = ["wrk", "-t1", f"-c{concurrency}", f"-d{seconds}s", "--latency", "-s", str(script), call.url]
+    options = ["-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "20s", "--latency", "-s", str(script)]
     before = subject.cpu()
-    output = subprocess.run(pinned(core, command), capture_output=True, text=True, check=False)
+    output = subprocess.run(pinned(core, ["wrk", *options, call.url]), capture_output=True, text=True, check=False)
     used = subject.cpu() - before
     result = [line for line in output.stdout.splitlines() if line.startswith("RESULT ")]
     if not result:

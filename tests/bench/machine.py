@@ -12,7 +12,7 @@ LIBRARIES = ("httptools", "httpx", "pydantic-core", "uvicorn", "uvloop")
 
 
 def machine(python: str) -> dict[str, Any]:
-    """`python` is the version that ran Sluice."""
+    """`python` is the version that ran Sluice; before the run, `load` is what others do."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
     programs = {"nginx": ["nginx", "-v"], "wrk": ["wrk", "-v"]}
@@ -21,6 +21,7 @@ def machine(python: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "kernel": platform.release().partition("-")[0],
         "date": time.strftime("%Y-%m-%d"),
+        "load": round(os.getloadavg()[0], 1),
         "python": python,
         **{library: version(library) for library in LIBRARIES},
         **{name: _first_line(command) for name, command in programs.items()},

@@ -1,6 +1,7 @@
 """The figures as text: one table, the budgets under it, and the README's table. Knows results as they are in
 results/latest.json; measures nothing."""
 
+from textwrap import fill
 from typing import Any, Final
 
 from subjects import FULL, RULES, SERVERS
@@ -9,6 +10,7 @@ BUDGET: Final = 8.0
 AIM: Final = 4.0
 POLICY_BUDGETS: Final = {"first_ms": 300.0, "longest_slice_ms": 20.0, "again_ms": 5.0}
 NGINX: Final = "nginx"
+CONCURRENCIES: Final = ("1", "16", "64", "256")
 Json = dict[str, Any]
 
 
@@ -23,16 +25,17 @@ def table(result: Json) -> str:
             lines += ["", f"{kind:24s}{heads}"]
         for concurrency, at in row["at"].items():
             figures = f"{at['rate']:9.0f}{at['p50']:9.0f}{at['p99']:9.0f}{at['memory']:7.0f}"
-            lines.append(f"  {row['name']:22s}{concurrency:>9s}{at['cpu']:10.1f}{_times(row, at):>9s}{figures}")
+            lines.append(f"  {row['name']:22s}{concurrency:>9s}{at['cpu']:10.1f}{_marked(row, at):>9s}{figures}")
     compared = [f"* to {row['to']}" for row in result["rows"] if _is_other(row)]
     return "\n".join(["ratio: CPU per call relative to nginx with the same bytes", *compared, *lines])
 
 
-def _times(row: Json, at: Json) -> str:
-    if at["ratio"] is None:
-        return ""
-    digits = 1 if at["ratio"] < 100 else 0
-    return f"{at['ratio']:.{digits}f}x" + ("*" if _is_other(row) else "")
+def _marked(row: Json, at: Json) -> str:
+    return "" if at["ratio"] is None else _times(at) + ("*" if _is_other(row) else "")
+
+
+def _times(at: Json) -> str:
+    return f"{at['ratio']:,.{1 if at['ratio'] < 100 else 0}f}x"
 
 
 def _is_other(row: Json) -> bool:
@@ -71,14 +74,16 @@ def _audit_share(result: Json, kind: str) -> list[str]:
     if without is None or full is None:
         return []
     most = full["cpu"] - without["cpu"]
-    return [f"audit: {most:.0f} us of CPU of a call at 16 ({kind}) with fsync, {most / full['cpu']:.0%} of it"]
+    return [
+        f"The audit log with its sync takes {most:.0f} us of a call at 16 ({kind}), {most / full['cpu']:.0%} of it."
+    ]
 
 
 def _added(result: Json, kind: str) -> list[str]:
     plain, full = (_found(result, kind, name, "1") for name in (NGINX, FULL.name))
     if plain is None or full is None:
         return []
-    return [f"p50 at 1 ({kind}): {full['p50']:.0f} us, {full['p50'] - plain['p50']:.0f} more than nginx's"]
+    return [f"p50 at 1 ({kind}): {full['p50']:.0f} us, {full['p50'] - plain['p50']:.0f} more than nginx's."]
 
 
 def policy_report(found: dict[str, float]) -> str:
@@ -91,7 +96,7 @@ def policy_report(found: dict[str, float]) -> str:
 def readme(result: Json) -> str:
     """The README's table, and what it was measured on."""
     lines = [
-        "| | CPU us a call (times nginx), 1 at once | 16 | 64 | 256 | calls/s, 64 | p50, p99 us, 16 | MiB |",
+        "| CPU us a call (times nginx), by calls at once | 1 | 16 | 64 | 256 | calls/s, 64 | p50, p99 us, 16 | MiB |",
         "|---|---|---|---|---|---|---|---|",
     ]
     kind = ""
@@ -99,27 +104,25 @@ def readme(result: Json) -> str:
         if row["kind"] != kind:
             kind = row["kind"]
             lines.append(f"| **{kind}** | | | | | | | |")
-        lines.append("| " + " | ".join([row["name"], *_cells(row)]) + " |")
+        lines.append("| " + " | ".join([row["name"], *_cells(row["at"], _is_other(row))]) + " |")
     on, memory = result["machine"], result["memory"]
-    lines += [
-        "",
-        f"{on['date']}, {on['cores']} cores, {on['cpu']}, Python {on['python']}, {on['nginx'].split()[-1]}, "
-        f"{result['plan']['rounds']} rounds.",
-        f"The disk's own sync takes {result['fdatasync_us']} us there. Idle, Sluice takes {memory['idle_mib']:.0f} MiB "
-        f"with {SERVERS} servers",
+    about = [
+        f"{on['date']}, {on['cores']} cores, {on['cpu']}, Python {on['python']}, {on['nginx'].split()[-1]};",
+        f"the middle of {result['plan']['rounds']} rounds.",
+        f"Before them the machine had a load of {on['load']}; over 1, latencies and calls/s say little.",
+        *_audit_share(result, result["rows"][0]["kind"]),
+        f"The disk's own sync takes {result['fdatasync_us']} us.",
+        f"Idle, Sluice takes {memory['idle_mib']:.0f} MiB with {SERVERS} servers,",
         f"and {memory['idle_session_kib']:.0f} KiB a legacy session.",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", fill(" ".join(about), 120)])
 
 
-def _cells(row: Json) -> list[str]:
-    at = row["at"]
-    costs = [
-        f"{at[c]['cpu']:,.0f} ({_times(row, at[c])})".replace(" ()", "") if c in at else "" for c in _CONCURRENCIES
-    ]
-    most, middle = at.get("64", at["16"]), at["16"]
-    rate = f"{most['rate']:,.0f}" if "64" in at else ""
-    return [*costs, rate, f"{middle['p50']:,.0f}, {middle['p99']:,.0f}", f"{most['memory']:.0f}"]
+def _cells(at: Json, is_other: bool) -> list[str]:
+    costs = [f"{at[c]['cpu']:,.0f}{_bracketed(at[c], is_other)}" if c in at else "" for c in CONCURRENCIES]
+    middle, rate = at["16"], f"{at['64']['rate']:,.0f}" if "64" in at else ""
+    return [*costs, rate, f"{middle['p50']:,.0f}, {middle['p99']:,.0f}", f"{middle['memory']:.0f}"]
 
 
-_CONCURRENCIES: Final = ("1", "16", "64", "256")
+def _bracketed(figures: Json, is_other: bool) -> str:
+    return "" if figures["ratio"] is None or is_other else f" ({_times(figures)})"
