@@ -21,8 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import growth
 import httpx
 import interpreter
+import trouble
 from load import Call, Figures, Kind, legacy_session, make_call, middle, run
 from machine import disk, machine
 from subjects import (
@@ -221,12 +223,25 @@ def policy() -> dict[str, float]:
     return dict(json.loads(script("tests/policy/bench_policy.py")))
 
 
+def beside(options: argparse.Namespace, python: str) -> int:
+    """What is measured without a comparison with nginx: how Sluice grows, what bad servers cost the healthy ones."""
+    found, command = machine(interpreter.version_of(python)), [python, "-m", "proxy"]
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+        if options.growth is not None:
+            growth.main(found, command, Path(folder), options.growth)
+        if options.trouble:
+            trouble.main(found, command, Path(folder))
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help=f"a few seconds; fails only over {SHORT_LIMIT:g}x")
     parser.add_argument("--python", help="what runs Sluice; Debian's, unless it is said")
     parser.add_argument("--table", action="store_true", help="the README's table anew, out of the last results")
     parser.add_argument("--policy", action="store_true", help="a first list of 2,000 tools under 1,000 rows, alone")
+    parser.add_argument("--growth", metavar="CURVE", nargs="?", const="", help="how it grows: all curves, or some")
+    parser.add_argument("--trouble", action="store_true", help="what bad servers cost the healthy ones beside them")
     parser.add_argument("--audit", action="store_true", help="what a record costs, alone")
     options = parser.parse_args()
     if options.table:
@@ -244,6 +259,8 @@ def main() -> int:
         print("bench: ONE CORE ONLY: latencies and calls/s mean little here, CPU per call still does", file=sys.stderr)
     python = options.python or interpreter.provide()
     found = machine(interpreter.version_of(python))
+    if options.growth is not None or options.trouble:
+        return beside(options, python)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         result = bench(SHORT if options.short else WHOLE, python, Path(folder))
     print(report(result))
