@@ -3,7 +3,7 @@
 Decides only.
 """
 
-from proxy.call import MISSING_CAPABILITY, Call, Failure, Outcome, refuse
+from proxy.call import MISSING_CAPABILITY, Call, Failure, Outcome, Result, refuse
 from proxy.downstream.connection import Connection
 from proxy.downstream.settings import Lost, TaskGone, TooLarge
 from proxy.era import asks
@@ -33,11 +33,24 @@ def undeclared(call: Call, connection: Connection) -> Failure | None:
 
 def unmet(call: Call, outcome: Outcome, request: Request) -> Outcome:
     """A call that failed where its client could not be asked something says what that client lacks, as a server of
-    its own era would (2026-07-28 basic/index#error-codes). What a tool says itself to its refusal is left as it is."""
-    if call.client.era == "legacy" or not isinstance(outcome, Failure):
+    its own era would (2026-07-28 basic/index#error-codes), in the server's words. A tool that can do without is left
+    as it is."""
+    if call.client.era == "legacy" or (words := _failed_with(outcome)) is None:
         return outcome
     needed = asks.missing(request, call.client)
-    return outcome if needed is None else Failure(MISSING_CAPABILITY, outcome.message, {"requiredCapabilities": needed})
+    return outcome if needed is None else Failure(MISSING_CAPABILITY, words, {"requiredCapabilities": needed})
+
+
+def _failed_with(outcome: Outcome) -> str | None:
+    """What is said of the failure; None where it is none."""
+    if isinstance(outcome, Failure):
+        return outcome.message
+    if not isinstance(outcome, Result) or outcome.value.get("isError") is not True:
+        return None
+    content = outcome.value.get("content")
+    blocks = content if isinstance(content, list) else []
+    texts = (block.get("text") for block in blocks if isinstance(block, dict))
+    return next((text for text in texts if isinstance(text, str)), "Missing required client capability")
 
 
 def unavailable(call: Call, server: str, why: str) -> Outcome:

@@ -100,10 +100,11 @@ ROWS = [
     same("resource_updated", "told"),
 ]  # fmt: skip
 
-# A client without the capability is never asked. Servers on the SDK 1.30 try, and are told that nobody can be asked;
-# those on 2.x know it and refuse the call: {the server's SDK: {the client's era: what comes of it}}, by its beginning.
+# A client without the capability is never asked. Servers on the SDK 1.30 try, and are told that nobody can be asked,
+# which a legacy client reads in their words; those on 2.x know it and refuse the call: {the server's SDK: {the client's
+# era: what comes of it}}, by its beginning.
 UNABLE = {
-    1: {"legacy": "failed elicitation/create is not supported", "modern": "failed elicitation/create is not supported"},
+    1: {"legacy": "failed elicitation/create is not supported", "modern": "error -32021"},
     2: {"legacy": "error -32603", "modern": "error -32021"},
 }
 

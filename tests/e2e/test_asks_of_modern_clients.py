@@ -187,10 +187,14 @@ def test_a_malformed_answer_is_an_error_and_ends_the_call(process: Sluice, serve
 
 
 @BOTH
-def test_a_client_without_the_capability_gets_an_answer_without_delay(process: Sluice, server: str) -> None:
+def test_a_client_without_the_capability_is_told_so_without_delay(process: Sluice, server: str) -> None:
+    """The server asks all the same, is refused, and its tool fails of it."""
     began = time.monotonic()
-    result = Modern(process, {}).call(f"{server}__greet", {"who": "me"})["result"]
-    assert result["resultType"] == "complete" and result["isError"]
+    response = Modern(process, {}).request(f"{server}__greet", {"who": "me"})
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["code"] == -32021
+    assert error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+    assert "elicitation/create is not supported" in error["message"]
     assert time.monotonic() - began < 10
 
 

@@ -30,9 +30,13 @@ def test_what_comes_of_it(reports: Reports, client: str, row: Row) -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_without_the_capability_is_not_asked(reports: Reports, client: str) -> None:
     for server, side in SERVERS.items():
-        wanted = UNABLE[side.sdk]["legacy" if CLIENTS[client].is_legacy else "modern"]
+        wanted = [UNABLE[side.sdk]["legacy" if CLIENTS[client].is_legacy else "modern"]]
+        if CLIENTS[client].transport == side.transport == "stdio":
+            # Those clients are one person and share a process: where calls of several are open, it cannot be told
+            # which of them asked, and each has its server's own words.
+            wanted.append(UNABLE[side.sdk]["legacy"])
         came = reports[client][server]["without_the_capability"]
-        assert came.startswith(wanted) and "elicitation" in came, (server, came)
+        assert came.startswith(tuple(wanted)) and "elicitation" in came, (server, came)
 
 
 @pytest.mark.parametrize("situation", ELSEWHERE)
