@@ -269,6 +269,23 @@ async def test_a_call_waits_for_the_list_of_its_own_server_only() -> None:
         assert found[0] is not None
 
 
+async def test_a_name_of_a_server_that_has_not_listed_any_is_unavailable_and_not_unknown() -> None:
+    late = Scripted("late", tools=["x"], prompts=["p"])
+    late.answers["tools/list"] = hang
+    async with Front(late, hide=lambda key, own: own == "hidden") as front:
+        call = Call(CLIENT, "tools/call", {"name": "late__x"})
+        assert await front.resolver.resolve(call) is None
+        refused = front.resolver.unlisted(call)
+        assert isinstance(refused, Result) and refused.value["_meta"]["dev.sluice/reason"] == "server_unavailable"
+        for name in ("late__hidden", "other__x", "x", 7):
+            assert front.resolver.unlisted(Call(CLIENT, "tools/call", {"name": name})) is None
+        assert front.resolver.unlisted(Call(CLIENT, "resources/read", {"uri": "late+x:1"})) is None
+        assert front.resolver.unlisted(Call(CLIENT, "prompts/get", {"name": "late__q"})) is None  # those it has listed
+        late.answers["prompts/list"] = hang
+        refused = front.resolver.unlisted(Call(OTHER, "prompts/get", {"name": "late__p"}))
+        assert isinstance(refused, Failure) and refused.data == {"reason": "server_unavailable"}
+
+
 async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(monkeypatch: Any) -> None:
     monkeypatch.setattr(shelves, "PATIENCE", 0.02)
     slow, held = Scripted("slow", tools=["x"]), anyio.Event()

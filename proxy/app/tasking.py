@@ -3,10 +3,10 @@
 Functions of one room are handed to another here; what tasks are is decided in `router/tasks.py`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from proxy.approval.desk import Desk
-from proxy.call import ABOUT_A_TASK, Ask, Call, Client, Failure, Handler, Publish, Target, session_scope
+from proxy.call import ABOUT_A_TASK, Ask, Call, Client, Handler, Outcome, Publish, Target, session_scope
 from proxy.era import tasks
 from proxy.guards.held import Holding, Job, Ways
 from proxy.hub import Event, Hub
@@ -55,5 +55,7 @@ class Tasking:
 
         return asked
 
-    def resolve(self, resolver: Resolver, call: Call) -> Awaitable[Target | Failure | None]:
-        return self.tasks.resolve(call) if call.method in ABOUT_A_TASK else resolver.resolve(call)
+    async def resolve(self, resolver: Resolver, call: Call) -> Target | Outcome | None:
+        if call.method in ABOUT_A_TASK:
+            return await self.tasks.resolve(call)
+        return await resolver.resolve(call) or resolver.unlisted(call)

@@ -27,8 +27,8 @@ from proxy.catalog import places
 from proxy.catalog.uris import Rewriting, is_clean
 from proxy.message import Json
 
-Resolve = Callable[[Call], Awaitable[Target | Failure | None]]
-"""The target of a call; None for what does not exist, a Failure where more than that is to be said."""
+Resolve = Callable[[Call], Awaitable[Target | Outcome | None]]
+"""The target of a call; None for what does not exist, an outcome where more than that is to be said."""
 
 # Where each method names its target; all others pass.
 _FIELD: Final = {
@@ -52,9 +52,9 @@ def name(
         if field is None:
             return await inner(call)
         target = find(call) or await resolve(call) if _names_something(call, field) else None
-        if isinstance(target, Failure):
-            return target
-        if target is None or not _may_stand(call.method, target):
+        if not isinstance(target, Target):
+            return target or not_found(call.method, call.params)
+        if not _may_stand(call.method, target):
             return not_found(call.method, call.params)
         rewrite = rewriting(target.server)
         own_call = _inwards(call, field, target, rewrite)

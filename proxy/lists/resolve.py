@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from proxy.call import Call, Kind, Target
+from proxy.call import Call, Kind, Outcome, Target, refuse
 from proxy.catalog.names import SEPARATOR, prefix_of
 from proxy.catalog.snapshot import Snapshot
 from proxy.catalog.uris import is_clean, matches_template, own_uri
@@ -54,6 +54,21 @@ class Resolver:
         if call.method == "resources/read":
             return await self._resource(call, call.params.get("uri"))
         return await self._reference(call, call.params.get("ref"))
+
+    def unlisted(self, call: Call) -> Outcome | None:
+        """What is said of a name that nothing resolves to while its server has not listed any such: that it is not to
+        be had now, which says nothing of whether it exists. Only to who may use what is called so; None for others."""
+        kind, name = NAMED.get(call.method), call.params.get("name")
+        if kind is None or not isinstance(name, str):
+            return None
+        server = self._only or self._by_prefix.get(prefix_of(name) or "")
+        if server is None or self._lists.has_listed(server, call.client, kind):
+            return None
+        own = name if self._only else name.partition(SEPARATOR)[2]
+        if not self._may_list(call, server, Target(server, kind, own, name)):
+            return None
+        text = f"The server {server} is not available: it has not said yet what it offers."
+        return refuse(call.method, "server_unavailable", text)
 
     # ------------------------------------------------------------ tools and prompts
 

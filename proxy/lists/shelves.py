@@ -100,6 +100,11 @@ class Lists:
         shelf.used = True
         return shelf.snapshot.find.get((kind, public))
 
+    def has_listed(self, server_key: str, client: Client, kind: Kind) -> bool:
+        """Whether that list of the server has landed once, also from the store."""
+        snapshot = self.known(server_key, client)
+        return snapshot is not None and LIST_OF[kind] in snapshot.listings
+
     def count_tools(self, server_key: str) -> int:
         """In the longest list of them that any scope was served, what is withheld not counted."""
         snapshots = (shelf.snapshot for shelf in self._shelves[server_key].values())

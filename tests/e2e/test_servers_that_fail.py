@@ -102,6 +102,15 @@ def test_an_http_server_that_dies_in_a_call_and_comes_back_is_used_again(peers: 
                 assert after["structuredContent"]["process"] != before["structuredContent"]["process"]
 
 
+def test_a_call_to_a_server_that_was_never_there_says_so(tmp_path: Path) -> None:
+    web = {"url": f"http://127.0.0.1:{free_port()}/mcp", "required": False}
+    with sluice_in_front_of(tmp_path, web=web) as process:
+        gone = ask(process, "tools/call", name="web__echo", arguments={})["result"]
+        assert gone["isError"] and gone["_meta"]["dev.sluice/reason"] == "server_unavailable", gone
+        assert ask(process, "prompts/get", name="web__p")["error"]["data"] == {"reason": "server_unavailable"}
+        assert ask(process, "tools/call", name="nowhere__echo")["error"]["code"] == -32602
+
+
 def test_a_call_in_flight_is_finished_before_sluice_ends(peers: None, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with fixture_over_http(tmp_path, "--journal", str(journal)) as url:
