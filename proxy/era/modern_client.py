@@ -9,7 +9,7 @@ Pages: 2026-07-28 basic/index#meta, basic/transports/streamable-http#server-vali
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from proxy.call import (
     HEADER_MISMATCH,
@@ -86,23 +86,33 @@ class Rejection:
     response: Response
 
 
+class Routing(NamedTuple):
+    """What a request's headers say of it (2026-07-28 basic/transports/streamable-http): `mirrored` are its
+    `Mcp-Param-*`, `problem` is that one came twice."""
+
+    version: str | None
+    method: str | None
+    name: str | None
+    mirrored: Mapping[str, str]
+    problem: str | None
+
+
 def is_modern(message: Request | Notification) -> bool:
     """Whether the body itself says so (basic/versioning): the era is decided per request."""
     meta = message.params.get("_meta")
     return isinstance(meta, dict) and PROTOCOL_VERSION in meta
 
 
-def parse(request: Request, headers: Headers | None) -> Parsed | Rejection:
-    """The ladder: `_meta` whole, headers equal to the body, revision spoken, method known."""
+def parse(request: Request, routing: Routing | None) -> Parsed | Rejection:
+    """The ladder: `_meta` whole, headers (None where there are none, as in a pipe) equal to the body, revision spoken,
+    method known."""
     meta = request.params.get("_meta")
     problem = _check_meta(meta)
     if problem is not None:
         return Rejection(400, _error(request.id, Failure(INVALID_PARAMS, problem)))
     assert isinstance(meta, dict)
-    mirrored: dict[str, str] | None = None
-    if headers is not None:
-        mirrored = {}
-        problem = _check_headers(request, meta[PROTOCOL_VERSION], headers, mirrored)
+    if routing is not None:
+        problem = _check_headers(request, meta[PROTOCOL_VERSION], routing)
         if problem is not None:
             return Rejection(400, _error(request.id, Failure(HEADER_MISMATCH, f"Header mismatch: {problem}")))
     version = meta[PROTOCOL_VERSION]
@@ -126,7 +136,7 @@ def parse(request: Request, headers: Headers | None) -> Parsed | Rejection:
         info=meta.get(CLIENT_INFO, {}),
         capabilities=capabilities,
         capability_key=capability_key(capabilities),
-        mirrored=mirrored,
+        mirrored=None if routing is None else routing.mirrored,
     )
 
 
@@ -148,24 +158,37 @@ def _check_meta(meta: Any) -> str | None:
     return None
 
 
-def _check_headers(request: Request, version: str, headers: Headers, mirrored: dict[str, str]) -> str | None:
-    """The first disagreement between headers and body. Fills `mirrored` on the way: one pass over the headers."""
-    routing: dict[bytes, str] = {}
+def routing(headers: Headers) -> Routing:
+    """What the headers say of the request. The same lines mean the same, so that it can be kept."""
+    said: dict[bytes, str] = {}
+    mirrored: dict[str, str] = {}
+    problem: str | None = None
     for name, raw in headers:
         if name in _ROUTING:
-            if name in routing:
-                return f"{name.decode()} is given twice"
-            routing[name] = raw.decode("latin-1").strip(" \t")
+            if name in said:
+                problem = problem or f"{name.decode()} is given twice"
+            said[name] = raw.decode("latin-1").strip(" \t")
         elif name.startswith(_PARAM):
             key = name[len(_PARAM) :].decode("latin-1")
             if key in mirrored:
-                return f"Mcp-Param-{key} is given twice"
+                problem = problem or f"Mcp-Param-{key} is given twice"
             mirrored[key] = raw.decode("latin-1").strip(" \t")
-    if routing.get(b"mcp-protocol-version") != version:
+    own = said.get(b"mcp-name")
+    return Routing(
+        said.get(b"mcp-protocol-version"), said.get(b"mcp-method"), None if own is None else decode_value(own),
+        mirrored, problem,
+    )  # fmt: skip
+
+
+def _check_headers(request: Request, version: str, routing: Routing) -> str | None:
+    """The first disagreement between headers and body."""
+    if routing.problem is not None:
+        return routing.problem
+    if routing.version != version:
         return "MCP-Protocol-Version is missing or does not say what _meta says"
-    if routing.get(b"mcp-method") != request.method:
+    if routing.method != request.method:
         return "Mcp-Method is missing or does not say what the body says"
-    return _check_name(request, routing.get(b"mcp-name"))
+    return _check_name(request, routing.name)
 
 
 def _check_name(request: Request, header: str | None) -> str | None:
@@ -174,7 +197,7 @@ def _check_name(request: Request, header: str | None) -> str | None:
         return None
     if header is None:
         return "Mcp-Name is missing"
-    if decode_value(header) != request.params.get(key):
+    if header != request.params.get(key):
         return "Mcp-Name does not say what the body says"
     return None
 

@@ -23,6 +23,7 @@ from proxy.message import INTERNAL_ERROR, Json, Malformed, Notification, Request
 _LOG: Final = logging.getLogger(__name__)
 _JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
+_ROUTING: Final = "routing"  # what the revision's headers say, of a known head
 _NEVER: Final = re.compile(r"q=0(\.0{0,3})?")
 
 
@@ -172,7 +173,11 @@ def to_bytes(response: Response) -> bytes:
 
 
 async def serve_modern(edge: Edge, exchange: Exchange, request: Request, principal: Principal) -> None:
-    parsed = modern_client.parse(request, exchange.headers)
+    known = exchange.head.known
+    routing = known.get(_ROUTING)
+    if routing is None:
+        routing = known[_ROUTING] = modern_client.routing(exchange.headers)
+    parsed = modern_client.parse(request, routing)
     if isinstance(parsed, modern_client.Rejection):
         await exchange.json(parsed.status, to_bytes(parsed.response))
         return

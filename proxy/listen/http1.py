@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import httptools
 
 from proxy.listen.exchange import error_body
-from proxy.listen.request import STATUS_LINE, Address, Headers, Request, Serve
+from proxy.listen.request import STATUS_LINE, Address, Head, Headers, Request, Serve
 from proxy.listen.settings import Wire
 
 # RFC 9110 7.2: uri-host [":" port]; a slash, question mark or hash would move the path of a URL built from it.
@@ -38,7 +38,7 @@ class _Head(NamedTuple):
     path: str
     query: bytes
     headers: Headers
-    head: dict[bytes, bytes]
+    head: Head
 
 
 class Http1(asyncio.Protocol):
@@ -219,7 +219,7 @@ class Http1(asyncio.Protocol):
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        head = dict(self._headers)
+        head = Head(self._headers)
         self._check(head)
         parser = self._parser
         is_1_1 = parser.get_http_version() != "1.0"
@@ -239,7 +239,7 @@ class Http1(asyncio.Protocol):
         else:
             self.pause_reading()
 
-    def _check(self, head: dict[bytes, bytes]) -> None:
+    def _check(self, head: Head) -> None:
         """What no request may say, whatever it is about. Raises `_Refused`."""
         if self._unheaded + self._read > self._wire.headers:  # else there was no room for too many: no need to count
             self._check_size()

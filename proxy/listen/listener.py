@@ -36,7 +36,8 @@ _ALLOW: Final = [(b"allow", b"POST, GET, DELETE, OPTIONS")]
 _ALLOW_GET: Final = [(b"allow", b"GET, OPTIONS")]
 _ALLOW_POST: Final = [(b"allow", b"POST, OPTIONS")]
 _SWEEP_EVERY: Final = 2.0
-
+# Of a head: the lines of a POST to MCP, from no page, that passed all checks but the credential's.
+_PLAIN: Final = "plain"
 
 _PROCESS: Final = token_hex(6)
 _numbers: Final = count(1)
@@ -127,6 +128,9 @@ class Listener:
 
     def _serve(self, exchange: Exchange) -> Awaitable[None]:
         """No coroutine, as little as what follows: each of them in the stack of a call that waits costs it 1.5 us."""
+        if _PLAIN in exchange.head.known:
+            known = self._principal(exchange)
+            return self._admit(exchange, self._take_in) if known is None else self._take_in(exchange, known)
         head = exchange.head
         host, origin = head.get(b"host"), head.get(b"origin")
         if exchange.duplicate in (b"host", b"origin"):
@@ -187,6 +191,11 @@ class Listener:
         problem = check_form(exchange)
         if problem is not None:
             return exchange.error(*problem)
+        if b"origin" not in exchange.head:
+            exchange.head.known[_PLAIN] = True
+        return self._take_in(exchange, principal)
+
+    def _take_in(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
         if exchange.peer.is_whole:
             return self._take(exchange, principal)
         return self._take_later(exchange, principal)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 Headers = list[tuple[bytes, bytes]]
 Address = tuple[str, int | None]
@@ -21,6 +21,17 @@ STATUS_LINE: Final = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phra
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+
+
+class Head(dict[bytes, bytes]):
+    """Values by lower-case name, of a repeated name the last. Requests of a connection whose lines are the same share
+    one, and what was worked out of these lines is kept in `known`: so most of it is done once a connection."""
+
+    __slots__ = ("known",)
+
+    def __init__(self, headers: Headers) -> None:
+        super().__init__(headers)
+        self.known: dict[str, Any] = {}
 
 
 class Gone(Exception):
@@ -64,7 +75,7 @@ def _date(second: int) -> bytes:
 
 
 class Request:
-    """`headers` have lower-case names; `head` is the same as a dict, of a repeated name with the last value.
+    """`headers` have lower-case names.
     `on_lost` is called when the client goes away before the answer is complete. `chunks`: the client knows HTTP/1.1's
     chunks; `keeps`: another request may follow on the connection."""
 
@@ -75,7 +86,7 @@ class Request:
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, method: str, path: str, query: bytes, headers: Headers, head: dict[bytes, bytes],
+        self, connection: Connection, method: str, path: str, query: bytes, headers: Headers, head: Head,
         chunks: bool, keeps: bool,
     ) -> None:  # fmt: skip
         self._connection = connection

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.call import MODERN, Failure, InputRequired, Notification, Result
-from proxy.era.modern_client import Parsed, Rejection, is_modern, notification, parse, respond
+from proxy.era.modern_client import Parsed, Rejection, is_modern, notification, parse, respond, routing
 from proxy.era.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID
 from proxy.message import Request
 
@@ -47,7 +47,7 @@ BAD_META = {
 
 @pytest.mark.parametrize("meta", BAD_META.values(), ids=BAD_META.keys())
 def test_an_incomplete_envelope_is_refused_first(meta: Any) -> None:
-    assert rejected(parse(request(meta=meta, name="echo"), headers())) == (400, -32602)
+    assert rejected(parse(request(meta=meta, name="echo"), routing(headers()))) == (400, -32602)
 
 
 BAD_HEADERS = {
@@ -66,18 +66,18 @@ BAD_HEADERS = {
 
 @pytest.mark.parametrize("pairs", BAD_HEADERS.values(), ids=BAD_HEADERS.keys())
 def test_headers_must_say_what_the_body_says(pairs: Any) -> None:
-    assert rejected(parse(request(name="echo"), pairs)) == (400, -32020)
+    assert rejected(parse(request(name="echo"), routing(pairs))) == (400, -32020)
 
 
 def test_names_beyond_ascii_and_blanks_around_are_understood() -> None:
     encoded = f"=?base64?{base64.b64encode('naïve'.encode()).decode()}?="
-    assert isinstance(parse(request(name="naïve"), headers(name=encoded)), Parsed)
-    assert isinstance(parse(request(name="echo"), headers(name="  echo\t")), Parsed)
+    assert isinstance(parse(request(name="naïve"), routing(headers(name=encoded))), Parsed)
+    assert isinstance(parse(request(name="echo"), routing(headers(name="  echo\t"))), Parsed)
 
 
 def test_a_foreign_revision_is_answered_with_ours() -> None:
     meta = {**ENVELOPE, PROTOCOL_VERSION: "v999.0.0"}
-    answer = parse(request(meta=meta, name="echo"), headers(version="v999.0.0"))
+    answer = parse(request(meta=meta, name="echo"), routing(headers(version="v999.0.0")))
     assert rejected(answer) == (400, -32022)
     assert isinstance(answer, Rejection) and answer.response.error is not None
     assert answer.response.error["data"]["requested"] == "v999.0.0"
@@ -89,12 +89,12 @@ def test_a_foreign_revision_is_answered_with_ours() -> None:
     ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list", "no/such"],
 )
 def test_removed_and_unknown_methods_are_not_found(method: str) -> None:
-    assert rejected(parse(request(method), headers(method, None))) == (404, -32601)
+    assert rejected(parse(request(method), routing(headers(method, None)))) == (404, -32601)
 
 
 def test_a_good_request_comes_in_the_middles_words() -> None:
     meta = {**ENVELOPE, CLIENT_INFO: {"name": "c"}, "progressToken": 3, "traceparent": "00-x"}
-    parsed = parse(request(meta=meta, name="echo", arguments={"a": 1}), headers(mcp_param_a="1"))
+    parsed = parse(request(meta=meta, name="echo", arguments={"a": 1}), routing(headers(mcp_param_a="1")))
     assert isinstance(parsed, Parsed)
     assert parsed.params == {"name": "echo", "arguments": {"a": 1}}
     assert parsed.meta == {"progressToken": 3, "traceparent": "00-x"}
