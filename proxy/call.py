@@ -223,7 +223,13 @@ class TaskStarted:
 
 Outcome = Result | InputRequired | Failure | TaskStarted
 Handler = Callable[[Call], Awaitable[Outcome]]
-Guard = Callable[[Call, Handler], Awaitable[Outcome]]
+
+
+class Guard(Protocol):
+    """Decides about a call before it gives it to `inner`, and about its outcome after."""
+
+    def __call__(self, call: Call, inner: Handler) -> Awaitable[Outcome]: ...
+
 
 Publish = Callable[[str, str | None, Notification], None]
 """(server key, scope, notification) of a notification that belongs to no call. A scope of None means every

@@ -8,6 +8,7 @@ nothing to do under this configuration is None and costs nothing.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from proxy.call import Call, Failure, Guard, Handler, Outcome
@@ -71,7 +72,7 @@ def chain(guards: Mapping[str, Guard | None], innermost: Handler) -> Handler:
         elif guard is not None:
             if witnesses or name in _TELLING:
                 handler, witnesses = _boundary(witnesses, handler), []
-            handler = _link(guard, handler)
+            handler = partial(guard, inner=handler)
     return handler if handler is innermost and not witnesses else _boundary(witnesses, handler)
 
 
@@ -79,10 +80,6 @@ async def settled(outcome: Outcome) -> Outcome:
     """What a guard answers that decides without waiting. Such a guard is no coroutine: where it lets a call pass, it
     adds none to the stack."""
     return outcome
-
-
-def _link(guard: Guard, inner: Handler) -> Handler:
-    return lambda call: guard(call, inner)
 
 
 def _boundary(witnesses: Sequence[Witness], inner: Handler) -> Handler:
