@@ -16,6 +16,7 @@ from proxy.lists import Lists, ListSettings, Resolver
 from proxy.lists.pinboard import Pinboard
 from proxy.message import METHOD_NOT_FOUND, Json
 from proxy.router import Cursors, MayList, MaySee, Router
+from proxy.router.views import Stance, nothing_stays
 from proxy.store.memory import MemoryStore
 
 ALL = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True}}
@@ -139,7 +140,8 @@ class Front:
     def __init__(
         self, *servers: Scripted, hide: Callable[[str, str], bool] = lambda server, own: False,
         store: MemoryStore | None = None, generation: str = "1", pins: Pinboard | None = None,
-        may_list: MayList | None = None, may_see: MaySee | None = None, **settings: Any,
+        may_list: MayList | None = None, may_see: MaySee | None = None, stance: Stance = nothing_stays,
+        **settings: Any,
     ) -> None:  # fmt: skip
         self.hide = hide
         self.servers = {server.key: server for server in servers}
@@ -155,7 +157,7 @@ class Front:
         self.router = Router(
             self.servers, self.lists, self.resolver, self.hub, Cursors(seal, unseal, generation), may_list,
             may_see or (lambda call, server: not self.hide(server, "*")),
-            lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED,
+            lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED, stance=stance,
         )  # fmt: skip
 
     async def __aenter__(self) -> "Front":

@@ -56,7 +56,7 @@ async def reached(call: Call) -> Outcome:
 def front_of(judge: Judge, *servers: Scripted) -> Front:
     for server in servers:
         server.answers |= dict.fromkeys(("tools/call", "prompts/get", "resources/read"), reached)
-    return Front(*servers, may_list=judge.may_list, may_see=judge.may_see)
+    return Front(*servers, may_list=judge.may_list, may_see=judge.may_see, stance=judge.stance)
 
 
 def guarded(front: Front, judge: Judge) -> dict[str, Guard | None]:

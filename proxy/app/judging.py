@@ -60,6 +60,7 @@ class Judging:
     def forget_accepted(self, server: str) -> None:
         """What a person accepted counts for a tool's class, and so for who may use it."""
         self._accepted.forget()
+        self.judge.renew()
         self.on_change(server)
 
     async def run(self) -> None:

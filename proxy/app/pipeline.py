@@ -38,7 +38,7 @@ def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tu
     resolver = Resolver(behind.lists, judge.may_list)
     cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(slices.generation(config)))
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
-                    judge.decide, services.store)  # fmt: skip
+                    judge.decide, services.store, judge.stance)  # fmt: skip
     behind.tasking.tasks = router.tasks
     windows = _windows(config)
     services.metrics.watch(partial(observing.limits, windows))

@@ -6,7 +6,7 @@ Sync and without I/O; who swaps the law, and when, is said elsewhere.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,12 +43,38 @@ class Judge:
     """`errors` counts decisions that raised; `problem` says why nothing can be decided, if so."""
 
     def __init__(self, law: Law) -> None:
+        self._changes = 0
         self.law = law
         self.errors = 0
         self.problem = ""
 
     def __repr__(self) -> str:
         return f"Judge({self.law.rulebook.policy}{', ' + self.problem if self.problem else ''})"
+
+    @property
+    def law(self) -> Law:
+        return self._law
+
+    @law.setter
+    def law(self, law: Law) -> None:
+        self._law = law
+        self.renew()
+
+    def renew(self) -> None:
+        """What was decided may be decided otherwise from now on."""
+        self._changes += 1
+
+    def stance(self, call: Call) -> Hashable | None:
+        """What decisions for this client go by: as long as it is equal, so are they, on the same definition. None where
+        that cannot be said. Clients that differ in nothing that counts have the same."""
+        held = None if self.problem else self._held_by(call.client)
+        return None if held is None else (self._changes, self.errors, held)
+
+    def _held_by(self, client: Client) -> frozenset[str] | None:
+        try:
+            return self.law.rulebook.policy.held(client)
+        except ValueError:  # a principal that is none
+            return None
 
     # ------------------------------------------------------------ what a client may do
 

@@ -120,18 +120,18 @@ class Policy:
     def decide_template(self, client: Client, target: Target) -> Ruling:
         """Whether a resource template is shown: if what it may expand to meets a row that allows, and no deny row
         takes it all. The expanded URI is judged by itself."""
-        held = self._held.get((client.principal, client.roles)) or self._hold(client)
+        held = self.held(client)
         key = (held, target.server, "template", target.own, "read")
         return self._decided.get(key) or self._decided.keep(key, self._judge_template(held, target))
 
     def decide_admin(self, client: Client, area: str, act: str) -> Ruling:
         """A right on Sluice itself: `area` is one of `words.AREAS`. Never in shadow."""
-        held = self._held.get((client.principal, client.roles)) or self._hold(client)
+        held = self.held(client)
         return self._judge(held, RESERVED, f"admin:{area}", act)
 
     def may_see(self, client: Client, server: str) -> bool:
         """Whether a client has any right on a server: on one without, not even its name is shown."""
-        held = self._held.get((client.principal, client.roles)) or self._hold(client)
+        held = self.held(client)
         seen = self._seen.get((held, server))
         return seen if seen is not None else self._seen.keep((held, server), self._may_see(held, server))
 
@@ -139,6 +139,10 @@ class Policy:
         rules = self._shards_of(held, server)[0].rules
         denies = [rule for rule in rules if rule.effect == "deny"]
         return self.shadow or any(rule.effect == "allow" and not _is_covered(rule, denies) for rule in rules)
+
+    def held(self, client: Client) -> frozenset[str]:
+        """All of that as far as a row names it: equal for clients of equal rights."""
+        return self._held.get((client.principal, client.roles)) or self._hold(client)
 
     def roles_of(self, client: Client) -> frozenset[str]:
         """All subjects that a client stands for, inherited roles included."""

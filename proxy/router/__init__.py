@@ -22,6 +22,7 @@ from proxy.router.pages import Cursors, Pages
 from proxy.router.subscriptions import Decide
 from proxy.router.taskbook import MAX_TASKS, TaskBook
 from proxy.router.tasks import Tasks
+from proxy.router.views import Stance, Views, nothing_stays
 from proxy.store import Store
 
 __all__ = ["Cursors", "MayList", "MaySee", "Router"]
@@ -31,22 +32,24 @@ _RELAYED = ("prompts/get", "resources/read", "completion/complete")
 
 
 class Router:
-    """`may_list` judges an item, `may_see` a server, `decide` what is used; `cursors` seals what the pages of a list
+    """`may_list` judges an item, `may_see` a server, `decide` what is used, `stance` says as long as what all of them
+    say the same; `cursors` seals what the pages of a list
     have in common."""
 
     def __init__(
         self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, hub: Hub, cursors: Cursors,
-        may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None,
+        may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None, stance: Stance = nothing_stays,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
         self._may_see = may_see
         self._transparent = lists.settings.transparent
-        pages = Pages(servers, lists, resolver, cursors, may_list)
+        views = Views(may_list, stance)
+        pages = Pages(servers, lists, resolver, cursors, may_list, views)
         self._book = TaskBook(servers, store)
         self.tasks = Tasks(servers, lists, self._book, may_list, may_see, cursors)
         self.following = Following(self.tasks)
-        self._listener = Listener(servers, lists, resolver, hub, may_list, may_see, decide, self.following)
+        self._listener = Listener(servers, lists, resolver, hub, views, may_see, decide, self.following)
         self._handlers: Mapping[str, Handler] = {
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,

@@ -18,11 +18,12 @@ from proxy.catalog import merge
 from proxy.catalog.snapshot import KINDS
 from proxy.era.revisions import LISTS
 from proxy.hub import Event, Hub, Subscription
-from proxy.lists import Lists, MayList, Resolver
+from proxy.lists import Lists, Resolver
 from proxy.message import INVALID_PARAMS, Json, Notification
 from proxy.router.following import MAX_FOLLOWED, Followed, Following
 from proxy.router.seen import Sight
 from proxy.router.subscriptions import UPDATED, Decide, Subscribing, Subscriptions
+from proxy.router.views import Views
 
 MaySee = Callable[[Call, str], bool]
 """(call, server key): whether this client has any right on that server."""
@@ -60,7 +61,7 @@ class _Ear:
 
 class Listener:
     def __init__(
-        self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, hub: Hub, may_list: MayList,
+        self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, hub: Hub, views: Views,
         may_see: MaySee, decide: Decide, following: Following,
     ) -> None:  # fmt: skip
         self._servers = servers
@@ -68,7 +69,7 @@ class Listener:
         self._hub = hub
         self._may_see = may_see
         self._transparent = lists.settings.transparent
-        self._sight = Sight(servers, lists, may_list)
+        self._sight = Sight(servers, lists, views)
         self._subscribing = Subscribing(servers, lists, resolver, decide)
         self._following = following
 

@@ -7,6 +7,7 @@ left out before pages are cut, so that neither their number nor their length tel
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -20,6 +21,7 @@ from proxy.era.revisions import LISTS
 from proxy.lists import Lists, MayList, Resolver
 from proxy.lists.walk import ask, next_cursor, page_of, ttl_of
 from proxy.message import INVALID_PARAMS, Json, Malformed, decode_fast, dump
+from proxy.router.views import Views
 
 MAX_PAGES: Final = 64  # of one server for one page of ours, once there is something to answer with
 MAX_EMPTY: Final = 64  # in a row, then the server's part is over
@@ -132,13 +134,15 @@ class _Ahead:
 
 class Pages:
     def __init__(
-        self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, cursors: Cursors, may_list: MayList
-    ) -> None:
+        self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, cursors: Cursors, may_list: MayList,
+        views: Views,
+    ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
         self._resolver = resolver
         self._cursors = cursors
         self._may_list = may_list
+        self._views = views
         self._silent_until: dict[tuple[str, str], float] = {}
 
     # ------------------------------------------------------------ tools, prompts, templates
@@ -161,13 +165,11 @@ class Pages:
         if snapshot is None or self._servers[key].status == "down":
             return None
         entries = snapshot.entries(call.method)
-        for index in range(offset, len(entries)):
-            if index % STRIDE == 0:
-                await page.breathe()
-            if self._may_list(call, key, entries[index].target):
-                if page.is_full:
-                    return index
-                page.items.append(entries[index].shown)
+        shown = (await self._views.view(call, key, snapshot, call.method, page.breathe)).shown
+        for index in shown[bisect_left(shown, offset) :]:
+            if page.is_full:
+                return index
+            page.items.append(entries[index].shown)
         return None
 
     def _note_ttl(self, page: _Page, key: str, snapshot: Snapshot | None, method: str) -> None:

@@ -1,30 +1,28 @@
 """What a client can see of the lists, as one number a list: whatever differs from then on is news to it.
 
-Knows lists as snapshots and rights as functions. There is one number for each list of each server and idle session,
+Knows lists as snapshots and views of them. There is one number for each list of each server and idle session,
 so they are kept bare.
 """
 
 from array import array
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from anyio.lowlevel import checkpoint
 
 from proxy.call import Call, Server
-from proxy.catalog.snapshot import KINDS, Entry, digest
+from proxy.catalog.snapshot import KINDS
 from proxy.era.revisions import LISTS
-from proxy.lists import Lists, MayList
-
-STRIDE: Final = 16  # items that are judged in a row
+from proxy.lists import Lists
+from proxy.router.views import Views, number
 
 
 class Sight:
     """`mark` is of what a list would answer now."""
 
-    def __init__(self, servers: Mapping[str, Server], lists: Lists, may_list: MayList) -> None:
+    def __init__(self, servers: Mapping[str, Server], lists: Lists, views: Views) -> None:
         self._servers = servers
         self._lists = lists
-        self._may_list = may_list
+        self._views = views
         self.places = {place: at for at, place in enumerate((key, method) for key in servers for method in KINDS)}
 
     async def look(self, call: Call, notifications: Iterable[str]) -> "array[int]":
@@ -47,24 +45,13 @@ class Sight:
         return changed
 
     async def _mark(self, call: Call, key: str, method: str) -> int:
-        """Nothing is shown while the server is down. Judging a long list for the first time takes a while; others
-        must not wait for it."""
+        """Nothing is shown while the server is down."""
         await checkpoint()
         snapshot = self._lists.known(key, call.client)
         if snapshot is None or self._servers[key].status == "down":
-            return _number(())
-        shown = []
-        for index, entry in enumerate(snapshot.entries(method), 1):
-            if index % STRIDE == 0:
-                await checkpoint()
-            if self._may_list(call, key, entry.target):
-                shown.append(entry)
-        return _number(shown)
+            return number(())
+        return (await self._views.view(call, key, snapshot, method, checkpoint)).number
 
 
 def lists_of(notifications: Iterable[str]) -> list[str]:
     return [method for method in KINDS if LISTS[method].changed in notifications]
-
-
-def _number(entries: Iterable[Entry]) -> int:
-    return int.from_bytes(digest(entries)[:8])

@@ -1,0 +1,93 @@
+"""A list is judged once for all clients of equal rights, and again as soon as anything it goes by is another."""
+
+
+from scripted_server import Front, Scripted, tools
+
+from proxy.call import Call, Client, Target
+from proxy.policy.allowlist import ToolRules, allowlist
+from proxy.policy.classes import Classes
+from proxy.policy.judge import Judge, Law
+from proxy.policy.rulebook import Rulebook
+from tests.policy.policies import policy_of
+
+ROWS = "p, role:dev, git, tool:get_*, *, allow"
+ANN, BOB, EVE = Client("key:ann", ("role:dev",)), Client("key:bob", ("role:dev", "role:else")), Client("key:eve")
+OWN = ("get_a", "get_b", "put_a")
+
+
+def law(rows: str) -> Law:
+    return Law(Rulebook(policy_of(rows), Classes({}), allowlist({"git": ToolRules()})))
+
+
+class Counting:
+    """The judge of a front, and how often it was asked about a tool since the last look."""
+
+    def __init__(self, rows: str = ROWS) -> None:
+        self.judge = Judge(law(rows))
+        self.server = Scripted("git", tools=OWN)
+        self.server.scopes = lambda client: "everybody"
+        self.front = Front(
+            self.server, may_list=self.may_list, may_see=self.judge.may_see, stance=self.judge.stance
+        )
+        self._asked = 0
+
+    def may_list(self, call: Call, server: str, target: Target) -> bool:
+        self._asked += 1
+        return self.judge.may_list(call, server, target)
+
+    def asked(self) -> int:
+        asked, self._asked = self._asked, 0
+        return asked
+
+    async def names(self, client: Client, method: str = "tools/list") -> list[str]:
+        page = await self.front.page(method, client)
+        return [tool["name"] for tool in page["tools"]]
+
+
+async def test_clients_of_equal_rights_are_judged_once_and_others_by_themselves() -> None:
+    made = Counting()
+    async with made.front:
+        assert await made.names(ANN) == await made.names(ANN) == await made.names(BOB) == ["git__get_a", "git__get_b"]
+        assert made.asked() == len(OWN)
+        assert await made.names(EVE) == []
+        assert made.asked() == len(OWN)
+
+
+async def test_another_law_an_error_and_accepted_definitions_are_judged_anew() -> None:
+    made = Counting()
+    async with made.front:
+        await made.names(ANN)
+        made.judge.law = law("p, role:dev, git, tool:put_*, *, allow")
+        assert await made.names(ANN) == ["git__put_a"]
+        made.judge.renew()
+        assert await made.names(ANN) == ["git__put_a"]
+        assert made.asked() == 3 * len(OWN)
+        made.judge.problem = "nothing can be decided"
+        assert await made.names(ANN) == []
+        made.judge.problem = ""
+        assert await made.names(ANN) == ["git__put_a"]
+
+
+async def test_a_list_that_changed_is_judged_anew() -> None:
+    made = Counting()
+    async with made.front:
+        await made.names(ANN)
+        made.server.items["tools/list"] = tools(*OWN, "get_c")
+        made.front.lists.changed("git", None, "tool")
+        assert await made.names(ANN) == ["git__get_a", "git__get_b", "git__get_c"]
+        assert made.asked() == 2 * len(OWN) + 1
+
+
+async def test_a_policy_that_changes_while_a_list_is_judged_leaves_nothing_behind() -> None:
+    made = Counting()
+    shut = law("")
+
+    def may_list(call: Call, server: str, target: Target) -> bool:
+        allowed = made.judge.may_list(call, server, target)
+        made.judge.law = shut
+        return allowed
+
+    front = Front(made.server, may_list=may_list, may_see=made.judge.may_see, stance=made.judge.stance)
+    async with front:
+        await front.page("tools/list", ANN)
+        assert (await front.page("tools/list", ANN))["tools"] == []
