@@ -45,6 +45,9 @@ class Answer(Protocol):
     async def aclose(self) -> None:
         """Ends the answer, also in a task that is being cancelled. Hangs up unless it is complete."""
 
+    async def leave(self, seconds: float) -> None:
+        """Nobody reads on; hangs up unless it is complete by then, where the transport can wait for that."""
+
 
 class Foreign:
     """An answer that came by another transport than ours."""
@@ -67,6 +70,9 @@ class Foreign:
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
             await self._response.aclose()
+
+    async def leave(self, seconds: float) -> None:
+        await self.aclose()
 
 
 Fetch = Callable[[httpx.URL, Raw, bytes, str], Awaitable[Answer]]

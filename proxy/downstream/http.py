@@ -6,7 +6,7 @@ call. Nothing of the client travels here: the headers are the configured ones an
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -257,12 +257,10 @@ class HttpWire:
         try:
             if (content := response.content) is not None:
                 return await self._hand_on(events, content, exchange)
-            chunks = aiter(response)
-            async for chunk in chunks:
+            async for chunk in response:
                 await self._hand_on(events, chunk, exchange)
-                if exchange.is_over and not response.complete:
-                    self._group.start_soon(self._drain, response, chunks)
-                    return
+                if exchange.is_over and not response.complete:  # its end is near, and the connection good for more
+                    return await response.leave(_DRAIN_TIME)
         except httpx.TransportError:
             pass  # the caller sees that there is no answer
         except BaseException:
@@ -279,17 +277,6 @@ class HttpWire:
                     await exchange.flush()
             if not exchange.is_over:  # others have their turn, and a server that talks without end waits for its own
                 await anyio.sleep(self._share.take(since))
-
-    async def _drain(self, response: Answer, chunks: AsyncIterator[bytes]) -> None:
-        """Reads to the end of an answered stream, which is near: then its TCP connection can be used again."""
-        try:
-            with anyio.move_on_after(_DRAIN_TIME):
-                async for _ in chunks:
-                    pass
-        except httpx.TransportError:
-            pass
-        finally:
-            await response.aclose()
 
     # ------------------------------------------------------------ what has no answer
 

@@ -43,8 +43,8 @@ class Reply(httpx.AsyncByteStream):
     `raw` holds all of them. Iterating gives the body as it comes; `aclose` before its end hangs up."""
 
     __slots__ = (
-        "_chunks", "_waiter", "_wire", "bodiless", "complete", "error", "headed", "headers", "raw", "size", "status",
-        "until_close", "whole",
+        "_chunks", "_timer", "_waiter", "_wire", "bodiless", "complete", "error", "headed", "headers", "raw", "size",
+        "status", "until_close", "whole",
     )  # fmt: skip
 
     def __init__(self, wire: "Wire", bodiless: bool) -> None:
@@ -57,6 +57,7 @@ class Reply(httpx.AsyncByteStream):
         self.error: httpx.TransportError | None = None
         self._wire = wire
         self._chunks: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -79,6 +80,8 @@ class Reply(httpx.AsyncByteStream):
 
     def stir(self) -> None:
         """There is news: wake the reader, unless only a part of a small body is here."""
+        if self._timer is not None and (self.complete or self.error):
+            self._timer.cancel()
         waiter = self._waiter
         if waiter is None or waiter.done() or (self.whole and not (self.complete or self.error)):
             return
@@ -95,20 +98,26 @@ class Reply(httpx.AsyncByteStream):
         if self.error is not None and not self.size:
             raise self.error
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while True:
-            if self.size:
-                yield self._take()
-            elif self.complete:
-                return
-            elif self.error is not None:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self.size:
+            if self.complete:
+                raise StopAsyncIteration
+            if self.error is not None:
                 raise self.error
-            else:
-                await self.news()
-                self.check()
+            await self.news()
+        return self._take()
 
     async def aclose(self) -> None:
         self.close()
+
+    async def leave(self, seconds: float) -> None:
+        """Nobody reads on; hangs up unless the end has come by then. A timer does it: a task to wait for the end would
+        be an eighth of the whole call."""
+        if not self.complete:
+            self._timer = self._wire.loop.call_later(seconds, self.close)
 
     def close(self) -> None:
         """Hangs up if the answer has not ended yet. An answer that has ended no longer owns its connection."""

@@ -360,6 +360,33 @@ async def test_events_arrive_one_by_one_and_the_stream_can_be_left() -> None:
         assert repr(transport) == "<WireTransport <Pool 0 open, 0 idle>>"
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_stream_that_nobody_reads_on_frees_its_connection_or_is_hung_up(ends: bool) -> None:
+    end, left = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nall\r\n")
+        await end.wait()
+        await peer.write(b"4\r\nmore\r\n" + (b"0\r\n\r\n" if ends else b""))
+        if await peer.request():
+            await peer.answer(b"second")
+        left.set()
+
+    async with serving(script) as scene, wiring() as transport:
+        reply = await send(transport, scene.post())
+        assert await anext(aiter(reply)) == b"all"
+        await reply.leave(30 if ends else 0.05)
+        end.set()
+        if ends:
+            await reply.news()
+            assert reply.complete
+            assert (await send(transport, scene.post())).content == b"second" and scene.connections == 1
+        else:
+            await left.wait()
+            assert repr(transport) == "<WireTransport <Pool 0 open, 0 idle>>"
+
+
 async def test_open_streams_starve_nobody() -> None:
     async def script(peer: Peer) -> None:
         while request := await peer.request():
