@@ -14,18 +14,9 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from proxy.call import (
-    ABOUT_A_TASK,
-    Ask,
-    Call,
-    Era,
-    Failure,
-    InputRequired,
-    Outcome,
-    TaskStarted,
-    session_scope,
-)
+from proxy.call import ABOUT_A_TASK, Ask, Call, Era, Failure, InputRequired, Outcome, TaskStarted
 from proxy.downstream import driving, pages
+from proxy.downstream.afterwards import Begun, say
 from proxy.downstream.connection import UPDATED, Connection, Heard, Wire
 from proxy.downstream.exchange import Exchange, Patience
 from proxy.downstream.legacy_task import LegacyTask
@@ -64,6 +55,7 @@ class LegacyConnection(Connection):
         self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
         self._roots: Json | None = None
         self._missed_roots = False
+        self._begun = Begun(heard)
         self._watched = OneByOne(partial(self.ask, timeout=settings.list_timeout))
 
     async def open(self, group: TaskGroup) -> None:
@@ -145,7 +137,10 @@ class LegacyConnection(Connection):
         outcome = dialect.outcome(call, response, self._tasks is not None)
         if exchange.unmet is not None:
             outcome = unmet(call, outcome, exchange.unmet)
-        return driving.outwards(call, outcome, self.mark) if isinstance(outcome, TaskStarted) else outcome
+        if not isinstance(outcome, TaskStarted):
+            return outcome
+        self._begun.add(exchange.id, call)
+        return driving.outwards(call, outcome, self.mark)
 
     async def _turn(self, call: Call, asking: Asking, act: Callable[[], Awaitable[None]]) -> Outcome:
         """One round: does its part, then waits for the server's answer or its questions."""
@@ -362,18 +357,21 @@ class LegacyConnection(Connection):
         self._missed_roots = self._missed_roots or request.method == asks.ROOTS
         self.wire.tell(encode(asks.refusal(request.method, request.id, "there is no client that could be asked")))
 
+    def _progressed(self, notification: Notification) -> Exchange | None:
+        return super()._progressed(notification) or self._begun.progressed(notification)
+
     def _noticed(self, notification: Notification, exchange: Exchange | None) -> Exchange | None:
         if notification.method == "notifications/cancelled":
             self._withdraw(notification.params.get("requestId"))
         elif notification.method == _PAGE_VISITED:
             owner = exchange if exchange is not None else self._call_of_all()
             if owner is None or (isinstance(owner, Asking) and owner.is_parked):
-                self._say(notification)
+                say(self._heard, self.session, notification)
             else:
                 owner.offer(notification)
             return owner
         elif notification.method == "notifications/message":
-            self._say(notification)
+            say(self._heard, self.session, notification)
         elif notification.method == tasks.STATUS:
             if self._tasks is not None and (task := tasks.read(notification.params)) is not None:
                 self._heard(None, Notification(tasks.STATUS, {**task, "taskId": f"{self.mark}:{task['taskId']}"}))
@@ -382,11 +380,6 @@ class LegacyConnection(Connection):
         else:
             self.publish(notification)
         return None
-
-    def _say(self, notification: Notification) -> None:
-        """What belongs to no call is for the session that the connection belongs to, or for nobody."""
-        if self.session is not None:
-            self._heard(session_scope(self.session), notification)
 
     def _withdraw(self, id: RequestId | None) -> None:
         """The server does not want to know any more what it asked."""

@@ -16,7 +16,11 @@ from proxy.era.revisions import LISTS
 from proxy.message import INVALID_PARAMS, Json, Notification
 
 MAX_SUBSCRIPTIONS: Final = 1_000
-_SAID: Final = frozenset({"notifications/message", legacy_client.ELICITATION_COMPLETE, legacy_client.TASK_STATUS})
+PROGRESS: Final = "notifications/progress"
+"""Of a task: that of any other call comes on the call's own stream."""
+_SAID: Final = frozenset(
+    {"notifications/message", PROGRESS, legacy_client.ELICITATION_COMPLETE, legacy_client.TASK_STATUS}
+)
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 REFUSED: Final = "dev.sluice/refused"
 

@@ -17,7 +17,7 @@ from proxy.listen.answer import Answer
 from proxy.listen.asking import Asks, ask_aside
 from proxy.listen.exchange import Exchange, event
 from proxy.listen.identity import Principal
-from proxy.listen.listening import Listening
+from proxy.listen.listening import PROGRESS, Listening
 from proxy.listen.replay import PUSH, Outbox, priming
 from proxy.message import Json, Message, Notification, Request, RequestId, Response, encode
 
@@ -156,7 +156,8 @@ class Session:
         shown = legacy_client.notification(note, self.revision.name, self.level)
         if shown is None:
             return
-        if shown.method == "notifications/message":  # a log is no state: kept for nobody, and not sent again
+        # Neither is a state: kept for nobody, and not sent again
+        if shown.method in ("notifications/message", PROGRESS):
             if self.push is not None:
                 await self.push.write(event(encode(shown)))
             return

@@ -17,6 +17,7 @@ from proxy.call import Call, Emit, Failure, Outcome, Result, Server, session_sco
 from proxy.catalog import merge
 from proxy.catalog.snapshot import KINDS
 from proxy.era.revisions import LISTS
+from proxy.era.tasks import STATUS
 from proxy.hub import Event, Hub, Subscription
 from proxy.lists import Lists, Resolver
 from proxy.message import INVALID_PARAMS, Json, Notification
@@ -29,7 +30,9 @@ MaySee = Callable[[Call, str], bool]
 """(call, server key): whether this client has any right on that server."""
 
 # What a server says to one legacy client outside of its calls
-_SAID: Final = frozenset({"notifications/message", "notifications/elicitation/complete", "notifications/tasks/status"})
+_SAID: Final = frozenset(
+    {"notifications/message", "notifications/progress", "notifications/elicitation/complete", STATUS}
+)
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 REFUSED: Final = "dev.sluice/refused"
 """In `_meta` of the acknowledgement: why resources are not among those that are honoured, by URI."""

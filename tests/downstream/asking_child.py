@@ -16,6 +16,7 @@ seen: list[dict] = []
 waiting: dict[object, "Running"] = {}
 declared: dict = {}
 silent: list[int] = []
+tokens: list[object] = []
 count = 0
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -43,9 +44,10 @@ class Running:
             asks = self.tool.send(answers) if answers is not None else next(self.tool)
         except StopIteration as end:
             value = {"content": [{"type": "text", "text": json.dumps(end.value)}]}
-            send(
-                id=self.id, **(end.value if isinstance(end.value, dict) and "error" in end.value else {"result": value})
-            )
+            whole = end.value if isinstance(end.value, dict) else {}
+            if "task" in whole:
+                whole = {"result": whole}
+            send(id=self.id, **(whole if whole.keys() & {"error", "result"} else {"result": value}))
             return
         self.asked, self.answers = [], {}
         for method, params in asks:
@@ -151,6 +153,21 @@ def cuts_in(arguments: dict, meta: dict) -> Tool:
     return answer
 
 
+def later(arguments: dict, meta: dict) -> Tool:
+    """Is a task, which goes on when somebody calls `works`."""
+    tokens.append(meta["progressToken"])
+    times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+    return {"task": {"taskId": "t1", "status": "working", "ttl": 60000, **times}}
+    yield []
+
+
+def works(arguments: dict, meta: dict) -> Tool:
+    for number in (1, 1, 2):
+        send(method="notifications/progress", params={"progressToken": tokens[-1], "progress": number})
+    return "done"
+    yield []
+
+
 def pages(arguments: dict, meta: dict) -> Tool:
     if not any(m.get("method") == "tools/call" and m["params"]["name"] == "pages" for m in seen[:-1]):
         return {"error": {"code": -32042, "message": "log in first", "data": {"elicitations": [URL_ASK[1]]}}}
@@ -173,7 +190,9 @@ def serve(message: dict) -> None:
                 sys.exit(3)
     elif method == "initialize":
         declared = params["capabilities"]
-        capabilities = {"tools": {"listChanged": True}}
+        capabilities: dict = {"tools": {"listChanged": True}}
+        if "tasks" in MODES:
+            capabilities["tasks"] = {"requests": {"tools": {"call": {}}}}
         send(id=id, result={"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": {"name": "a"}})
     elif method in ("notifications/initialized", "notifications/roots/list_changed"):
         if "asks-roots" in MODES and "roots" in declared:
@@ -182,7 +201,11 @@ def serve(message: dict) -> None:
         tool: Any = globals()[params["name"]]
         Running(id, tool(params.get("arguments", {}), params.get("_meta", {}))).go_on()
     elif method == "tools/list":
-        send(id=id, result={"tools": [{"name": "name", "inputSchema": {"type": "object"}}]})
+        tools: list[dict] = [{"name": "name", "inputSchema": {"type": "object"}}]
+        if "tasks" in MODES:
+            tools = [{**tools[0], "name": "later", "execution": {"taskSupport": "optional"}},
+                     {**tools[0], "name": "works"}]  # fmt: skip
+        send(id=id, result={"tools": tools})
     elif id is not None:
         send(id=id, error={"code": -32601, "message": "Method not found"})
 

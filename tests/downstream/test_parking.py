@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from scripted_servers import Asked, endpoint, event, legacy_start, running, until
 
-from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, Trail
+from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, TaskStarted, Trail
 from proxy.downstream import legacy, parking
 from proxy.downstream.server import DownstreamServer
 from proxy.era.asks import ROOTS_CHANGED
@@ -432,6 +432,16 @@ async def test_a_call_that_is_given_up_leaves_the_questions_of_its_session_to_th
         await second
         seen = (await peer.report())["seen"]
         assert [m["result"] for m in seen if "method" not in m] == [{"action": "cancel"}] * 2
+
+
+async def test_progress_of_a_task_reaches_the_session_that_began_it_under_its_own_token() -> None:
+    async with running(**child("tasks")) as rig:
+        peer = Peer(rig.server, LEGACY)
+        assert isinstance(await peer.call("later", token="mine", task={}), TaskStarted)
+        assert await peer.said("works") == "done"
+        told = [(scope, note.params) for _, scope, note in rig.published if note.method == "notifications/progress"]
+        assert told == [("session:s1", {"progressToken": "mine", "progress": number}) for number in (1, 2)]
+        assert peer.heard == []
 
 
 # ---------------------------------------------------------------- outside of any call
