@@ -190,7 +190,7 @@ class HttpWire:
     async def _answer_in_turn(self, data: bytes, exchange: Exchange) -> None:
         """A megabyte takes milliseconds: here, and at each step of its way to the client, which is taken meanwhile."""
         async with self._share.turn:
-            await anyio.sleep(self._share.pause())
+            await self._share.rest()
             since = self._share.now()
             self._answer(data, exchange)
             for _ in range(_STEPS):

@@ -21,6 +21,10 @@ LARGE: Final = 64 * 1024
 """Bytes. An answer of more than this counts."""
 PIECE: Final = 8 * 1024
 """Bytes of a stream that are read without a turn for others."""
+_TURNS: Final = 10
+_IDLE: Final = 0.0005
+"""Seconds that so many turns of the loop take when nobody has need of it."""
+_NAP: Final = 0.005
 
 
 class Share:
@@ -46,6 +50,17 @@ class Share:
         self._level = max(0.0, self._level - (now - self._at) * PART)
         self._at = now
         return max(0.0, (self._level - BURST) / PART)
+
+    async def rest(self) -> None:
+        """Before an answer that somebody waits for: until its server's part is not used up any more, or nobody else has
+        need of the loop."""
+        while (left := self.pause()) > 0:
+            before = self._clock()
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            if self._clock() - before < _IDLE:
+                return
+            await asyncio.sleep(min(left, _NAP))
 
     def now(self) -> float:
         return self._clock()

@@ -1,5 +1,7 @@
 """A server that talks without end gets its part of the loop's time, and no more; who says little never waits."""
 
+import asyncio
+
 import pytest
 
 from proxy.downstream.share import BURST, MOST, PART, Share
@@ -46,3 +48,30 @@ def test_time_that_was_spent_waiting_for_a_slow_client_counts_little() -> None:
     share = Share(clock)
     assert work(share, clock, 60.0) <= (MOST - BURST) / PART + 1e-9
     assert repr(share) == f"<Share {MOST:.3f} s of {BURST}>"
+
+
+async def test_an_answer_waits_for_nobody_where_nobody_has_need_of_the_loop() -> None:
+    clock = Clock()
+    share = Share(clock)
+    for _ in range(3):
+        work(share, clock, MOST)
+    assert share.pause() > 0
+    await share.rest()  # no turn takes any time
+    assert share.pause() > 0
+
+
+async def test_an_answer_waits_for_its_part_where_others_have_need_of_the_loop() -> None:
+    clock = Clock()
+    share = Share(clock)
+    for _ in range(3):
+        work(share, clock, MOST)
+
+    async def others() -> None:
+        while True:
+            clock.time += 0.001
+            await asyncio.sleep(0)
+
+    busy = asyncio.create_task(others())
+    await share.rest()
+    busy.cancel()
+    assert share.pause() == 0.0
