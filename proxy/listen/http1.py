@@ -15,7 +15,8 @@ from urllib.parse import unquote
 import httptools
 
 from proxy.listen.exchange import error_body
-from proxy.listen.request import STATUS_LINE, Address, Head, Headers, Request, Serve
+from proxy.listen.received import Received
+from proxy.listen.request import STATUS_LINE, Address, Give, Head, Headers, Request, Serve
 from proxy.listen.settings import Wire
 
 # RFC 9110 7.2: uri-host [":" port]; a slash, question mark or hash would move the path of a URL built from it.
@@ -42,12 +43,16 @@ class _Head(NamedTuple):
 
 
 class Http1(asyncio.Protocol):
-    """`connections` and `tasks` are sets of the server's, by which it drains: we keep ourselves in them."""
+    """`connections` and `tasks` are sets of the server's, by which it drains: we keep ourselves in them. `first` was
+    read by somebody else, who gave the connection to us."""
 
     transport: asyncio.Transport
 
-    def __init__(self, serve: Serve, wire: Wire, connections: "set[Http1]", tasks: "set[asyncio.Task[None]]") -> None:
-        self._serve, self._wire = serve, wire
+    def __init__(
+        self, serve: Serve, wire: Wire, connections: "set[Http1]", tasks: "set[asyncio.Task[None]]", first: bytes = b""
+    ) -> None:
+        self._serve, self._wire, self._first = serve, wire, first
+        self._received = Received() if wire.is_shared else None
         self._connections, self._tasks = connections, tasks
         self.loop = asyncio.get_running_loop()
         self.writable = asyncio.Event()
@@ -81,6 +86,9 @@ class Http1(asyncio.Protocol):
         self.client = _address(transport.get_extra_info("peername"))
         self._connections.add(self)
         self._deadline = self.loop.call_later(self._wire.head_deadline, self._too_late)
+        if self._first:
+            first, self._first = self._first, b""
+            self.data_received(first)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
@@ -107,6 +115,8 @@ class Http1(asyncio.Protocol):
         if self._deaf:
             return
         known, is_first = self._known, not self._receiving and not self._requests
+        if self._received is not None:
+            (self._received.begin if is_first else self._received.add)(data)
         if known is not None and is_first and len(data) == known.size and data.startswith(known.text):
             self._repeat(known, data)
             return
@@ -313,12 +323,28 @@ class Http1(asyncio.Protocol):
 
     def answered(self, request: Request) -> None:
         self._requests.popleft()
+        if self._received is not None:
+            self._received.answered(rests=not (self._requests or self._receiving))
         if not request.keeps:
             self.transport.close()
         elif not self.transport.is_closing():
             self.resume_reading()
             if not self._requests:
                 self._rest()
+
+    async def hand_over(self, give: Give) -> bool:
+        """Has `give` take the connection, from the request on whose turn it is; whether it did, or nobody is there any
+        more. Earlier answers are out of our hands before."""
+        assert self._received is not None, "only where connections are shared"
+        self.pause_reading()
+        self.transport.set_write_buffer_limits(high=0)
+        await self.writable.wait()
+        if self._is_lost or self.transport.is_closing():
+            return True
+        is_given = await give(self.transport.get_extra_info("socket").fileno(), self._received.rest())
+        if not (is_given or self._is_lost):
+            self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
+        return is_given
 
     def _rest(self) -> None:
         """Notes the time only: a timer set and cancelled with every request would cost it 1 us."""

@@ -6,6 +6,7 @@ given one Handler and knows nothing of what is behind it.
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Final
@@ -16,6 +17,7 @@ from proxy.call import MODERN, Client, Emit, Handler
 from proxy.era.modern_client import is_modern
 from proxy.listen.exchange import Exchange
 from proxy.listen.gate import Gate
+from proxy.listen.handover import Handover
 from proxy.listen.http import Edge, Streams, check_form, guarded, read_json, serve_modern, version
 from proxy.listen.identity import Identity, Principal, Refused
 from proxy.listen.legacy import Legacy
@@ -63,11 +65,13 @@ class Listener:
         clock: Callable[[], float] = time.monotonic,
         on_abandoned: Callable[[str], None] = lambda id: None,
         on_sweep: Callable[[frozenset[str]], None] = lambda current: None,
+        handover: Handover | None = None,
     ) -> None:
+        """`handover`: there are other workers, and who is theirs is served by them."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._gate = Gate(settings.names)
         self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams), on_abandoned)
-        self._on_sweep = on_sweep
+        self._on_sweep, self._handover = on_sweep, handover
         self._tasks = Tasks()
         self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
         self._legacy = Legacy(self._edge, self.sessions)
@@ -152,7 +156,15 @@ class Listener:
         if _declared(head.get(b"content-length")) > self._settings.limits.max_request:
             return exchange.error(413, "request too large")
         principal = self._principal(exchange)
-        return self._admit(exchange, serve) if principal is None else serve(exchange, principal)
+        if principal is None:
+            return self._admit(exchange, serve)
+        if self._handover is not None and not self._handover.is_ours(principal.name):
+            return self._pass_on(exchange, self._handover, principal)
+        return serve(exchange, principal)
+
+    async def _pass_on(self, exchange: Exchange, handover: Handover, principal: Principal) -> None:
+        if not await exchange.peer.hand_over(partial(handover.give, principal.name)):
+            await exchange.error(503, "the worker that serves this client is not up", [(b"retry-after", b"1")])
 
     async def _admit(self, exchange: Exchange, serve: _Serve) -> None:
         """Whoever is not known yet: serves or refuses."""
@@ -161,7 +173,10 @@ class Listener:
         else:
             found = await self._identity.verify(exchange.head.get(b"authorization"))
         if isinstance(found, Principal):
-            await serve(exchange, found)
+            if self._handover is not None and not self._handover.is_ours(found.name):
+                await self._pass_on(exchange, self._handover, found)
+            else:
+                await serve(exchange, found)
             return
         if self._on_refused is not None:
             self._on_refused(self._proxies.client(exchange.client, exchange.head), found.reason)

@@ -42,6 +42,10 @@ class TooLarge(Exception):
     """The body is over the limit."""
 
 
+Give = Callable[[int, bytes], Awaitable[bool]]
+"""Passes a connection on: its file descriptor, and the bytes that were read and not answered. Whether it was taken."""
+
+
 class Connection(Protocol):
     """What a request needs of the connection it came by."""
 
@@ -58,6 +62,8 @@ class Connection(Protocol):
 
     def answered(self, request: "Request") -> None:
         """The last byte of the answer was written: the next request may have its turn."""
+
+    async def hand_over(self, give: Give) -> bool: ...
 
 
 def render(headers: Headers) -> bytes:
@@ -126,6 +132,10 @@ class Request:
     def abort(self) -> None:
         """Closes the connection now."""
         self._connection.transport.abort()
+
+    def hand_over(self, give: Give) -> Awaitable[bool]:
+        """Has somebody else answer it, and whatever comes after it on the connection; whether they do."""
+        return self._connection.hand_over(give)
 
     # ------------------------------------------------------------ told by the connection
 

@@ -16,6 +16,7 @@ class Wire:
     stall: float = 30.0  # how long a peer may leave a full write buffer unread
     write_buffer: int = 1024 * 1024
     linger: float = 2.0  # how long a refused peer may go on talking, so that it can read why
+    is_shared: bool = False  # what came is kept until it is answered: another worker may have to go on with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,101 @@
+"""Connections between workers: passed on with what was read of them, and answered by whoever they belong to."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+from listen_harness import ACCEPT, INFO, META, Scripted, key
+
+from proxy.listen.handover import Handover, owner_of
+from proxy.listen.identity import Identity, IdentitySettings
+from proxy.listen.listener import Listener
+from proxy.listen.serve import HttpServer
+from proxy.listen.settings import Settings, Wire
+
+
+def test_everybody_has_one_owner_that_stays() -> None:
+    assert [owner_of(name, 3) for name in ("key:a", "key:b", "key:c", "anonymous", "local")] == [2, 0, 2, 0, 1]
+    found = [owner_of(f"key:{number}", 4) for number in range(4_000)]
+    assert all(900 < found.count(worker) < 1_100 for worker in range(4))
+    assert owner_of("jwt:https://a#\udcff", 1) == 0
+
+
+class Place:
+    """Workers 0 and 1 in one process."""
+
+    def __init__(self, folder: Path, patience: float) -> None:
+        self.names = ["", ""]
+        for number in range(99, 0, -1):
+            self.names[owner_of(f"key:n{number}", 2)] = f"n{number}"
+        addresses = [str(folder / f"{index}.taking") for index in range(2)]
+        settings = IdentitySettings(keys=tuple(key(name, f"key-of-{name}") for name in self.names))
+        self.handlers = [Scripted(), Scripted()]
+        self.handovers = [Handover(index, addresses, patience) for index in range(2)]
+        listeners = [
+            Listener(handler, INFO, Identity(settings), Settings(), lambda id: None, handover=handover)
+            for handler, handover in zip(self.handlers, self.handovers, strict=True)
+        ]
+        self.servers = [HttpServer(listener, "127.0.0.1", 0, Wire(is_shared=True), 1.0) for listener in listeners]
+
+    async def echo(self, client: httpx.AsyncClient, at: int, whose: int) -> httpx.Response:
+        params = {"name": "echo", "arguments": {"at": at}, "_meta": META}
+        head = {"Accept": ACCEPT, "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "echo",
+                "Authorization": f"Bearer key-of-{self.names[whose]}"}  # fmt: skip
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        return await client.post(f"http://127.0.0.1:{self.servers[at].port}/mcp", json=body, headers=head)
+
+
+@asynccontextmanager
+async def place(folder: Path, taking: int = 2, patience: float = 10.0) -> AsyncIterator[Place]:
+    made = Place(folder, patience)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            for server in made.servers:
+                await group.start(server.run)
+            for handover, server in zip(made.handovers[:taking], made.servers, strict=False):
+                group.start_soon(handover.run, server.adopt)
+            yield made
+            for server in made.servers:
+                server.stop(now=True)
+            group.cancel_scope.cancel()
+
+
+async def test_a_call_is_made_by_its_owner_wherever_it_comes_in(tmp_path: Path) -> None:
+    async with place(tmp_path) as here, httpx.AsyncClient() as client:
+        for at in range(2):
+            for whose in (0, 1, 1, 0):
+                answer = await here.echo(client, at, whose)
+                assert json.loads(answer.json()["result"]["content"][0]["text"]) == {"at": at}
+        for whose, handler in enumerate(here.handlers):
+            assert [call.client.principal for call in handler.calls] == [f"key:{here.names[whose]}"] * 4
+
+
+async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Path) -> None:
+    async with place(tmp_path) as here, httpx.AsyncClient() as client:
+        for _ in range(3):
+            assert (await here.echo(client, 0, 1)).status_code == 200
+        while here.servers[0].connections:  # noqa: ASYNC110 (it is closed a moment later)
+            await anyio.sleep(0.01)
+        assert here.servers[1].connections == 1
+
+
+async def test_where_the_owner_does_not_come_back_the_client_is_told(tmp_path: Path) -> None:
+    async with place(tmp_path, taking=1, patience=0.1) as here, httpx.AsyncClient() as client:
+        refused = await here.echo(client, 0, 1)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert (await here.echo(client, 0, 0)).status_code == 200, "on the same connection"
+
+
+async def test_who_brings_no_connection_is_sent_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with place(tmp_path) as here, httpx.AsyncClient() as client:
+        assert (await here.echo(client, 0, 1)).status_code == 200
+        async with await anyio.connect_unix(str(tmp_path / "1.taking")) as stream:
+            await stream.send(b"\0\0\0\1x")
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await stream.receive()
+        assert (await here.echo(client, 0, 1)).status_code == 200
+        assert "could not be taken" in caplog.text

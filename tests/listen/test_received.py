@@ -1,0 +1,55 @@
+"""What is kept of a connection is exactly what its next request begins with, however bytes and answers came."""
+
+import pytest
+
+from proxy.listen.received import Received
+
+
+def request(number: int, size: int, chunked: bool = False) -> bytes:
+    body = b"%d" % (number % 10) * size
+    if chunked:
+        half = size // 2
+        parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:half], body[half:]) if part)
+        return b"POST /%d HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n%b0\r\n\r\n" % (number, parts)
+    return b"POST /%d HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (number, size, body)
+
+
+@pytest.mark.parametrize("step", [1, 7, 64, 10_000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_what_was_answered_is_left_out(step: int, chunked: bool) -> None:
+    requests = [request(number, number * 13, chunked) for number in range(5)]
+    data = b"".join(requests)
+    for answered in range(5):
+        received = Received()
+        for at in range(0, len(data), step):
+            received.add(data[at : at + step])
+        for _ in range(answered):
+            received.answered(rests=False)
+        assert received.rest() == b"".join(requests[answered:])
+
+
+def test_what_comes_after_a_rest_is_all_there_is() -> None:
+    received = Received()
+    received.add(request(1, 10))
+    received.answered(rests=True)
+    assert received.rest() == b""
+    received.begin(b"GET / HT")
+    received.add(b"TP/1.1\r\n")
+    assert received.rest() == b"GET / HTTP/1.1\r\n"
+
+
+def test_a_client_that_never_waits_for_an_answer_is_not_remembered_for_ever() -> None:
+    received, one = Received(), request(7, 1_000)
+    received.add(one)
+    for _ in range(1_000):
+        received.add(one)
+        received.answered(rests=False)
+    assert received.rest() == one
+    assert int(repr(received).removeprefix("Received(").split()[0]) < 100_000
+
+
+def test_what_is_no_request_is_kept_as_it_came() -> None:
+    received = Received()
+    received.add(request(1, 5) + b"nonsense\r\n")
+    received.answered(rests=False)
+    assert received.rest() == b"nonsense\r\n"
