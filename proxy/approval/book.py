@@ -5,7 +5,7 @@ people look at is kept beside an approval and leaves with it: a day after it is 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,15 +34,23 @@ class Kept:
 
 
 class Book:
-    def __init__(self, store: Store) -> None:
+    """`is_mine` says of a principal whether what it asked is to be read here: of several workers, one has it."""
+
+    def __init__(self, store: Store, is_mine: Callable[[str], bool] = lambda principal: True) -> None:
         self.store = store
+        self.is_mine = is_mine
 
     async def read(self, id: str) -> Kept | None:
         for place in (OPEN, _DONE):
             raw = await self.store.get(place + id)
-            if raw is not None and (approval := decoded(raw)) is not None:
+            if raw is not None and (approval := self.decoded(raw)) is not None:
                 return Kept(raw, approval)
         return None
+
+    def decoded(self, raw: bytes) -> Approval | None:
+        """None for what is none, or somebody else's."""
+        approval = decoded(raw)
+        return approval if approval is not None and self.is_mine(approval.matter.principal) else None
 
     async def find(self, digest: str) -> Kept | None:
         """The one that a call with this digest belongs to."""
@@ -82,7 +90,7 @@ class Book:
         return {key.removeprefix(OPEN): raw for key, raw in (await self.store.scan(OPEN)).items()}
 
     async def finished(self) -> list[Approval]:
-        found = map(decoded, (await self.store.scan(_DONE)).values())
+        found = map(self.decoded, (await self.store.scan(_DONE)).values())
         return [approval for approval in found if approval is not None]
 
     # ------------------------------------------------------------ what people look at

@@ -17,7 +17,7 @@ import anyio
 
 from proxy.approval import persons
 from proxy.approval.ballot import MAX_COMMENT, Ballot, Refused, unfit
-from proxy.approval.book import Book, Kept, decoded
+from proxy.approval.book import Book, Kept
 from proxy.approval.grants import Grant, Grants
 from proxy.approval.record import Approval, Matter, Terms, Vote, new_id, session_mark
 from proxy.approval.states import State
@@ -51,6 +51,7 @@ class World:
     token_end: Callable[[str], float | None]  # when a principal's token ends; None: it has none, or none is known here
     revision: Callable[[], str]
     tell: Callable[[Json], Awaitable[bool]]
+    is_mine: Callable[[str], bool] = lambda principal: True  # whether this desk is that of a principal
 
 
 UNRECORDED: Final = Refused(503, "the audit log cannot be written, and nothing is decided unrecorded")
@@ -69,8 +70,8 @@ class Desk:
         self, store: Store, settings: Settings, world: World, clock: Callable[[], float] = time.time
     ) -> None:
         self.settings = settings
-        self.book = Book(store)
-        self.grants = Grants(store, world.tell, clock)
+        self.book = Book(store, world.is_mine)
+        self.grants = Grants(store, world.tell, clock, world.is_mine)
         self.counts: Counter[tuple[str, str]] = Counter()
         self.watchers: list[Callable[[Approval], None]] = []
         self._world, self._clock = world, clock
@@ -376,7 +377,7 @@ class Desk:
         for id, raw in found.items():
             if self._raw.get(id) != raw and id not in self._touched:
                 self._raw[id] = raw
-                approval = decoded(raw)
+                approval = self.book.decoded(raw)
                 known = self._open.get(id)
                 if approval is not None and (known is None or known.version != approval.version):
                     self._notice(approval)

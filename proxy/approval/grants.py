@@ -57,8 +57,13 @@ class Grant:
 
 
 class Grants:
-    def __init__(self, store: Store, tell: Tell, clock: Callable[[], float]) -> None:
-        self._store, self._tell, self._clock = store, tell, clock
+    """`is_mine` says whose grants are kept here: all, or those of one worker's principals."""
+
+    def __init__(
+        self, store: Store, tell: Tell, clock: Callable[[], float],
+        is_mine: Callable[[str], bool] = lambda principal: True,
+    ) -> None:  # fmt: skip
+        self._store, self._tell, self._clock, self._is_mine = store, tell, clock, is_mine
         self._all: dict[str, Grant] = {}
         self._over: set[str] = set()
 
@@ -129,7 +134,8 @@ class Grants:
         """Others may have made or ended some; what no longer fits the policy, or whose holder is gone, ends now."""
         now = self._clock()
         found = {raw_id.removeprefix(_PLACE): raw for raw_id, raw in (await self._store.scan(_PLACE)).items()}
-        self._all = {id: _decode(raw) for id, raw in found.items()}
+        grants = ((id, _decode(raw)) for id, raw in found.items())
+        self._all = {id: grant for id, grant in grants if self._is_mine(grant.matter.principal)}
         for grant in list(self._all.values()):
             who = grant.matter.principal
             is_held = not (is_gone(who) or grant.is_orphaned(now, token_end(who)))

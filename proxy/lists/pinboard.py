@@ -22,7 +22,7 @@ from proxy.message import Json, Malformed, decode_fast, dump
 from proxy.policy import pins
 from proxy.policy.pins import Book, Change, Found, Key, Mode, PinKind, Wanted
 from proxy.policy.text import flags_in
-from proxy.store import Store
+from proxy.store import Store, Write
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -30,7 +30,7 @@ Args = TypeVarTuple("Args")
 log = logging.getLogger(__name__)
 
 ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
-REVISION: Final = "pins-revision"  # of all books: another process that accepts changes it
+REVISION: Final = "pins-revision"  # of all books: whoever writes one changes it, if it is what they have read
 POLL: Final = 2.0
 LARGE: Final = 100  # definitions; comparing more for the first time takes longer than others should wait
 MAX_LINES: Final = 20  # of log for one list
@@ -127,17 +127,20 @@ class Pinboard:
         if mode is None:
             return
         async with self._lock:
-            book, twin = self._both(server, era)
-            work = (book, twin, mode, kind, found, self._now())
-            new, changes = await _apart(len(found), pins.meet, *work)
-            await self._write(server, era, new)
+            while True:
+                book, twin = self._both(server, era)
+                work = (book, twin, mode, kind, found, self._now())
+                new, changes = await _apart(len(found), pins.meet, *work)
+                if await self._write(server, {era: new}):
+                    break
         self._report(server, era, mode, new, changes)
 
     async def settle(self, server: str, era: Era) -> None:
         """All lists of a server have arrived for once."""
         if server in self._modes:
             async with self._lock:
-                await self._write(server, era, pins.close(self._books[server, era]))
+                while not await self._write(server, {era: pins.close(self._books[server, era])}):
+                    pass
 
     def count_withheld(self, server: str) -> int:
         """Names of definitions that wait for a person and are not served."""
@@ -174,16 +177,18 @@ class Pinboard:
         """All of it or nothing: the rows as they are then, or what is wrong in a sentence."""
         if server not in self._modes:
             return f"no server {server} is pinned"
-        events: list[PinEvent] = []
+        wanted = tuple(wanted)
         async with self._lock:
-            books = {era: self._books[server, era] for era in ERAS}
-            for one in wanted:
-                taken = [event for era in ERAS if (event := self._take(server, era, books, one, by))]
-                if not taken:
-                    return f"{pins.WORDS[one.kind]} {one.name or 'instructions'}: that is not what the server gave last"
-                events += taken
-            for era, book in books.items():
-                await self._write(server, era, book)
+            while True:
+                books, events = {era: self._books[server, era] for era in ERAS}, list[PinEvent]()
+                for one in wanted:
+                    taken = [event for era in ERAS if (event := self._take(server, era, books, one, by))]
+                    if not taken:
+                        what = f"{pins.WORDS[one.kind]} {one.name or 'instructions'}"
+                        return f"{what}: that is not what the server gave last"
+                    events += taken
+                if await self._write(server, books):
+                    break
         for event in events:
             log.info("definition accepted", extra=_fields(event))
             self._on_change(event)
@@ -221,17 +226,19 @@ class Pinboard:
         """Writes down what waiting definitions became; a server that changes all the time costs no more than this."""
         async with self._lock:
             while self._unwritten:
-                server, era = next(iter(self._unwritten))
-                await self._write_waiting(server, era, self._books[server, era])
+                places = tuple(self._unwritten)
+                if await self._swap([await self._waiting(place, self._books[place]) for place in places]):
+                    self._unwritten.difference_update(places)
 
     async def refresh(self) -> None:
-        revision = await self._store.get(REVISION)
-        if revision == self._revision:
-            return
-        async with self._lock:
-            self._revision = revision
-            for server, era in self._books:
-                self._set(server, era, _merged(self._books[server, era], await self._read(server, era)))
+        if await self._store.get(REVISION) != self._revision:
+            async with self._lock:
+                await self._read_anew()
+
+    async def _read_anew(self) -> None:
+        self._revision = await self._store.get(REVISION)
+        for server, era in self._books:
+            self._set(server, era, _merged(self._books[server, era], await self._read(server, era)))
 
     async def _read(self, server: str, era: Era) -> Book:
         accepted, waiting = [await self._store.get(place) for place in _places(server, era)]
@@ -245,30 +252,38 @@ class Pinboard:
             log.error("pins cannot be read: nothing counts as accepted", extra=about)
             return _SHUT
 
-    async def _write(self, server: str, era: Era, book: Book) -> None:
-        """First what waits, so that a crash in between withholds too much and not too little. What a definition that
-        waits already became is written later: its name waits in any case."""
-        old = self._books[server, era]
-        if book is old:
-            return
-        added, removed = book.waiting.keys() - old.waiting.keys(), old.waiting.keys() - book.waiting.keys()
-        if added:
-            await self._write_waiting(server, era, book)
-        if book.pins is not old.pins or book.closed != old.closed:
-            data = await _apart(len(book.pins), _encoded, pins.pins_to_json, book)
-            await self._store.put(_places(server, era)[0], data)
-            self._revision = secrets.token_bytes(16)
-            await self._store.put(REVISION, self._revision)
-        if removed and not added:
-            await self._write_waiting(server, era, book)
-        elif not added and book.waiting != old.waiting:
-            self._unwritten.add((server, era))
-        self._set(server, era, book)
+    async def _write(self, server: str, books: Mapping[Era, Book]) -> bool:
+        """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be
+        thought over. What a definition that waits already became is written later: its name waits in any case."""
+        new = {(server, era): book for era, book in books.items() if book is not self._books[server, era]}
+        writes, later = list[Write](), set[tuple[str, Era]]()
+        for place, book in new.items():
+            old = self._books[place]
+            if book.pins is not old.pins or book.closed != old.closed:
+                data = await _apart(len(book.pins), _encoded, pins.pins_to_json, book)
+                writes.append(Write(_places(*place)[0], data))
+            if book.waiting.keys() != old.waiting.keys():
+                writes.append(await self._waiting(place, book))
+            elif book.waiting != old.waiting:
+                later.add(place)
+        if writes and not await self._swap(writes):
+            return False
+        self._unwritten |= later
+        for place, book in new.items():
+            self._set(*place, book)
+        return True
 
-    async def _write_waiting(self, server: str, era: Era, book: Book) -> None:
+    async def _swap(self, writes: list[Write]) -> bool:
+        revision = secrets.token_bytes(16)
+        if not await self._store.swap(REVISION, self._revision, [*writes, Write(REVISION, revision)]):
+            await self._read_anew()
+            return False
+        self._revision = revision
+        return True
+
+    async def _waiting(self, place: tuple[str, Era], book: Book) -> Write:
         data = await _apart(len(book.waiting), _encoded, pins.waiting_to_json, book)
-        await self._store.put(_places(server, era)[1], data)
-        self._unwritten.discard((server, era))
+        return Write(_places(*place)[1], data)
 
     def _set(self, server: str, era: Era, book: Book) -> None:
         old = self._books[server, era]
