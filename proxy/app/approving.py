@@ -15,6 +15,7 @@ from proxy.app import slices
 from proxy.app.auditing import KEYS, open_audit
 from proxy.app.clients import is_gone
 from proxy.app.judging import Judging, judging
+from proxy.app.share import WHOLE, Share
 from proxy.approval.desk import Desk, World
 from proxy.approval.record import Approval
 from proxy.audit.log import Audit
@@ -46,7 +47,7 @@ class Pages:
         return "" if self.link is None else self.link(approval)
 
 
-def open_desk(config: Config, judges: Judging, store: Store, audit: Audit | None) -> Desk:
+def open_desk(config: Config, judges: Judging, store: Store, audit: Audit | None, share: Share = WHOLE) -> Desk:
     """The desk over this store. It goes by the config in force from now on."""
 
     async def tell(fields: Json) -> bool:
@@ -61,6 +62,7 @@ def open_desk(config: Config, judges: Judging, store: Store, audit: Audit | None
         token_end=lambda principal: judges.token_end(principal),
         revision=judges.judge.revision,
         tell=tell,
+        is_mine=share.has,
     )
     desk = Desk(store, slices.approvals(config), world)
     judges.on_config.append(lambda config: setattr(desk, "settings", slices.approvals(config)))
@@ -120,7 +122,7 @@ def people(judges: Judging, audit: Audit | None, client_of: Callable[[str], Clie
         if audit is None:
             return []
         try:
-            return await anyio.to_thread.run_sync(last_calls, audit.settings.path, principal)
+            return await anyio.to_thread.run_sync(last_calls, audit.settings.path.parent, principal)
         except OSError:  # between two segments, or gone: what is shown is the less
             return []
 

@@ -63,7 +63,8 @@ async def open_behind(services: Services) -> AsyncIterator[Behind]:
     hub, announce, asking, tasking = Hub(), _Later(), Asking(), Tasking()
 
     def server(key: str, told: AnyServer) -> DownstreamServer:
-        settings, shown = slices.server(key, told, config), key if told.prefix else ""
+        settings = slices.server(key, told, config, services.share.of(told.concurrency))
+        shown = key if told.prefix else ""
         transport, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
         return DownstreamServer(settings, transport=transport, publish=announce, client_info=ME, ask=ask)
 

@@ -17,6 +17,7 @@ from proxy.app.approving import Pages, open_desk
 from proxy.app.behind import ME, Behind, open_behind
 from proxy.app.pipeline import pipeline
 from proxy.app.services import Services, open_services
+from proxy.app.share import WHOLE, Share
 from proxy.approval.desk import Desk
 from proxy.approval.webhook import Webhooks
 from proxy.call import Call, Client, Handler, Result
@@ -76,13 +77,15 @@ class Core:
 
 
 @asynccontextmanager
-async def core(config: Config, transport: str = "http", file: Path | None = None) -> AsyncIterator[Core]:
+async def core(
+    config: Config, transport: str = "http", file: Path | None = None, share: Share = WHOLE
+) -> AsyncIterator[Core]:
     """Servers are dialled, everything is wired; closed in the opposite order. What `file` says later on is taken into
     use. Raises `PolicyError` where the policy cannot be."""
     async with AsyncExitStack() as stack:
-        services = await stack.enter_async_context(open_services(config, file, transport))
+        services = await stack.enter_async_context(open_services(config, file, transport, share))
         behind = await stack.enter_async_context(open_behind(services))
-        desk, pages = open_desk(config, services.judging, services.store, services.audit), Pages()
+        desk, pages = open_desk(config, services.judging, services.store, services.audit, share), Pages()
         services.metrics.watch(partial(approving.samples, desk))
         desk.watchers.append(partial(approving.time_waits, services.metrics.waited))
         router, handler = pipeline(services, behind, desk, pages)

@@ -69,6 +69,7 @@ class Reload:
         self._file = file
         self._apply = apply
         self._asked = anyio.Event()
+        self.looked = anyio.Event()  # for the first time: what changed since the start was read is known
         self.on_rejected: Callable[[int], None] = lambda problems: None
 
     def __repr__(self) -> str:
@@ -82,6 +83,7 @@ class Reload:
         if self._file is None:
             return
         marks = await self._reload(self._file)  # what changed since the start was read is not missed
+        self.looked.set()
         while True:
             with anyio.move_on_after(POLL):
                 await self._asked.wait()

@@ -15,6 +15,7 @@ from proxy.app.approving import DATABASE
 from proxy.app.auditing import KEYS, Notes, open_audit
 from proxy.app.judging import Judging, judging
 from proxy.app.reaching import open_egress
+from proxy.app.share import WHOLE, Share
 from proxy.app.tracing import open_tracer
 from proxy.audit.log import Audit
 from proxy.config import Config, StdioServer
@@ -36,10 +37,13 @@ class Services:
     notes: Notes
     egress: Egress
     tracer: Tracer | None
+    share: Share
 
 
 @asynccontextmanager
-async def open_services(config: Config, file: Path | None, transport: str) -> AsyncIterator[Services]:
+async def open_services(
+    config: Config, file: Path | None, transport: str, share: Share = WHOLE
+) -> AsyncIterator[Services]:
     """Raises `PolicyError` where the policy cannot be used."""
     async with AsyncExitStack() as stack:
         judges = await stack.enter_async_context(judging(config, file, transport))
@@ -60,4 +64,4 @@ async def open_services(config: Config, file: Path | None, transport: str) -> As
         judges.on_config.append(notes.reloaded)
         judges.reload.on_rejected = notes.rejected
         notes.policy()
-        yield Services(config, judges, sealer, store, audit, metrics, notes, open_egress(config, audit), tracer)
+        yield Services(config, judges, sealer, store, audit, metrics, notes, open_egress(config, audit), tracer, share)
