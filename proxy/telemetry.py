@@ -154,6 +154,11 @@ def configure(level: str = "info", format: Format = "auto", stream: TextIO | Non
     )
 
 
+def name_process(**fields: Any) -> None:
+    """What every line of this task, and of those that it starts, says of the process it comes from."""
+    structlog.contextvars.bind_contextvars(**fields)
+
+
 def _hush() -> None:
     for name in _SILENT:
         logger = logging.getLogger(name)

@@ -32,7 +32,7 @@ HOMES = {
     "casbin": {"policy"},
     "limits": {"policy"},
     "jsonschema_rs": {"policy"},
-    "httpx": {"approval", "downstream", "audit", "network", "cli", "demo"},
+    "httpx": {"approval", "downstream", "audit", "network", "cli", "demo", "admin"},
     "httpx_sse": {"downstream"},
     "standardwebhooks": {"approval"},
     "httptools": {"downstream", "listen"},

@@ -4,19 +4,31 @@ Knows no other room: what it shows and who may see it comes from functions it is
 credential; `/api/v1/` needs the operator's token, from this machine alone, or a client key, and the right.
 """
 
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
 import anyio
 
 from proxy.admin import page as pages
 from proxy.admin.access import Host, Scope, bearer, header, host_of, is_known_host, is_known_origin, is_loopback_peer
+from proxy.admin.answer import (
+    JSON,
+    MAX_BODY,
+    Answer,
+    Application,
+    Events,
+    Receive,
+    Send,
+    read_body,
+    send_answer,
+    send_stream,
+    to_error,
+    to_json,
+)
 from proxy.admin.approvals import Approvals
 from proxy.admin.audit import Log
 from proxy.admin.audit import show as show_head
@@ -27,17 +39,11 @@ from proxy.store.keys import is_same
 
 log = logging.getLogger(__name__)
 
-Receive = Callable[[], Awaitable[Scope]]
-Send = Callable[[Scope], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _API: Final = "/api/v1/"
 _QUEUE: Final = ("approvals", "grants")
 _OPERATOR: Final = "local"  # whom the operator's token stands for, in the policy as elsewhere
-_JSON: Final = "application/json"
 MAX_QUERY: Final = 4_096
-MAX_BODY: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +81,6 @@ class Sources:
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    body: bytes
-    kind: str = _JSON
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """An answer that does not end by itself."""
-
-    parts: AsyncIterator[bytes]
-
-
-def _json(status: int, value: Any, *headers: tuple[bytes, bytes]) -> Answer:
-    return Answer(status, json.dumps(value, ensure_ascii=True).encode("ascii") + b"\n", headers=headers)
-
-
-def _error(status: int, text: str, *headers: tuple[bytes, bytes]) -> Answer:
-    return _json(status, {"error": text}, *headers)
-
-
 def application(settings: Settings, sources: Sources) -> Application:
     """The ASGI callable. Anything but HTTP is left alone."""
     admin = _Admin(settings, sources)
@@ -106,44 +89,11 @@ def application(settings: Settings, sources: Sources) -> Application:
         if scope["type"] == "http":
             answer = await admin.answer(scope, receive)
             if isinstance(answer, Events):
-                await _stream(send, answer)
+                await send_stream(send, answer)
             else:
-                await _send(send, answer, with_body=scope["method"] != "HEAD")
+                await send_answer(send, answer, with_body=scope["method"] != "HEAD")
 
     return app
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """The request's body; None for one that is too large."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY:
-            return None
-        if not message.get("more_body"):
-            return bytes(body)
-
-
-async def _send(send: Send, answer: Answer, with_body: bool) -> None:
-    headers = [
-        (b"content-type", answer.kind.encode("ascii")),
-        (b"content-length", str(len(answer.body)).encode("ascii")),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-        *answer.headers,
-    ]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body if with_body else b""})
-
-
-async def _stream(send: Send, answer: Events) -> None:
-    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    async with aclosing(answer.parts) as parts:  # type: ignore[type-var]
-        async for part in parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def _methods(path: str) -> tuple[str, ...]:
@@ -176,17 +126,17 @@ class _Admin:
         path, method = scope["path"], scope["method"]
         host = host_of(scope)
         if host is None:
-            return _error(400, "one well-formed Host header is needed")
+            return to_error(400, "one well-formed Host header is needed")
         # Probes come from orchestrators, under whatever name or address they use.
         if path not in _PROBES and not is_known_host(scope, host, self._hosts):
-            return _error(421, "this Host is not served here: add it to listen.allowed_hosts")
+            return to_error(421, "this Host is not served here: add it to listen.allowed_hosts")
         if not is_known_origin(scope, self._origins):
-            return _error(403, "this Origin may not ask")
+            return to_error(403, "this Origin may not ask")
         is_page = path.startswith(pages.PATH) and self._sources.page is not None
         if path not in _PROBES and not path.startswith(_API) and not is_page:
-            return _error(404, "no such path")
+            return to_error(404, "no such path")
         if method not in (allowed := _methods(path)):
-            return _error(405, f"served here: {', '.join(allowed)}", (b"allow", ", ".join(allowed).encode("ascii")))
+            return to_error(405, f"served here: {', '.join(allowed)}", (b"allow", ", ".join(allowed).encode("ascii")))
         if path in _PROBES:
             return await self._probe(scope, path, host)
         if self._sources.page is not None and is_page:  # the link is the credential
@@ -195,7 +145,7 @@ class _Admin:
         if who is None:
             if bearer(scope) is None:
                 self._refused(scope, "admin_none")
-            return _error(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
+            return to_error(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
         is_write = method in ("POST", "DELETE")
         if refusal := self._refusal(who, path, is_write):
             return refusal
@@ -205,17 +155,17 @@ class _Admin:
 
     async def _probe(self, scope: Scope, path: str, host: Host) -> Answer:
         if path == "/livez":
-            return _json(200, {"status": "ok"})
+            return to_json(200, {"status": "ok"})
         if path == "/metrics":
             if self._sources.metrics is None:
-                return _error(404, "metrics are off: see telemetry.metrics")
+                return to_error(404, "metrics are off: see telemetry.metrics")
             body, kind = await anyio.to_thread.run_sync(self._sources.metrics())
             return Answer(200, body, kind)
         reasons = self._sources.ready()
         status, word = (503, "not ready") if reasons else (200, "ready")
         if await self._may_see_reasons(scope, host):
             notes = self._sources.notes()
-            return _json(status, {"status": word, "reasons": reasons, **({"notes": notes} if notes else {})})
+            return to_json(status, {"status": word, "reasons": reasons, **({"notes": notes} if notes else {})})
         return Answer(status, b"", "text/plain")
 
     async def _may_see_reasons(self, scope: Scope, host: Host) -> bool:
@@ -230,7 +180,7 @@ class _Admin:
             query = scope.get("query_string", b"")
             status, text = await page.get(id, query[:MAX_QUERY].decode("latin-1"))
         else:
-            body = await _body(receive)
+            body = await read_body(receive)
             status, text = await page.post(id, (body or b"").decode("utf-8", "replace"))
         return Answer(status, pages.html(text), "text/html; charset=utf-8", pages.HEADERS)
 
@@ -266,29 +216,29 @@ class _Admin:
             return None
         log.info("admin: %s without the right asked for %s", who, path)
         self._sources.denied(who, area, act)
-        return _error(403, f"the policy gives {who} no right on Sluice itself to {act} this")
+        return to_error(403, f"the policy gives {who} no right on Sluice itself to {act} this")
 
     # ------------------------------------------------------------ /api/v1/
 
     async def _api(self, scope: Scope, path: str, who: str) -> Answer | Events:
         if path == _API + "servers":
-            return _json(200, {"servers": self._sources.describe_servers()})
+            return to_json(200, {"servers": self._sources.describe_servers()})
         if path == _API + "audit/head":
-            return _json(*show_head(self._sources.audit))
+            return to_json(*show_head(self._sources.audit))
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
-            return _error(400, "the query is too long")
+            return to_error(400, "the query is too long")
         values = parse_qs(query.decode("latin-1"))
         if path == _API + "tools":
             return await self._tools(values)
         if path == _API + "pins" and self._sources.pins is not None:
-            return _json(*show(self._sources.pins, values))
+            return to_json(*show(self._sources.pins, values))
         parts = tuple(path.removeprefix(_API).split("/"))
         if parts[0] in _QUEUE and self._sources.approvals is not None:
             if parts == ("approvals", "events"):
                 return Events(self._sources.approvals.events(who, partial(self._may_go_on, scope, who)))
-            return _json(*await self._sources.approvals.get(parts, values, who))
-        return _error(404, "no such path")
+            return to_json(*await self._sources.approvals.get(parts, values, who))
+        return to_error(404, "no such path")
 
     def _may_go_on(self, scope: Scope, who: str) -> bool:
         return self._principal(scope) == who and self._sources.may(who, "approvals", "read")
@@ -298,24 +248,24 @@ class _Admin:
         parts = tuple(scope["path"].removeprefix(_API).split("/"))
         if scope["method"] == "DELETE":
             approvals = self._sources.approvals
-            return _error(404, "no such path") if approvals is None else _json(*await approvals.delete(parts, who))
-        if [kind.partition(";")[0].strip().lower() for kind in header(scope, "content-type")] != [_JSON]:
-            return _error(415, "the body must be application/json")
-        body = await _body(receive)
+            return to_error(404, "no such path") if approvals is None else to_json(*await approvals.delete(parts, who))
+        if [kind.partition(";")[0].strip().lower() for kind in header(scope, "content-type")] != [JSON]:
+            return to_error(415, "the body must be application/json")
+        body = await read_body(receive)
         if body is None:
-            return _error(413, f"the body is larger than {MAX_BODY} bytes")
+            return to_error(413, f"the body is larger than {MAX_BODY} bytes")
         if parts == ("pins",) and self._sources.pins is not None:
-            return _json(*await accept(self._sources.pins, body, who))
+            return to_json(*await accept(self._sources.pins, body, who))
         if self._sources.approvals is None:
-            return _error(404, "no such path")
+            return to_error(404, "no such path")
         keys = header(scope, "idempotency-key")
         if len(keys) > 1:
-            return _error(400, "one Idempotency-Key at most")
-        return _json(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who))
+            return to_error(400, "one Idempotency-Key at most")
+        return to_json(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who))
 
     async def _tools(self, values: dict[str, list[str]]) -> Answer:
         clients = values.get("as", ["local"])
         if set(values) - {"as"} or len(clients) != 1:
-            return _error(400, "the query is ?as=ID, once, or nothing")
+            return to_error(400, "the query is ?as=ID, once, or nothing")
         tools = await self._sources.list_tools(clients[0])
-        return _error(404, "no such client") if tools is None else _json(200, {"as": clients[0], "tools": tools})
+        return to_error(404, "no such client") if tools is None else to_json(200, {"as": clients[0], "tools": tools})

@@ -2,9 +2,10 @@
 
 import gc
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,22 +14,27 @@ from pathlib import Path
 import anyio
 
 from proxy import __version__, admin, telemetry
+from proxy.admin.answer import Application
 from proxy.admin.approvals import Approvals
 from proxy.admin.page import Page, link
+from proxy.admin.peers import front
 from proxy.app import observing, slices
 from proxy.app.admitting import bearer_of, identities
 from proxy.app.approving import people
 from proxy.app.core import ME, Core, core
+from proxy.app.share import WHOLE, Share
 from proxy.call import Client
 from proxy.config import Address, Config
 from proxy.downstream.server import DownstreamServer
 from proxy.listen import settings as listening
 from proxy.listen.asgi import asgi
+from proxy.listen.handover import Handover
 from proxy.listen.identity import Identity, Principal
 from proxy.listen.listener import Listener
 from proxy.listen.serve import HttpServer as Port
+from proxy.listen.serve import on_unix_socket
 from proxy.message import Json
-from proxy.store.keys import new_operator_token
+from proxy.store.keys import new_operator_token, read_operator_token
 
 Announce = Callable[[str], None]
 
@@ -50,30 +56,61 @@ class Running:
         await self.core.ready()
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker is: `sockets` are those that all of them serve; at `taking`, addresses of Unix sockets, each takes
+    the connections that are its own; at `asked` we are by whoever serves the admin port, whose URL is `admin`."""
+
+    share: Share
+    sockets: Sequence[socket.socket]
+    taking: Sequence[str]
+    asked: str
+    admin: str
+
+
+class Outdated(Exception):
+    """A worker cannot begin: the config or policy on disk cannot be used. The arguments say why."""
+
+
 @asynccontextmanager
-async def running(config: Config, file: Path | None = None) -> AsyncIterator[Running]:
-    """A Sluice that listens on both its ports. Raises `OSError` where a port cannot be had, `PolicyError` where the
-    policy cannot be used. What `file` says later on is taken into use."""
+async def running(config: Config, file: Path | None = None, place: Place | None = None) -> AsyncIterator[Running]:
+    """A Sluice that listens on both its ports, or a worker at its `place`. Raises `OSError` where a port cannot be had,
+    `PolicyError` where the policy cannot be used, `Outdated` where a worker must not begin. What `file` says later on
+    is taken into use."""
     async with AsyncExitStack() as stack:
-        token = new_operator_token(Path(config.state.dir))
-        inner = await stack.enter_async_context(core(config, file=file))
+        directory, share = Path(config.state.dir), WHOLE if place is None else place.share
+        token = new_operator_token(directory) if place is None else read_operator_token(directory) or ""
+        inner = await stack.enter_async_context(core(config, file=file, share=share))
+        if place is not None:
+            await _catch_up(inner)
         clients, operators = identities(inner)
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
+        handover = None if place is None else Handover(share.index, place.taking)
         listener = Listener(inner.handler, ME, clients, slices.listening(config), inner.end_session, refused,
-                            on_abandoned=inner.abandon, on_sweep=inner.keep)  # fmt: skip
+                            on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover)  # fmt: skip
         inner.behind.asking.through = listener.ask
         inner.services.metrics.watch(partial(observing.listener, listener))
-        wire = listening.Wire(headers=config.limits.headers)
-        port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain)
-        backstage = _admin_port(config, inner, operators, token, refused, port)
+        wire = listening.Wire(headers=config.limits.headers, is_shared=place is not None)
+        bound = () if place is None else place.sockets
+        port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
+        application = _admin(config, inner, operators, token, refused, port)
         port.bind()
-        backstage.bind()
+        if place is None:
+            backstage = admin_port(config, application)
+            backstage.bind()
+        admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
         if slices.has_reachable_pages(config):
-            inner.pages.link = partial(link, inner.services.sealer.seal, _url(config.listen.admin, backstage.port))
+            inner.pages.link = partial(link, inner.services.sealer.seal, admin_url)
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "sessions", listener.run)
-        await group.start(backstage.run)
+        if place is None:
+            await group.start(backstage.run)
+        else:
+            behind = asgi(front(application, inner.behind.pins.refresh))
+            await stack.enter_async_context(on_unix_socket(behind, place.asked))
+        if handover is not None:
+            group.start_soon(telemetry.supervise, "connections of others", partial(handover.run, port.adopt))
         # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
         calls = await stack.enter_async_context(anyio.create_task_group())
         await calls.start(port.run)
@@ -81,18 +118,29 @@ async def running(config: Config, file: Path | None = None) -> AsyncIterator[Run
         stack.callback(inner.desk.release)
         stack.callback(listener.close)
         stack.callback(port.stop)
-        urls = _url(config.listen.mcp, port.port) + "/mcp", _url(config.listen.admin, backstage.port)
-        yield Running(*urls, inner, partial(port.stop, now=True))
+        yield Running(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
 
 
-def _url(address: Address, port: int) -> str:
+async def _catch_up(inner: Core) -> None:
+    """A worker that comes later begins with what is in force by then, as the others have it, or not at all."""
+    reload = inner.services.judging.reload
+    await reload.looked.wait()
+    if reload.problems:
+        raise Outdated(*reload.problems)
+
+
+def url(address: Address, port: int) -> str:
     host = f"[{address.host}]" if ":" in address.host else address.host
     return f"http://{host}:{port}"
 
 
-def _admin_port(
-    config: Config, inner: Core, identity: Identity, token: str, refused: Callable[[str, str], None] | None, front: Port
-) -> Port:
+def admin_port(config: Config, application: Application) -> Port:
+    return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, drain=5.0)
+
+
+def _admin(
+    config: Config, inner: Core, identity: Identity, token: str, refused: Callable[[str, str], None] | None, port: Port
+) -> Application:
     judges = inner.services.judging
     page = Page(inner.desk, judges.client_of, inner.services.sealer.unseal)
 
@@ -115,10 +163,10 @@ def _admin_port(
         client = operator(principal)
         return client is not None and judges.judge.may_administer(client, area, act)
 
-    application = admin.application(
+    return admin.application(
         admin.Settings(token, frozenset(config.listen.allowed_hosts), frozenset(config.listen.allowed_origins)),
         admin.Sources(
-            ready=partial(_unready, config, inner, front),
+            ready=partial(_unready, config, inner, port),
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
             describe_servers=inner.describe,
             list_tools=list_tools,
@@ -134,7 +182,6 @@ def _admin_port(
             notes=judges.notes,
         ),
     )
-    return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, drain=5.0)
 
 
 def _bearer(token: str) -> bytes:
@@ -164,12 +211,14 @@ async def serve(config: Config, *, announce: Announce, file: Path | None = None)
         async with anyio.create_task_group() as group:
             async with running(config, file) as sluice:
                 group.start_soon(_reload_at_hangup, sluice)
-                for line in _greeting(config, sluice):
+                judge = sluice.core.services.judging.judge
+                policy = policy_line(config, judge.revision(), judge.law.is_shadow)
+                for line in (*greeting(config, sluice.endpoint, sluice.admin), policy):
                     announce(line)
-                group.start_soon(_announce_servers, sluice, announce)
+                group.start_soon(announce_servers, sluice, announce)
                 received = await anext(signals)
                 sluice.core.services.notes.act("drain", by=received.name)
-                announce(f"stopping: open calls have {config.drain:g}s to end; a second signal ends them now")
+                announce(stopping(config))
                 group.start_soon(_stop_at_next, signals, sluice)
             group.cancel_scope.cancel()
     if received == signal.SIGINT:
@@ -190,23 +239,25 @@ async def _stop_at_next(signals: AsyncIterator[signal.Signals], sluice: Running)
     sluice.stop()
 
 
-def _greeting(config: Config, sluice: Running) -> list[str]:
-    lines = [
-        f"Sluice {__version__}",
-        f"  endpoint  {sluice.endpoint}",
-        f"  admin     {sluice.admin}  (/livez /readyz{' /metrics' if config.telemetry.metrics else ''})",
-    ]
-    judge = sluice.core.services.judging.judge
+def stopping(config: Config) -> str:
+    return f"stopping: open calls have {config.drain:g}s to end; a second signal ends them now"
+
+
+def greeting(config: Config, endpoint: str, admin: str) -> Iterable[str]:
+    yield f"Sluice {__version__}"
+    yield f"  endpoint  {endpoint}"
+    yield f"  admin     {admin}  (/livez /readyz{' /metrics' if config.telemetry.metrics else ''})"
+
+
+def policy_line(config: Config, revision: str, is_shadow: bool) -> str:
     if config.policy.use == "open":
-        lines.append("  POLICY    open: every client may use everything that is not on a deny list (development only)")
-    elif judge.law.is_shadow:
-        lines.append(f"  POLICY    shadow mode until {config.policy.until}: what it denies is let through and logged")
-    else:
-        lines.append(f"  policy    {config.policy.use or 'your own'}, revision {judge.revision()}")
-    return lines
+        return "  POLICY    open: every client may use everything that is not on a deny list (development only)"
+    if is_shadow:
+        return f"  POLICY    shadow mode until {config.policy.until}: what it denies is let through and logged"
+    return f"  policy    {config.policy.use or 'your own'}, revision {revision}"
 
 
-async def _announce_servers(sluice: Running, announce: Announce) -> None:
+async def announce_servers(sluice: Running, announce: Announce) -> None:
     """One line per server, as each comes up or fails."""
     started = time.monotonic()
 

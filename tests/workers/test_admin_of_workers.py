@@ -1,0 +1,214 @@
+"""The admin port of several workers, the command line at it, and what has to reach all of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment
+from policy_bed import bearer, client_keys, key_of, reason, recorder
+from workers_kit import ACCEPT, HELLO, Talker, message, modern_body, modern_headers, names, sluice, workers
+
+Json = dict[str, Any]
+ONE, OTHER = names(2, 1)
+TURNCOAT = str(ROOT / "tests" / "turncoat_server.py")
+ROWS = """\
+p, role:authenticated, bank, *, *, allow
+p, role:authenticated, math, *, *, allow
+p2, *, bank, tool:wire, *, one-of-leads
+p, role:lead, sluice, admin:approvals, *, allow
+p, role:lead, sluice, admin:grants, *, allow
+p, local, sluice, admin:*, *, allow
+"""
+
+
+def config(folder: Path, **more: Any) -> Json:
+    (folder / "policy.csv").write_text(ROWS)
+    (folder / "tools.json").write_text(json.dumps([{"name": "add", "inputSchema": {"type": "object"}}]))
+    (folder / "calls").touch()
+    return {
+        "servers": {
+            "bank": recorder(folder, "bank", tools=["wire"]) | {"required": True},
+            "math": {"command": sys.executable, "args": [TURNCOAT, str(folder)], "pin": "block", "required": False},
+        },
+        "clients": {"keys": client_keys(lea=["role:lead"], **{ONE: [], OTHER: []})},
+        "policy": {"files": ["policy.csv"], "watch": False},
+        "approvals": {"hold_for": "300ms"}, "log": {"format": "json"}, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
+    folder = tmp_path_factory.mktemp("town")
+    with sluice(config(folder), folder, 2) as process:
+        yield process
+
+
+def run(process: Sluice, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [*COMMAND, *words, "-c", str(process.config)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False)
+
+
+def api(process: Sluice, who: str, path: str, method: str = "GET", **options: Any) -> httpx.Response:
+    url = f"{process.admin}/api/v1/{path}"
+    return httpx.request(method, url, headers=bearer(who), timeout=20, **options)
+
+
+def wire(process: Sluice, who: str, **arguments: Any) -> httpx.Response:
+    params: Json = {"name": "bank__wire", "arguments": arguments}
+    headers, body = modern_headers(who, "tools/call", params), modern_body("tools/call", params)
+    return httpx.post(process.url, json=body, headers=headers, timeout=30)
+
+
+def pending(process: Sluice, who: str, **arguments: Any) -> str:
+    answer = wire(process, who, **arguments)
+    assert reason(answer) == "approval_pending", answer.text
+    return str(answer.json()["result"]["_meta"]["dev.sluice/approval"]["id"])
+
+
+def decide(process: Sluice, who: str, id: str, decision: str = "approve", **body: Any) -> httpx.Response:
+    seen = api(process, who, f"approvals/{id}").json().get("digest", "")
+    return api(process, who, f"approvals/{id}/decisions", "POST",
+               json={"decision": decision, "seen_digest": seen, **body})  # fmt: skip
+
+
+def tools(process: Sluice, who: str) -> set[str]:
+    return {tool["name"] for tool in Talker(process.url, who).modern(None, "tools/list")["tools"]}
+
+
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "in vain"
+        time.sleep(0.05)
+
+
+# ---------------------------------------------------------------- approvals
+
+
+def test_what_waits_at_any_of_them_is_listed_decided_and_used_once(town: Sluice) -> None:
+    ids = {who: pending(town, who, n=1) for who in (ONE, OTHER)}
+    listed = api(town, "lea", "approvals?state=pending").json()
+    assert [row["id"] for row in listed["approvals"]] == list(ids.values()) and listed["total"] == 2
+    assert 'sluice_approvals_pending{profile="one-of-leads"} 2.0' in town.get("/metrics")[1]
+    for who, id in ids.items():
+        assert decide(town, who, id).status_code == 403, "no right on Sluice itself"
+        assert decide(town, "lea", id).json()["state"] == "approved"
+        assert decide(town, "lea", id).status_code == 409
+        assert reason(wire(town, who, n=1)) == ""
+        assert api(town, "lea", f"approvals/{id}").json()["state"] == "consumed"
+    assert api(town, "lea", "approvals/apr_000000000000").status_code == 404
+    assert api(town, "nobody", "approvals").status_code == 401
+    assert api(town, "lea", "nothing").status_code in (403, 404)
+
+
+def test_a_grant_is_found_and_taken_back_wherever_it_is(town: Sluice) -> None:
+    for who in (ONE, OTHER):
+        assert decide(town, "lea", pending(town, who, n=2), scope="15m").status_code == 200
+        assert reason(wire(town, who, n=3)) == "", "the grant covers it"
+    grants = api(town, "lea", "grants").json()["grants"]
+    assert {grant["principal"] for grant in grants} == {f"key:{ONE}", f"key:{OTHER}"}
+    for grant in grants:
+        assert api(town, "lea", f"grants/{grant['id']}", "DELETE").status_code == 200
+    assert api(town, "lea", "grants").json()["grants"] == []
+    for who in (ONE, OTHER):
+        assert reason(wire(town, who, n=4)) == "approval_pending"
+
+
+def test_events_of_all_come_as_one_stream(town: Sluice) -> None:
+    seen: list[tuple[str, str]] = []
+    is_open = threading.Event()
+
+    def listen() -> None:
+        url = f"{town.admin}/api/v1/approvals/events"
+        with httpx.stream("GET", url, headers=bearer("lea"), timeout=30) as response:
+            assert response.status_code == 200
+            event = ""
+            for line in response.iter_lines():
+                is_open.set()
+                event = line.removeprefix("event: ") if line.startswith("event: ") else event
+                if line.startswith("data: "):
+                    seen.append((event, json.loads(line.removeprefix("data: "))["id"]))
+                if len(wanted & set(seen)) == 4:
+                    return
+
+    wanted = {("none", "yet")}
+    reader = threading.Thread(target=listen, daemon=True)
+    reader.start()
+    assert is_open.wait(20)
+    ids = [pending(town, who, n=5) for who in (ONE, OTHER)]
+    wanted = {(state, id) for state in ("pending", "denied") for id in ids}
+    for id in ids:
+        assert decide(town, "lea", id, "deny").status_code == 200
+    until(lambda: wanted <= set(seen))
+    assert sorted(one for one in seen if one in wanted) == sorted(wanted), "each once"
+
+
+def test_the_command_line_sees_one_sluice(town: Sluice) -> None:
+    listed = json.loads(run(town, "servers", "--json").stdout)["servers"]
+    assert [row["key"] for row in listed] == ["bank", "math"] and {row["status"] for row in listed} == {"up"}
+    for who in (ONE, OTHER):
+        found = json.loads(run(town, "tools", "--as", who, "--json").stdout)
+        assert found["as"] == f"key:{who}" and "bank__wire" in {tool["name"] for tool in found["tools"]}
+    id = pending(town, OTHER, n=6)
+    shown = run(town, "approvals", "show", id, "--key", key_of("lea"))
+    assert shown.returncode == 0 and f"key:{OTHER}" in shown.stdout, shown.stderr
+    assert town.get("/livez") == (200, '{"status": "ok"}\n') and town.get("/nothing")[0] == 404
+
+
+# ---------------------------------------------------------------- what is for all of them
+
+
+def test_what_is_accepted_is_served_by_all_at_once_and_told_once(town: Sluice) -> None:
+    assert not {"math__add"} & (tools(town, ONE) | tools(town, OTHER))
+    withheld = [line for line in town.log().splitlines() if "definition withheld" in line and '"add"' in line]
+    assert len(withheld) == 1, withheld
+    accepted = run(town, "pins", "accept", "math", "--all")
+    assert accepted.returncode == 0 and "accepted tool add" in accepted.stdout, accepted.stderr
+    assert "math__add" in tools(town, ONE) and "math__add" in tools(town, OTHER)
+
+
+def test_an_older_client_s_messages_find_its_stream(town: Sluice) -> None:
+    root = town.url.removesuffix("/mcp")
+    for who in (ONE, OTHER):
+        headers = {"Accept": "text/event-stream", **bearer(who)}
+        with httpx.stream("GET", f"{root}/sse", headers=headers, timeout=20) as stream:
+            lines = stream.iter_lines()
+            path = next(line for line in lines if "session_id=" in line).removeprefix("data:").strip()
+            hello = message("initialize", HELLO | {"protocolVersion": "2024-11-05"})
+            assert httpx.post(root + path, json=hello, headers={**ACCEPT, **bearer(who)}).status_code == 202
+            assert '"protocolVersion"' in next(line for line in lines if '"id":1' in line)
+
+
+def test_a_changed_policy_and_a_revoked_key_are_known_to_all(tmp_path: Path) -> None:
+    with sluice(config(tmp_path), tmp_path, 2) as process:
+        assert tools(process, ONE) == tools(process, OTHER) == {"bank__wire"}
+        streams = [Talker(process.url, who).session(None) for who in (ONE, OTHER)]
+        (tmp_path / "policy.csv").write_text(ROWS.replace("bank, *, *, allow", "bank, *, *, deny"))
+        process.process.send_signal(signal.SIGHUP)
+        until(lambda: tools(process, ONE) == tools(process, OTHER) == set())
+        for who in (ONE, OTHER):
+            assert run(process, "keys", "revoke", who).returncode == 0
+        until(lambda: {one.ask(None, "tools/list").status_code for one in streams} == {401}, 10)
+
+
+def test_a_worker_does_not_come_back_with_a_policy_that_is_not_in_force(tmp_path: Path) -> None:
+    with sluice(config(tmp_path), tmp_path, 2) as process:
+        good = (tmp_path / "policy.csv").read_text()
+        (tmp_path / "policy.csv").write_text(good.replace("allow", "Allow"))
+        os.kill(workers(process)[0], signal.SIGKILL)
+        until(lambda: "is not up" in process.get("/readyz")[1])
+        until(lambda: '"failures": 2' in process.log())
+        assert "is not up" in process.get("/readyz")[1]
+        (tmp_path / "policy.csv").write_text(good.replace("bank, *, *, allow", "bank, *, *, deny"))
+        process.process.send_signal(signal.SIGHUP)
+        until(lambda: process.get("/readyz")[0] == 200, 60)
+        assert tools(process, ONE) == tools(process, OTHER) == set(), "both have the newer one"
