@@ -124,7 +124,7 @@ class Approvals:
                 same = before["of"] == of
                 return (before["status"], before["body"]) if same else (422, {"error": "the key was used for another"})
             status, told = await self._post(path, body, who)
-            if status < 500:
+            if status < 500 and status != 404:  # nothing was done, and another worker may have it
                 await self._store.put(place, dump({"of": of, "status": status, "body": told}), REMEMBERED)
             return status, told
 

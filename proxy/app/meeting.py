@@ -69,12 +69,12 @@ def new_meeting(state: Path) -> Iterator[Meeting]:
     _clear(state)
     path = state / f"{_PREFIX}{secrets.token_hex(4)}"
     private.make_directory(path)
-    meeting = Meeting(path)
-    meeting.lock()
     try:
+        meeting = Meeting(path)
+        meeting.lock()
         yield meeting
-    finally:
         meeting.close()
+    finally:
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -110,6 +110,18 @@ def test_what_waits_at_any_of_them_is_listed_decided_and_used_once(town: Sluice)
     assert api(town, "lea", "nothing").status_code in (403, 404)
 
 
+def test_a_decision_that_is_sent_twice_under_one_key_is_made_once(town: Sluice) -> None:
+    for who in (ONE, OTHER):
+        id = pending(town, who, n=7)
+        body = {"decision": "deny", "comment": who}
+        sent = [
+            httpx.post(f"{town.admin}/api/v1/approvals/{id}/decisions", json=body, timeout=20,
+                       headers={**bearer("lea"), "Idempotency-Key": f"key of {who}"})
+            for _ in range(3)
+        ]  # fmt: skip
+        assert [answer.json()["state"] for answer in sent] == ["denied"] * 3
+
+
 def test_a_grant_is_found_and_taken_back_wherever_it_is(town: Sluice) -> None:
     for who in (ONE, OTHER):
         assert decide(town, "lea", pending(town, who, n=2), scope="15m").status_code == 200

@@ -18,6 +18,7 @@ from policy_bed import client_keys, key_of
 from workers_kit import Bare, Talker, connections, modern_body, modern_headers, names, owner, rendered, sluice, workers
 
 Json = dict[str, Any]
+PATIENT = str(ROOT / "tests" / "observe" / "patient_server.py")
 SERVER = str(Path(__file__).with_name("echo_server.py"))
 
 
@@ -245,7 +246,8 @@ def sockets(pid: int) -> bytes:
     return " ".join(row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in inodes).encode()
 
 
-def test_at_sigterm_no_call_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to_all", [False, True], ids=["to the first process", "to all, as service managers do"])
+def test_at_sigterm_no_call_is_lost(to_all: bool, tmp_path: Path) -> None:
     keys, answered, wrong = names(2, 3), set[str](), list[Any]()
     with sluice(config(tmp_path, keys, drain="20s"), tmp_path, 2) as process:
 
@@ -266,12 +268,36 @@ def test_at_sigterm_no_call_is_lost(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         until(lambda: len(answered) > 300)
-        process.process.send_signal(signal.SIGTERM)
+        for pid in (*(workers(process) if to_all else ()), process.process.pid):
+            os.kill(pid, signal.SIGTERM)
         for thread in threads:
             thread.join(30)
         assert process.process.wait(30) == 0 and not wrong
         done = set((tmp_path / "said").read_text().split())
         assert done == answered, "what the server did, its client heard of"
+        assert "Traceback" not in process.log()
+
+
+@pytest.mark.parametrize(("first", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_second_signal_cuts_what_is_open(first: signal.Signals, code: int, tmp_path: Path) -> None:
+    server = {"command": sys.executable, "args": [PATIENT, str(tmp_path)]}
+    keys = names(2, 1)
+    with sluice(config(tmp_path, keys, servers={"slow": server}, drain="60s"), tmp_path, 2) as process:
+
+        def wait(who: str) -> None:
+            with pytest.raises(httpx.TransportError):
+                Talker(process.url, who).modern(None, "tools/call", name="slow__wait", arguments={"n": who})
+
+        threads = [threading.Thread(target=wait, args=(who,)) for who in keys]
+        for thread in threads:
+            thread.start()
+        until(lambda: all((tmp_path / f"waiting-{who}").exists() for who in keys))
+        process.process.send_signal(first)
+        until(lambda: "Sluice is stopping" in process.get("/readyz")[1])
+        process.process.send_signal(first)
+        assert process.process.wait(30) == code
+        for thread in threads:
+            thread.join(10)
         assert "Traceback" not in process.log()
 
 
