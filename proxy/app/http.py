@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from proxy.listen.listener import Listener
 from proxy.listen.serve import HttpServer as Port
 from proxy.listen.serve import on_unix_socket
 from proxy.message import Json
-from proxy.store.keys import new_operator_token, read_operator_token
+from proxy.store.keys import new_operator_token
 
 Announce = Callable[[str], None]
 
@@ -59,13 +59,15 @@ class Running:
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a worker is: `sockets` are those that all of them serve; at `taking`, addresses of Unix sockets, each takes
-    the connections that are its own; at `asked` we are by whoever serves the admin port, whose URL is `admin`."""
+    the connections that are its own; at `asked` we are by whoever serves the admin port, whose URL is `admin`, and
+    the operator's token there `token`."""
 
     share: Share
     sockets: Sequence[socket.socket]
     taking: Sequence[str]
     asked: str
     admin: str
+    token: str = field(repr=False)
 
 
 class Outdated(Exception):
@@ -78,8 +80,8 @@ async def running(config: Config, file: Path | None = None, place: Place | None 
     `PolicyError` where the policy cannot be used, `Outdated` where a worker must not begin. What `file` says later on
     is taken into use."""
     async with AsyncExitStack() as stack:
-        directory, share = Path(config.state.dir), WHOLE if place is None else place.share
-        token = new_operator_token(directory) if place is None else read_operator_token(directory) or ""
+        share = WHOLE if place is None else place.share
+        token = new_operator_token(Path(config.state.dir)) if place is None else place.token
         inner = await stack.enter_async_context(core(config, file=file, share=share))
         if place is not None:
             await _catch_up(inner)

@@ -9,7 +9,7 @@ import pickle
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -32,8 +32,8 @@ _LENGTH: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is told at its start. `sockets` are file descriptors it has; `admin` is the admin port's URL;
-    `is_first`: it is the one that says what everybody need to be told once."""
+    """What a worker is told at its start. `sockets` are file descriptors it has; `admin` is the admin port's URL, and
+    `token` the operator's there; `is_first`: it is the one that says what needs to be said once."""
 
     config: Config
     file: Path
@@ -41,6 +41,7 @@ class Task:
     meeting: Path
     sockets: tuple[int, ...]
     admin: str
+    token: str = field(repr=False)
     is_first: bool
 
 
@@ -76,7 +77,7 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
     for one in (orders, *sockets):
         one.set_inheritable(False)  # not for servers that are started
     taking = [meeting.taking(index) for index in range(share.count)]
-    place = Place(share, sockets, taking, meeting.asked(share.index), task.admin)
+    place = Place(share, sockets, taking, meeting.asked(share.index), task.admin, task.token)
     into, out = anyio.create_memory_object_stream[Order](100)
     async with anyio.create_task_group() as group:
         group.start_soon(_hear_signals, into)

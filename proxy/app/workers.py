@@ -52,9 +52,8 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
     state = Path(config.state.dir)
     async with AsyncExitStack() as stack:
         meeting = stack.enter_context(new_meeting(state))
-        new_operator_token(state)
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
-        crew = Crew(config, file, count, meeting, sockets)
+        crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count))
         backstage = admin_port(config, gateway.application())
         crew.admin = url(config.listen.admin, backstage.bind())
@@ -97,9 +96,10 @@ class Crew:
     """All workers. `code` and `ended_by` are known when the last one has ended."""
 
     def __init__(
-        self, config: Config, file: Path, count: int, meeting: Meeting, sockets: Sequence[socket.socket]
+        self, config: Config, file: Path, count: int, meeting: Meeting, sockets: Sequence[socket.socket], token: str
     ) -> None:
         self._config, self._file, self._meeting, self._sockets = config, file, meeting, sockets
+        self._token = token
         self._workers = [_Worker(Share(index, count)) for index in range(count)]
         self._marks = 0
         self._stopped = anyio.Event()
@@ -181,7 +181,7 @@ class Crew:
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(), *sockets)
             )
         task = Task(
-            self._config, self._file, worker.share, self._meeting.path, sockets, self.admin,
+            self._config, self._file, worker.share, self._meeting.path, sockets, self.admin, self._token,
             is_first=worker.share.index == 0 and not worker.was_up,
         )  # fmt: skip
         reader, writer = await asyncio.open_unix_connection(sock=orders)
