@@ -133,8 +133,7 @@ class Listener:
     def _serve(self, exchange: Exchange) -> Awaitable[None]:
         """No coroutine, as little as what follows: each of them in the stack of a call that waits costs it 1.5 us."""
         if _PLAIN in exchange.head.known:
-            known = self._principal(exchange)
-            return self._admit(exchange, self._take_in) if known is None else self._take_in(exchange, known)
+            return self._enter(exchange, self._take_in)
         head = exchange.head
         host, origin = head.get(b"host"), head.get(b"origin")
         if exchange.duplicate in (b"host", b"origin"):
@@ -155,6 +154,10 @@ class Listener:
             return self._resource.serve(exchange)
         if _declared(head.get(b"content-length")) > self._settings.limits.max_request:
             return exchange.error(413, "request too large")
+        return self._enter(exchange, serve)
+
+    def _enter(self, exchange: Exchange, serve: _Serve) -> Awaitable[None]:
+        """Who it is, and whether they are ours."""
         principal = self._principal(exchange)
         if principal is None:
             return self._admit(exchange, serve)
