@@ -265,8 +265,11 @@ def test_an_engine_that_breaks_lets_nothing_through(tmp_path: Path, monkeypatch:
     servers = {"fs": recorder(tmp_path, "fs", tools=["read", "stat"])}
     with bed(tmp_path, "p, *, *, *, *, allow\n", servers, clients={"keys": client_keys(ann=[])}) as made:
         assert "ran read" in made.call("ann", "fs__read").text  # and is remembered
-        flag.touch()
-        assert "Unknown tool" in made.call("ann", "fs__stat").text  # from the first moment for what is not
+        flag.write_text("stat")
+        assert "Unknown tool" in made.call("ann", "fs__stat").text
+        assert "sluice_decision_errors_total 0.0" not in made.process.get("/metrics")[1]
+        flag.write_text("")
+        assert "Unknown tool" in made.call("ann", "fs__stat").text  # from the first moment for what is not remembered
         made.until(lambda: "Unknown tool" in made.call("ann", "fs__read").text, 1.0)
         assert made.process.get("/readyz")[0] == 503
         assert "the policy cannot decide" in made.process.get("/readyz")[1]
@@ -274,7 +277,6 @@ def test_an_engine_that_breaks_lets_nothing_through(tmp_path: Path, monkeypatch:
         assert made.names("ann") == [] and "Unknown tool" in made.call("ann", "fs__stat").text
         assert len(made.seen("fs")) == before
         made.until(lambda: "policy_error" in json.dumps(made.audit()))
-        assert "sluice_decision_errors_total 0.0" not in made.process.get("/metrics")[1]
         flag.unlink()
         made.until(lambda: "ran stat" in made.call("ann", "fs__stat").text, 1.0)
         assert made.process.get("/readyz")[0] == 200
