@@ -11,15 +11,19 @@ from proxy import message
 from proxy.message import (
     INVALID_REQUEST,
     PARSE_ERROR,
+    ListResponse,
     Malformed,
     Notification,
     Request,
     Response,
+    SharedList,
     decode,
     decode_fast,
     dump,
     encode,
+    encode_batch,
     read,
+    to_value,
 )
 
 UNPARSABLE = {
@@ -215,3 +219,17 @@ def test_a_readable_id_is_told_with_the_error() -> None:
     with pytest.raises(Malformed) as caught:
         read({"jsonrpc": "2.0", "id": "a", "method": 7})
     assert caught.value.id == "a"
+
+
+def test_a_shared_list_is_encoded_as_any_other_alone_in_its_result_or_not() -> None:
+    items = SharedList([{"name": "é", "n": [1, "\\"]}, {}])
+    for result in ({"tools": items}, {"nextCursor": "x", "tools": items, "ttlMs": 0}):
+        message = ListResponse(7, result, key="tools")
+        assert decode(encode(message)) == to_value(Response(7, result))
+        assert decode(encode_batch([message, message])) == [to_value(Response(7, result))] * 2
+    assert encode(ListResponse(7, {}, key="tools")) == encode(Response(7, {}))
+
+
+def test_what_a_shared_list_cannot_say_in_json_is_refused_as_in_any_other() -> None:
+    with pytest.raises(Malformed):
+        encode(ListResponse(7, {"tools": SharedList([float("inf")])}, key="tools"))

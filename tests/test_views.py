@@ -3,7 +3,9 @@
 
 from scripted_server import Front, Scripted, tools
 
-from proxy.call import Call, Client, Target
+from proxy.call import Call, Client, Result, Target
+from proxy.era import legacy_client, modern_client
+from proxy.message import decode, dump, encode, to_value
 from proxy.policy.allowlist import ToolRules, allowlist
 from proxy.policy.classes import Classes
 from proxy.policy.judge import Judge, Law
@@ -91,3 +93,24 @@ async def test_a_policy_that_changes_while_a_list_is_judged_leaves_nothing_behin
     async with front:
         await front.page("tools/list", ANN)
         assert (await front.page("tools/list", ANN))["tools"] == []
+
+
+async def test_a_page_that_says_the_same_is_made_and_encoded_once_for_each_revision() -> None:
+    made = Counting()
+    async with made.front:
+        pages = [await made.front.page("tools/list", client) for client in (ANN, BOB, ANN)]
+        assert pages[0]["tools"] is pages[1]["tools"] is pages[2]["tools"]
+        old, new = (
+            [legacy_client.respond(n, "tools/list", Result(page), revision) for n, page in enumerate(pages)]
+            for revision in ("2024-11-05", "2025-11-25")
+        )
+        newest = [modern_client.respond(n, "tools/list", Result(page), {})[1] for n, page in enumerate(pages)]
+        for responses in (old, new, newest):
+            assert responses[0].result["tools"] is responses[1].result["tools"]
+            assert responses[0].result["tools"].json() is responses[1].result["tools"].json()
+            for response in responses:
+                assert decode(encode(response)) == to_value(response) == decode(dump(to_value(response)))
+        made.server.items["tools/list"] = tools(*OWN, "get_c")
+        made.front.lists.changed("git", None, "tool")
+        assert len((await made.front.page("tools/list", ANN))["tools"]) == 3
+        assert (await made.front.page("tools/list", EVE))["tools"] == []

@@ -31,6 +31,7 @@ from proxy.message import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     Json,
+    ListResponse,
     Notification,
     Request,
     RequestId,
@@ -135,7 +136,8 @@ def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Resp
         return Response(id, error=_error(method, outcome, revision))
     if isinstance(outcome, TaskStarted):
         return Response(id, tasks.created_legacy(outcome.task))
-    return Response(id, _result(method, outcome.value, REVISIONS[revision]))
+    result = _result(method, outcome.value, REVISIONS[revision])
+    return ListResponse(id, result, key=LISTS[method].key) if method in LISTS else Response(id, result)
 
 
 def _cannot_ask() -> Failure:
@@ -167,26 +169,12 @@ def _result(method: str, value: Json, revision: Revision) -> Json:
         value = {key: part for key, part in value.items() if key not in ("ttlMs", "cacheScope")}
     if method in LISTS:
         listed = value.get(key := LISTS[method].key)
-        if method == "tools/list" and isinstance(listed, list):
-            listed = [_performed(tool, revision) for tool in listed]
         return {**value, key: older.items(method, listed, revision)} if isinstance(listed, list) else value
     if method in ("tools/call", "tasks/result"):
         return older.called(value, revision)
     if method == "prompts/get":
         return older.prompted(value, revision)
     return older.read(value, revision) if method == "resources/read" else value
-
-
-def _performed(tool: Any, revision: Revision) -> Any:
-    """What a server does as a task only, Sluice also does for who waits: some clients do not call what says that it
-    is required."""
-    if not isinstance(tool, dict) or "execution" not in tool:
-        return tool
-    if not revision.tasks:
-        return tasks.without_execution(tool)
-    if tasks.support(tool) == "required":
-        return {**tool, "execution": {**tool["execution"], "taskSupport": "optional"}}
-    return tool
 
 
 def notification(note: Notification, revision: str, level: str | None = None) -> Notification | None:

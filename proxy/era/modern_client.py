@@ -22,16 +22,18 @@ from proxy.call import (
     Outcome,
     TaskStarted,
 )
-from proxy.era import asks, tasks
+from proxy.era import asks, older
 from proxy.era.headers import decode_value
 from proxy.era.params import posing
 from proxy.era.revisions import (
     CACHEABLE,
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
+    LISTS,
     MODERN_METHODS,
     MRTR_METHODS,
     PROTOCOL_VERSION,
+    REVISIONS,
     SERVER_INFO,
     SUBSCRIPTION_ID,
     SUPPORTED,
@@ -41,6 +43,7 @@ from proxy.message import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     Json,
+    ListResponse,
     Notification,
     Request,
     RequestId,
@@ -227,8 +230,10 @@ def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
     if method in CACHEABLE:
         result.setdefault("ttlMs", 0)
         result.setdefault("cacheScope", "private")
-    if method == "tools/list":  # `execution` is about the tasks of 2025-11-25
-        result["tools"] = [tasks.without_execution(tool) for tool in result["tools"]]
+    if method in LISTS:
+        key = LISTS[method].key
+        result[key] = older.items(method, result[key], REVISIONS[MODERN])
+        return 200, ListResponse(id, result, key=key)
     return 200, Response(id, result)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeGuard
 from proxy.call import Call, Outcome, Result
 from proxy.era import tasks
 from proxy.era.revisions import LISTS, REVISIONS, Revision
-from proxy.message import Json
+from proxy.message import Json, SharedList
 
 # ---------------------------------------------------------------- definitions
 
@@ -35,7 +35,15 @@ _META: Final = frozenset({"_meta"})
 
 
 def items(method: str, listed: list[Any], revision: Revision) -> list[Any]:
-    """The items of a list as this revision has them."""
+    """The items of a list as this revision has them; made once of those that many are told."""
+    if isinstance(listed, SharedList):
+        return listed.form(revision.name, lambda own: _items(method, own, revision))
+    return _items(method, listed, revision)
+
+
+def _items(method: str, listed: list[Any], revision: Revision) -> list[Any]:
+    if method == "tools/list":
+        listed = [_performed(tool, revision) for tool in listed]
     lacking = _LACKING[revision.name, method]
     if lacking:
         listed = [_without(item, lacking) for item in listed]
@@ -44,6 +52,18 @@ def items(method: str, listed: list[Any], revision: Revision) -> list[Any]:
     if method == "prompts/list" and not revision.structured:
         listed = [_prompt(prompt) for prompt in listed]
     return listed
+
+
+def _performed(tool: Any, revision: Revision) -> Any:
+    """What a server does as a task only, Sluice also does for who waits: some clients do not call what says that it
+    is required."""
+    if not isinstance(tool, dict) or "execution" not in tool:
+        return tool
+    if not revision.tasks:
+        return tasks.without_execution(tool)
+    if tasks.support(tool) == "required":
+        return {**tool, "execution": {**tool["execution"], "taskSupport": "optional"}}
+    return tool
 
 
 def _without(value: Any, keys: frozenset[str]) -> Any:

@@ -20,9 +20,11 @@ from proxy.catalog.snapshot import Snapshot
 from proxy.era.revisions import LISTS
 from proxy.lists import Lists, MayList, Resolver
 from proxy.lists.walk import ask, next_cursor, page_of, ttl_of
-from proxy.message import INVALID_PARAMS, Json, Malformed, decode_fast, dump
-from proxy.router.views import Views
+from proxy.message import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
+from proxy.policy.memo import Memo
+from proxy.router.views import View, Views
 
+MAX_SHARED: Final = 64  # pages of ours that are the same for many
 MAX_PAGES: Final = 64  # of one server for one page of ours, once there is something to answer with
 MAX_EMPTY: Final = 64  # in a row, then the server's part is over
 MAX_HIDDEN: Final = 1024  # of which the client may see nothing, for one page of ours
@@ -33,6 +35,8 @@ SLICE: Final = 0.005  # seconds of work after which others have their turn
 STRIDE: Final = 8  # items that are judged in a row before the clock is looked at
 
 _STALE = Failure(INVALID_PARAMS, "Invalid cursor")
+_Part = tuple[View, int, int]
+"""What one server has in a page: of all that is shown of its list, from the first number up to the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class Pages:
         self._cursors = cursors
         self._may_list = may_list
         self._views = views
+        self._pages: Memo[tuple[_Part, ...], SharedList] = Memo(MAX_SHARED)
         self._silent_until: dict[tuple[str, str], float] = {}
 
     # ------------------------------------------------------------ tools, prompts, templates
@@ -151,26 +156,33 @@ class Pages:
         start = self._start(call)
         if isinstance(start, Failure):
             return start
-        page = _Page(self._lists.settings.page)
+        page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
+        room = page.size
         for key, snapshot in _from(await self._lists.all(call.client), start.server):
-            offset = start.offset if key == start.server else 0
-            rest = await self._held_part(call, key, snapshot, offset, page)
-            if rest is not None:
-                return self._answer(call, page, Position(key, None, rest))
-        return self._answer(call, page, None)
+            self._note_ttl(page, key, snapshot, call.method)
+            if snapshot is None or self._servers[key].status == "down":
+                continue
+            view = await self._views.view(call, key, snapshot, call.method, page.breathe)
+            begin = bisect_left(view.shown, start.offset) if key == start.server else 0
+            end = min(begin + room, len(view.shown))
+            parts.append((view, begin, end))
+            room -= end - begin
+            if end < len(view.shown):
+                rest = Position(key, None, view.shown[end])
+                break
+        page.items = self._shared(call.method, tuple(parts))
+        return self._answer(call, page, rest)
 
-    async def _held_part(self, call: Call, key: str, snapshot: Snapshot | None, offset: int, page: _Page) -> int | None:
-        """Fills the page; returns where the next one starts if it starts within this server."""
-        self._note_ttl(page, key, snapshot, call.method)
-        if snapshot is None or self._servers[key].status == "down":
-            return None
-        entries = snapshot.entries(call.method)
-        shown = (await self._views.view(call, key, snapshot, call.method, page.breathe)).shown
-        for index in shown[bisect_left(shown, offset) :]:
-            if page.is_full:
-                return index
-            page.items.append(entries[index].shown)
-        return None
+    def _shared(self, method: str, parts: tuple[_Part, ...]) -> SharedList:
+        """The items of these parts, the same list for the same parts."""
+        known = self._pages.get(parts)
+        if known is None:
+            known = SharedList(
+                view.snapshot.entries(method)[index].shown for view, begin, end in parts
+                for index in view.shown[begin:end]
+            )  # fmt: skip
+            self._pages.keep(parts, known)
+        return known
 
     def _note_ttl(self, page: _Page, key: str, snapshot: Snapshot | None, method: str) -> None:
         """What a server that is away will list cannot be known, so the page is stale at once."""

@@ -19,9 +19,10 @@ MAX_VIEWS: Final = 5_000
 STRIDE: Final = 8  # items that are judged in a row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """`shown` are places in the snapshot's list; `number` is another for another list."""
+    """`shown` are places in the snapshot's list; `number` is another for another list. The same list to the same rights
+    is the same object."""
 
     snapshot: Snapshot
     shown: tuple[int, ...]
