@@ -10,7 +10,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,13 +73,17 @@ class Bed:
 
 
 @contextmanager
-def sluice(folder: Path, plan: Plan, command: list[str], tool: str = "", core: int = SUBJECT_CORE) -> Iterator[Bed]:
+def sluice(
+    folder: Path, plan: Plan, command: list[str], tool: str = "", core: int | Sequence[int] = SUBJECT_CORE,
+    options: Sequence[str] = (),
+) -> Iterator[Bed]:  # fmt: skip
     folder.mkdir(parents=True)
     port, admin, keys = free_port(), free_port(), [secrets.token_urlsafe(32) for _ in range(plan.keys)]
     file = folder / "sluice.yaml"
     file.write_text(json.dumps(config(plan, folder, port, admin, keys)))
     began = time.perf_counter()
-    with running(core, [*command, "serve", "-c", str(file)], folder / "sluice.log", lambda: _is_ready(admin)) as pid:
+    command = [*command, "serve", "-c", str(file), *options]
+    with running(core, command, folder / "sluice.log", lambda: _is_ready(admin)) as pid:
         after = time.perf_counter() - began
         headers = (("Authorization", f"Bearer {keys[0]}"),)
         subject = Subject(pid, f"http://127.0.0.1:{port}/mcp", tool, headers)

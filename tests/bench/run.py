@@ -1,6 +1,7 @@
 """The one benchmark: Sluice, nginx and FastMCP's proxy in front of the same fast server, in one run, on the same cores.
 
     python tests/bench/run.py [--short] [--python PYTHON] [--table] [--policy] [--audit]
+    python tests/bench/run.py [--python PYTHON] [--growth] [--trouble] [--workers]
 
 Ratios count, not times: a machine twice as slow gives the same table. Core 0 has what is measured, core 1 the load
 and the fast server. Needs Linux; nginx, wrk and the Python that runs Sluice come from Debian, where they can.
@@ -24,6 +25,7 @@ from typing import Any
 import growth
 import httpx
 import interpreter
+import several
 import trouble
 from load import Call, Figures, Kind, legacy_session, make_call, middle, run
 from machine import disk, machine
@@ -224,13 +226,16 @@ def policy() -> dict[str, float]:
 
 
 def beside(options: argparse.Namespace, python: str) -> int:
-    """What is measured without a comparison with nginx: how Sluice grows, what bad servers cost the healthy ones."""
+    """What is measured without a comparison with nginx: how Sluice grows, what bad servers cost the healthy ones, what
+    several workers bring."""
     found, command = machine(interpreter.version_of(python)), [python, "-m", "proxy"]
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         if options.growth is not None:
             growth.main(found, command, Path(folder), options.growth)
         if options.trouble:
             trouble.main(found, command, Path(folder))
+        if options.workers:
+            several.main(found, command, Path(folder))
     return 0
 
 
@@ -242,6 +247,7 @@ def main() -> int:
     parser.add_argument("--policy", action="store_true", help="a first list of 2,000 tools under 1,000 rows, alone")
     parser.add_argument("--growth", metavar="CURVE", nargs="?", const="", help="how it grows: all curves, or some")
     parser.add_argument("--trouble", action="store_true", help="what bad servers cost the healthy ones beside them")
+    parser.add_argument("--workers", action="store_true", help="what two workers cost, and bring where cores are free")
     parser.add_argument("--audit", action="store_true", help="what a record costs, alone")
     options = parser.parse_args()
     if options.table:
@@ -259,7 +265,7 @@ def main() -> int:
         print("bench: ONE CORE ONLY: latencies and calls/s mean little here, CPU per call still does", file=sys.stderr)
     python = options.python or interpreter.provide()
     found = machine(interpreter.version_of(python))
-    if options.growth is not None or options.trouble:
+    if options.growth is not None or options.trouble or options.workers:
         return beside(options, python)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         result = bench(SHORT if options.short else WHOLE, python, Path(folder))

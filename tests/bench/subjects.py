@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,13 +73,15 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def pinned(core: int, command: list[str]) -> list[str]:
-    """`command` on one core; as it is on a machine with one core only."""
-    return ["taskset", "-c", str(core), *command] if core in os.sched_getaffinity(0) else command
+def pinned(core: int | Sequence[int], command: list[str]) -> list[str]:
+    """`command` on one core or on some; as it is on a machine that has not all of them."""
+    cores = [core] if isinstance(core, int) else core
+    where = ",".join(map(str, cores))
+    return ["taskset", "-c", where, *command] if os.sched_getaffinity(0).issuperset(cores) else command
 
 
 @contextmanager
-def running(core: int, command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterator[int]:
+def running(core: int | Sequence[int], command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterator[int]:
     with log.open("wb") as output:
         process = subprocess.Popen(pinned(core, command), cwd=ROOT, stdout=output, stderr=output, env=_environment())
     try:
