@@ -16,7 +16,7 @@ def everything(event: Event) -> bool:
 
 async def test_equal_events_are_one_and_others_keep_their_order() -> None:
     hub = Hub()
-    with anyio.fail_after(1), hub.subscribe(everything) as events:
+    with anyio.fail_after(20), hub.subscribe(everything) as events:
         for uri in ("x", "y", "x", "x"):
             hub.publish(event(uri=uri))
         hub.publish(event(method="other"))
@@ -28,7 +28,7 @@ async def test_equal_events_are_one_and_others_keep_their_order() -> None:
 async def test_a_subscriber_hears_what_it_accepts_and_only_while_it_listens() -> None:
     hub = Hub()
     hub.publish(event("a"))
-    with anyio.fail_after(1), hub.subscribe(lambda event: event.server == "b") as events:
+    with anyio.fail_after(20), hub.subscribe(lambda event: event.server == "b") as events:
         hub.publish(event("a"))
         hub.publish(event("b"))
         assert (await anext(events)).server == "b"
@@ -38,7 +38,7 @@ async def test_a_subscriber_hears_what_it_accepts_and_only_while_it_listens() ->
 
 async def test_a_slow_subscriber_has_room_for_so_many_and_loses_the_oldest() -> None:
     hub = Hub(max_pending=3)
-    with anyio.fail_after(1), hub.subscribe(everything) as events:
+    with anyio.fail_after(20), hub.subscribe(everything) as events:
         for number in range(10):
             hub.publish(event(uri=str(number)))
         assert [(await anext(events)).notification.params["uri"] for _ in range(3)] == ["7", "8", "9"]
@@ -54,7 +54,7 @@ async def test_closing_ends_those_who_wait_those_to_come_and_no_event_is_lost() 
             async for one in events:
                 heard.append(one)
 
-    with anyio.fail_after(1):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(listen)
             await anyio.lowlevel.checkpoint()
@@ -66,6 +66,6 @@ async def test_closing_ends_those_who_wait_those_to_come_and_no_event_is_lost() 
 
 async def test_a_uri_of_an_odd_type_does_no_harm() -> None:
     hub = Hub()
-    with anyio.fail_after(1), hub.subscribe(everything) as events:
+    with anyio.fail_after(20), hub.subscribe(everything) as events:
         hub.publish(Event("a", None, Notification("m", {"uri": ["x"]})))
         assert (await anext(events)).notification.params == {"uri": ["x"]}

@@ -68,7 +68,7 @@ async def bench(*servers: Scripted, store: MemoryStore | None = None, **settings
     events: list[PinEvent] = []
     board = Pinboard({server.key: mode for server in servers}, store, events.append)
     await board.load()
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async with Front(*servers, store=store, pins=board, list_timeout=2, **settings) as front:
             yield Bench(front, board, events)
 
@@ -348,7 +348,7 @@ async def test_the_names_of_a_server_that_is_down_are_withheld_as_before() -> No
     async with bench(Scripted("a", tools=["x", "y"]), store=store) as b:
         await b.front.names("tools/list")
         await b.change(b.front.servers["a"], "tools/list", tool("x", description="evil"), tool("y"))
-        with anyio.fail_after(2):
+        with anyio.fail_after(20):
             while not any(key.startswith("snapshot-of/") for key in store._values):
                 await anyio.lowlevel.checkpoint()
     server = Scripted("a")
@@ -366,7 +366,7 @@ async def test_a_snapshot_is_recalled_with_the_era_it_was_kept_in() -> None:
     server.era_for = lambda client: "legacy"  # type: ignore[method-assign]
     async with bench(server, store=store) as b:
         await b.front.names("tools/list")
-        with anyio.fail_after(2):
+        with anyio.fail_after(20):
             while not any(key.startswith("snapshot-of/") for key in store._values):
                 await anyio.lowlevel.checkpoint()
     server = Scripted("a")

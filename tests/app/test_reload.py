@@ -44,7 +44,7 @@ class Bed:
         self.news.set()
 
     async def next(self) -> Config:
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             await self.news.wait()
         self.news = anyio.Event()
         return self.applied[-1][0]
@@ -74,7 +74,7 @@ async def watching(bed: Bed, transport: str = "http") -> AsyncIterator[Reload]:
 
 async def rejected(reload: Reload, words: str) -> None:
     reload.ask()
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         while not any(words in problem for problem in reload.problems):  # noqa: ASYNC110 - it has no event to give
             await anyio.sleep(0.01)
 
@@ -105,7 +105,7 @@ async def rejected_and_back(bed: Bed, reload: Reload) -> None:
     await rejected(reload, "wrong-effect")
     bed.write("policy.csv", ROWS)
     reload.ask()
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         while reload.problems:  # noqa: ASYNC110
             await anyio.sleep(0.01)
 
@@ -140,7 +140,7 @@ async def test_a_mistake_in_the_code_is_told_and_keeps_what_is_in_force(bed: Bed
 
     started = config.load(bed.folder / "sluice.yaml")
     reload = Reload(started, "another", bed.folder / "sluice.yaml", "http", fail)
-    with anyio.fail_after(10), pytest.raises(ZeroDivisionError):
+    with anyio.fail_after(20), pytest.raises(ZeroDivisionError):
         await reload.run()
     assert reload.problems == ("the last reload did not end",) and reload.config is started
 
@@ -201,7 +201,7 @@ async def test_what_only_a_restart_changes_is_told_until_it_is_taken_back(bed: B
             bed.settings(**changes)
             reload.ask()
             await bed.next()
-            with anyio.fail_after(10):
+            with anyio.fail_after(20):
                 while reload.config is not bed.applied[-1][0]:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
             assert set(reload.restart) == set(restart), changes
@@ -218,5 +218,5 @@ async def test_the_one_client_of_stdio_keeps_its_roles_until_a_restart(bed: Bed)
 
 async def test_without_a_file_nothing_is_watched() -> None:
     made = config.make({"policy": {"use": "open"}}, Path())
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await Reload(made, "r", None, "http", lambda new, loaded: None).run()

@@ -228,7 +228,7 @@ async def test_a_round_reaches_the_server_once_however_often_it_is_sent(sealer: 
     async def send() -> None:
         outcomes.append(await outer(retry(asked.state), chained))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             for _ in range(100):
                 group.start_soon(send)

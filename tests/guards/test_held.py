@@ -67,7 +67,7 @@ async def waiting(outcome: Outcome) -> AsyncIterator[Place]:
         holding = Holding(town.desk, place.ways(partial(group.start_soon, telemetry.supervise, "held call")))
         started = await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
         assert isinstance(started, TaskStarted) and started.task["status"] == "working"
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await place.ended.wait()
         yield place
         group.cancel_scope.cancel()

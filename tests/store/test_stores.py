@@ -86,7 +86,7 @@ async def test_of_many_who_spend_at_once_one_succeeds(store: Store) -> None:
     async def spend() -> None:
         won.append(await store.spend("k", 60))
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for _ in range(200):
                 group.start_soon(spend)
@@ -186,7 +186,7 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "s" / "db"
     last = await anyio.to_thread.run_sync(write_until_killed, path)
     store = SqliteStore(path)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         for number in range(last + 1):
             assert await store.get(f"v{number}") == b"x" * 1000
             assert not await store.spend(f"s{number}", 1e6)
@@ -215,7 +215,7 @@ def test_processes_that_share_the_file_spend_each_key_once(tmp_path: Path) -> No
 
 async def test_a_caller_that_gives_up_harms_nobody(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "s" / "db")
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(store.put, "a", b"x")
             group.cancel_scope.cancel()
@@ -229,7 +229,7 @@ async def test_a_caller_that_gives_up_harms_nobody(tmp_path: Path) -> None:
 
 async def test_a_key_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "s" / "db")
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         with pytest.raises(ValueError):
             await store.put("\ud800", b"x")
         await store.put("a", b"x")

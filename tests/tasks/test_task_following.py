@@ -22,7 +22,7 @@ class Stream:
         self._heard = heard
 
     async def next(self) -> Json:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             notification = await self._heard.receive()
         assert notification.method == "notifications/tasks"
         return notification.params
@@ -34,7 +34,7 @@ class Stream:
         return True
 
     async def acknowledged(self) -> Json:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             notification = await self._heard.receive()
         assert notification.method == "notifications/subscriptions/acknowledged"
         return dict(notification.params["notifications"])
@@ -146,7 +146,7 @@ async def test_what_the_client_may_not_know_of_any_more_is_not_told() -> None:
         front.router.following.told = denied
         async with listen(front, id) as stream:
             await stream.acknowledged()
-            with anyio.fail_after(5):
+            with anyio.fail_after(20):
                 await asked.wait()
             assert await stream.is_silent()
         front.hide = lambda key, own: own == "t"
