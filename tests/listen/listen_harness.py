@@ -140,7 +140,7 @@ class Site:
         head = {"accept": ACCEPT, **headers}
         if secret is not None:
             head["authorization"] = f"Bearer {secret}"
-        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", headers=head, timeout=10, trust_env=False)
+        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", headers=head, timeout=30, trust_env=False)
 
     async def raw(self, data: bytes) -> "Raw":
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -194,7 +194,7 @@ async def site(
     who = Identity(identity)
     listener = Listener(handler, INFO, who, settings, ended.append, **more)
     server = HttpServer(listener, "127.0.0.1", 0, wire, drain)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             port = await tasks.start(server.run)
             here = Site(port, handler, listener, server, who, ended)

@@ -27,11 +27,11 @@ async def served() -> AsyncIterator[tuple[httpx.AsyncClient, list[Event]]]:
         await send({"type": "http.response.body", "body": body[:2], "more_body": True})
         await send({"type": "http.response.body", "body": body[2:]})
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             server = HttpServer(asgi(app), "127.0.0.1", 0, drain=0.2)
             port = await tasks.start(server.run)
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
                 yield client, scopes
             server.stop(now=True)
 

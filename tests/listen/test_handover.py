@@ -50,9 +50,9 @@ class Place:
 
 
 @asynccontextmanager
-async def place(folder: Path, taking: int = 2, patience: float = 10.0) -> AsyncIterator[Place]:
+async def place(folder: Path, taking: int = 2, patience: float = 30.0) -> AsyncIterator[Place]:
     made = Place(folder, patience)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for server in made.servers:
                 await group.start(server.run)
@@ -65,7 +65,7 @@ async def place(folder: Path, taking: int = 2, patience: float = 10.0) -> AsyncI
 
 
 async def test_a_call_is_made_by_its_owner_wherever_it_comes_in(tmp_path: Path) -> None:
-    async with place(tmp_path) as here, httpx.AsyncClient() as client:
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
         for at in range(2):
             for whose in (0, 1, 1, 0):
                 answer = await here.echo(client, at, whose)
@@ -75,7 +75,7 @@ async def test_a_call_is_made_by_its_owner_wherever_it_comes_in(tmp_path: Path) 
 
 
 async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Path) -> None:
-    async with place(tmp_path) as here, httpx.AsyncClient() as client:
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
         for _ in range(3):
             assert (await here.echo(client, 0, 1)).status_code == 200
         while here.servers[0].connections:  # noqa: ASYNC110 (it is closed a moment later)
@@ -84,14 +84,14 @@ async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Pa
 
 
 async def test_where_the_owner_does_not_come_back_the_client_is_told(tmp_path: Path) -> None:
-    async with place(tmp_path, taking=1, patience=0.1) as here, httpx.AsyncClient() as client:
+    async with place(tmp_path, taking=1, patience=0.1) as here, httpx.AsyncClient(timeout=30) as client:
         refused = await here.echo(client, 0, 1)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert (await here.echo(client, 0, 0)).status_code == 200, "on the same connection"
 
 
 async def test_who_brings_no_connection_is_sent_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with place(tmp_path) as here, httpx.AsyncClient() as client:
+    async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
         assert (await here.echo(client, 0, 1)).status_code == 200
         async with await anyio.connect_unix(str(tmp_path / "1.taking")) as stream:
             await stream.send(b"\0\0\0\1x")

@@ -104,7 +104,7 @@ async def test_a_stream_that_nobody_reads_is_closed_and_its_call_cancelled() -> 
         raw.pause()
         await here.handler.ended.wait()
         assert here.handler.cancelled == ["flood"]
-        assert here.server.connections == 0
+        await until(lambda: not here.server.connections)
 
 
 async def test_a_slow_reader_of_a_legacy_stream_loses_its_connection_and_not_its_call() -> None:
@@ -132,23 +132,23 @@ async def test_a_large_answer_that_nobody_reads_is_dropped() -> None:
 
 
 async def test_a_busy_connection_is_not_idle_and_an_idle_one_is_closed() -> None:
-    async with site(wire=Wire(idle=0.8)) as here:
+    async with site(wire=Wire(idle=2.0)) as here:
         raw = await here.raw(b"")
         for _ in range(5):
             raw.writer.write(post(b"{"))
             assert (await raw.answer())[0] == 400
-            await anyio.sleep(0.2)
+            await anyio.sleep(0.5)
         assert await raw.closed() == b""
 
 
 async def test_a_call_longer_than_the_idle_time_keeps_its_connection() -> None:
     headers, body = modern("tools/call", name="wait")
-    async with site(wire=Wire(idle=0.05)) as here:
+    async with site(wire=Wire(idle=0.5)) as here:
         raw = await here.raw(post(b"{"))
         assert (await raw.answer())[0] == 400
         raw.writer.write(post(body, *(f"{name}: {value}" for name, value in headers.items())))
         await here.handler.waiting.wait()
-        await anyio.sleep(0.2)
+        await anyio.sleep(1.0)
         here.handler.go.set()
         assert (await raw.answer())[0] == 200
 

@@ -91,7 +91,7 @@ async def test_the_last_request_of_a_connection_is_its_last_however_often_its_he
 
 
 async def test_a_connection_that_rests_after_known_heads_is_closed_in_time() -> None:
-    async with site(wire=Wire(idle=0.2)) as here:
+    async with site(wire=Wire(idle=1.0)) as here:
         raw = await here.raw(b"")
         for _ in range(3):
             await asked(raw, echo("same"))

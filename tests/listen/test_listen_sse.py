@@ -236,7 +236,7 @@ async def test_a_revoked_key_loses_its_streams() -> None:
         here.identity.replace(IdentitySettings(keys=(key("b", B),)))
         here.listener.sweep()
         assert await client.is_over()
-        assert not here.listener.open_sessions
+        await until(lambda: not here.listener.open_sessions)
 
 
 async def test_a_call_has_the_roles_that_its_key_has_now() -> None:

@@ -78,7 +78,7 @@ async def connected(handler: Handler | None = None, **options: Any) -> AsyncIter
     peer = Peer()
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=theirs)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with await SocketStream.from_socket(ours) as stream, anyio.create_task_group() as group:
 
             async def run() -> None:

@@ -21,7 +21,7 @@ async def test_a_taken_port_is_an_error_and_no_exit() -> None:
 
 
 async def test_a_name_with_two_addresses_has_one_port() -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             server = HttpServer(nothing, "localhost", 0)
             port = await tasks.start(server.run)
