@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import command_line
 import httpx
 from audit_kit import fits_schema
+from peers.fleet import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -87,13 +87,6 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return command_line.run(folder, *args, env={"HOME": str(folder)})
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def start(folder: Path, pin: str = "off", **changes: Any) -> Sluice:
     """`changes` are sections of the config instead of the usual ones."""
     mcp, admin = free_port(), free_port()
@@ -122,7 +115,8 @@ def start(folder: Path, pin: str = "off", **changes: Any) -> Sluice:
 
 def records(folder: Path, type: str = "") -> list[dict[str, Any]]:
     """What the first writer's newest segment says; every line of it fits the published schema."""
-    found = [json.loads(line) for line in (folder / "audit" / "sluice.jsonl").read_text().splitlines()]
+    whole = (folder / "audit" / "sluice.jsonl").read_text().split("\n")[:-1]  # the last one may just be written
+    found = [json.loads(line) for line in whole]
     for record in found:
         fits_schema(record)
     return [record for record in found if not type or record["type"] == type]

@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from audit_sluice import HERE, KEY, Sluice, free_port, records, start
+from audit_sluice import HERE, KEY, Sluice, records, start
+from peers.fleet import free_port
 
 NAMES = (
     "env", "argument", "password", "nested", "userinfo", "query", "fragment", "header", "guess", "stderr", "refusal",

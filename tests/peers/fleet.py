@@ -5,6 +5,7 @@ All of it is plain processes and threads: nothing here shares an event loop with
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ DRIVERS: dict[str, list[str]] = {
     "ts1": [str(NODE), str(CLIENTS / "ts1.cjs"), "{job}"],
 }
 MODERN_DRIVERS = {"py2-modern", "ts2"}
+_FIRST_PORT, _PORTS_EACH, _PARTS = 10_000, 200, 100
+_turns = count(random.randrange(_PORTS_EACH))
 CROWD = [str(MCP2 / "python"), str(CLIENTS / "crowd.py"), "{job}"]
 
 
@@ -46,8 +50,16 @@ def node_environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port that nobody else is given before its program has taken it. It lies below those that the kernel gives to
+    whoever binds port 0 or connects, and a test process counts through its own part of them."""
+    for _ in range(_PORTS_EACH):
+        port = _FIRST_PORT + _PORTS_EACH * (os.getpid() % _PARTS) + next(_turns) % _PORTS_EACH
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return port
+    raise OSError("no port is free")
 
 
 @contextmanager
@@ -125,7 +137,7 @@ def everything_over_http(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/mcp"
 
 
-def wait_for_port(port: int, process: subprocess.Popen[Any], log: Path, seconds: float = 20) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[Any], log: Path, seconds: float = 60) -> None:
     """The one way to learn that a foreign server is up is to knock until it opens."""
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
@@ -138,12 +150,12 @@ def wait_for_port(port: int, process: subprocess.Popen[Any], log: Path, seconds:
     raise AssertionError(f"nothing listens on {port}: {log.read_text()}")
 
 
-def drive(driver: str, job: Json, seconds: float = 120) -> Json:
+def drive(driver: str, job: Json, seconds: float = 240) -> Json:
     """Runs one client driver to its end: its report."""
     return run_client(DRIVERS[driver], job, seconds)
 
 
-def run_client(program: list[str], job: Json, seconds: float = 120) -> Json:
+def run_client(program: list[str], job: Json, seconds: float = 240) -> Json:
     command = [json.dumps(job) if part == "{job}" else part for part in program]
     done = subprocess.run(
         command, env=os.environ | node_environment(), capture_output=True, text=True, timeout=seconds, check=False
@@ -175,7 +187,7 @@ def inspect(target: Json, home: Path, *arguments: str, era: str = "legacy") -> J
         command += [*target["command"], "--transport", "stdio", *arguments]
     environment = os.environ | node_environment() | {"HOME": str(home)}
     done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, f"inspector ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     return dict(json.loads(done.stdout))
