@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import jsonschema_rs
 from ocsf_json_schema import OcsfJsonSchemaEmbedded, get_ocsf_schema
 
@@ -80,6 +81,13 @@ async def one_call(audit: Audit, id: str, outcome: Outcome = OK, **changes: Any)
     return kept
 
 
+async def settled(audit: Audit) -> None:
+    """Returns when all that was handed over is in the file: an outcome is written behind its call."""
+    with anyio.fail_after(60):
+        while audit.tally().waiting or audit.tally().lag["file"]:  # noqa: ASYNC110 - of another thread
+            await anyio.sleep(0.01)
+
+
 def segments(directory: Path) -> list[Path]:
     """Oldest first."""
     found = [path for path in (directory / "audit").iterdir() if ".jsonl" in path.name]
@@ -87,7 +95,8 @@ def segments(directory: Path) -> list[Path]:
 
 
 def lines(directory: Path) -> list[bytes]:
-    return [line for path in segments(directory) for line in path.read_bytes().splitlines()]
+    """Whole ones: behind them another may just be written."""
+    return [line for path in segments(directory) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def records(directory: Path, type: str = "") -> list[dict[str, Any]]:

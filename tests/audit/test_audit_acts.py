@@ -34,7 +34,7 @@ def change(sluice: Sluice, edit: Callable[[dict[str, Any]], None]) -> None:
 
 def wait_for(sluice: Sluice, type: str, **fields: Any) -> dict[str, Any]:
     """The first record like that; another process has no event to give."""
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         for record in records(sluice.folder, type):
             if all(record.get(name) == value for name, value in fields.items()):

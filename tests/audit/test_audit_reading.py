@@ -13,7 +13,19 @@ from typing import Any
 
 import anyio
 import pytest
-from audit_kit import CLIENT, SEED, TARGET, check_one, fits_ocsf, make_call, one_call, open_audit, records, segments
+from audit_kit import (
+    CLIENT,
+    SEED,
+    TARGET,
+    check_one,
+    fits_ocsf,
+    make_call,
+    one_call,
+    open_audit,
+    records,
+    segments,
+    settled,
+)
 
 from proxy.audit import chain, export
 from proxy.audit.chain import Head
@@ -30,7 +42,7 @@ SMALL = Rotation(size=6_000)
 
 async def until(condition: Callable[[], bool]) -> None:
     """What another thread brings about can only be looked for."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.01)
 
@@ -182,6 +194,7 @@ async def test_a_sink_that_is_down_loses_nothing_and_slows_nobody(tmp_path: Path
         server.status = 200
         async with open_audit(tmp_path, sinks=(sink,), rotate=SMALL) as audit:
             await one_call(audit, "last")
+            await settled(audit)
             intent = max(record["seq"] for record in records(tmp_path, "intent"))
             await until(lambda: intent in server.got)
         assert server.got[:intent] == list(range(1, intent + 1))
@@ -205,7 +218,7 @@ async def test_a_syslog_server_gets_every_record_framed(tmp_path: Path) -> None:
             for number in range(3):
                 await one_call(audit, f"c{number}")
             await until(lambda: b'"call":"c2"' in received)
-        thread.join(5)
+        thread.join(60)
     messages, rest = [], bytes(received)
     while rest:
         size, _, rest = rest.partition(b" ")
@@ -218,7 +231,7 @@ async def test_a_syslog_server_gets_every_record_framed(tmp_path: Path) -> None:
 async def test_a_datagram_sink_sends_one_record_each(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
-        server.settimeout(10)
+        server.settimeout(60)
         async with open_audit(
             tmp_path, sinks=(SinkSettings("s", f"udp://127.0.0.1:{server.getsockname()[1]}"),)
         ) as audit:
@@ -261,6 +274,7 @@ async def test_old_segments_go_when_the_log_says_so(tmp_path: Path) -> None:
     async with open_audit(tmp_path, rotate=SMALL, retain=0.0) as audit:
         for number in range(20):
             await one_call(audit, f"c{number}")
+        await settled(audit)
         before = segments(tmp_path)
         await audit.delete_old()
         assert not set(before[:-1]) & set(segments(tmp_path)) and len(before) > 3
@@ -306,6 +320,7 @@ async def test_what_is_deleted_is_signed_before(tmp_path: Path) -> None:
         for number in range(20):
             await one_call(audit, f"c{number}")
         await audit.delete_old()
+        await settled(audit)
         report = check_one(tmp_path)
     assert report.ok and "retention" in report.notes[0], "also while it runs"
 
@@ -315,6 +330,7 @@ async def test_what_a_sink_has_not_got_is_kept(tmp_path: Path) -> None:
     async with open_audit(tmp_path, rotate=SMALL, retain=0.0, sinks=(sink,)) as audit:
         for number in range(20):
             await one_call(audit, f"c{number}")
+        await settled(audit)
         before = segments(tmp_path)
         await audit.delete_old()
         assert segments(tmp_path) == before
@@ -324,6 +340,7 @@ async def test_what_is_young_is_kept(tmp_path: Path) -> None:
     async with open_audit(tmp_path, rotate=SMALL) as audit:
         for number in range(20):
             await one_call(audit, f"c{number}")
+        await settled(audit)
         before = segments(tmp_path)
         await audit.delete_old()
         assert segments(tmp_path) == before
