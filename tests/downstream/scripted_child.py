@@ -44,7 +44,7 @@ def call(id: int, name: str, params: dict) -> None:  # noqa: C901 - a list of tr
         answer(id, "done")
         progress(token, 4)
     elif name == "slow":  # longer than the timeout in all, but with news in between
-        for step in range(1, 7):
+        for step in range(1, 8):
             time.sleep(0.2)
             progress(token, step)
         answer(id, "done")

@@ -71,7 +71,7 @@ async def running(ask: Ask | None = None, **settings: Any) -> AsyncIterator[Rig]
         clock=clock,
         ask=ask,
     )
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(server.run)
             try:

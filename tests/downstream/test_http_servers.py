@@ -157,6 +157,7 @@ async def test_the_get_stream_brings_what_the_server_says_by_itself() -> None:
         release = await rig.server.hold(LEGACY)
         changed = event({"method": "notifications/tools/list_changed"})
         rig.published.clear()
+        await until(lambda: streams)
         await streams[0].more(changed, event({"method": "notifications/x"}))
         await until(lambda: rig.published)  # on a connection that is nobody's yet: everybody hears it
         await rig.request("tools/call", {"name": "t"})

@@ -259,10 +259,10 @@ async def test_a_server_that_ends_its_call_when_its_question_is_refused_is_not_t
 
 
 async def test_the_timeout_does_not_run_while_a_client_thinks_but_the_time_in_all_does() -> None:
-    async with running(**child(), timeout=0.3, max_time=1.0) as rig:
+    async with running(**child(), timeout=1.0, max_time=4.0) as rig:
         peer = Peer(rig.server)
         asked = await peer.asked("name")
-        await anyio.sleep(0.5)
+        await anyio.sleep(1.5)
         asked = await peer.asked("name", requestState=asked.state)
         await until(lambda: rig.server.describe()["parked"] == 0)
         outcome = await peer.call("name", inputResponses=answers(YES), requestState=asked.state)
@@ -290,7 +290,7 @@ async def test_a_call_of_a_client_that_cannot_come_in_any_more_is_given_up_at_th
 
 
 async def test_a_client_that_goes_while_its_answer_is_worked_on_cancels_the_call() -> None:
-    async with running(**child(), timeout=5) as rig:
+    async with running(**child(), timeout=20) as rig:
         peer = Peer(rig.server)
         asked = await peer.asked("stubborn")
         going = asyncio.ensure_future(peer.call("stubborn", requestState=asked.state))

@@ -64,7 +64,7 @@ async def pooled(is_open: bool = True) -> AsyncIterator[tuple[Pool, Bench, TaskG
     pool = Pool(bench.open, lambda lived, why: bench.ended.append((lived, why)), lambda: bench.now)
     if is_open:
         bench.may_open.set()
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             pool.start(group)
             yield pool, bench, group

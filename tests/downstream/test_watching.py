@@ -93,6 +93,7 @@ class LegacyServer:
         await asked.result({})
 
     async def update(self, uri: str) -> None:
+        await until(lambda: self.stream)
         assert self.stream is not None
         await self.stream.more(event({"method": UPDATED, "params": {"uri": uri}}))
 
@@ -162,6 +163,7 @@ async def test_a_session_that_is_gone_is_subscribed_in_again_and_what_may_have_b
         heard = Heard()
         await subscribe(rig, heard, "x:1")
         gone.update(each.headers["mcp-session-id"] for each in log if "mcp-session-id" in each.headers)
+        await until(lambda: script.stream)
         assert script.stream is not None
         script.stream.writer.close()
         await until(lambda: script.requests == ["subscribe x:1"] * 2 and heard == ["x:1"])
@@ -222,7 +224,7 @@ class ModernServer:
 async def test_a_set_that_changes_is_a_new_stream_and_nothing_is_lost_or_told_twice_between_the_two(
     monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    monkeypatch.setattr("proxy.downstream.subscribing.OVERLAP", 0.2)
+    monkeypatch.setattr("proxy.downstream.subscribing.OVERLAP", 2.0)
     script = ModernServer()
     async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
         heard, other = Heard(), Heard()
