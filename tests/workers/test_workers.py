@@ -15,7 +15,19 @@ import httpx
 import pytest
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment
 from policy_bed import client_keys, key_of
-from workers_kit import Bare, Talker, connections, modern_body, modern_headers, names, owner, rendered, sluice, workers
+from workers_kit import (
+    Bare,
+    Talker,
+    connections,
+    modern_body,
+    modern_headers,
+    names,
+    open_files,
+    owner,
+    rendered,
+    sluice,
+    workers,
+)
 
 Json = dict[str, Any]
 PATIENT = str(ROOT / "tests" / "observe" / "patient_server.py")
@@ -39,7 +51,7 @@ def call(text: str) -> Json:
     return {"name": "echo__say", "arguments": {"text": text}}
 
 
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "in vain"
@@ -75,7 +87,7 @@ def test_a_legacy_session_is_found_on_whichever_connection_it_comes_by(many: tup
         other = next(name for name in names(count, 1) if owner(name, count) != owner(who, count))
         foreign = {**session.headers, "Authorization": f"Bearer {key_of(other)}"}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-        assert httpx.post(process.url, json=body, headers=foreign).status_code == 404
+        assert httpx.post(process.url, json=body, headers=foreign, timeout=30).status_code == 404
 
 
 def test_an_answer_that_is_asked_for_comes_back_to_the_call_that_waits(many: tuple[Sluice, int]) -> None:
@@ -134,7 +146,8 @@ def test_who_shows_nothing_or_something_wrong_is_refused(many: tuple[Sluice, int
     process, _ = many
     body = modern_body("tools/list", {})
     for headers in ({}, {"Authorization": "Bearer nobody"}):
-        answer = httpx.post(process.url, json=body, headers={**modern_headers("", "tools/list", {}), **headers})
+        headers = {**modern_headers("", "tools/list", {}), **headers}
+        answer = httpx.post(process.url, json=body, headers=headers, timeout=30)
         assert answer.status_code == 401 and answer.headers["www-authenticate"].startswith("Bearer")
 
 
@@ -182,7 +195,7 @@ def test_the_audit_log_of_all_is_whole(many: tuple[Sluice, int], tmp_path: Path)
 def heads(process: Sluice) -> list[str]:
     token = (process.config.parent / "state" / "operator.token").read_text()
     head = {"Authorization": f"Bearer {token}"}
-    return httpx.get(f"{process.admin}/api/v1/audit/head", headers=head).text.splitlines()
+    return httpx.get(f"{process.admin}/api/v1/audit/head", headers=head, timeout=30).text.splitlines()
 
 
 def test_a_connection_stays_where_its_client_belongs(many: tuple[Sluice, int]) -> None:
@@ -191,6 +204,7 @@ def test_a_connection_stays_where_its_client_belongs(many: tuple[Sluice, int]) -
     for who in names(count, 1):
         with httpx.Client() as http:
             Talker(process.url, who).modern(http, "tools/list")
+            until(lambda: sum(connections(pid, port) for pid in workers(process)) == 1)  # handed over, and let go
             there = [connections(pid, port) for pid in workers(process)]
             Talker(process.url, who).modern(http, "tools/list")
             assert sum(there) == 1 and there == [connections(pid, port) for pid in workers(process)]
@@ -241,7 +255,7 @@ def test_a_worker_that_is_killed_comes_back_and_the_others_go_on(tmp_path: Path)
 
 def sockets(pid: int) -> bytes:
     """The names of Unix sockets that a process listens on."""
-    inodes = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()}
+    inodes = set(open_files(pid))
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     return " ".join(row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in inodes).encode()
 
@@ -297,7 +311,7 @@ def test_a_second_signal_cuts_what_is_open(first: signal.Signals, code: int, tmp
         process.process.send_signal(first)
         assert process.process.wait(30) == code
         for thread in threads:
-            thread.join(10)
+            thread.join(30)
         assert "Traceback" not in process.log()
 
 

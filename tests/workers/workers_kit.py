@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,17 @@ def workers(process: Sluice) -> list[int]:
     """The processes of the workers, in the order of their numbers as far as they are the first ones."""
     found = []
     for task in Path(f"/proc/{process.process.pid}/task").glob("*/children"):
-        for pid in map(int, task.read_text().split()):
-            if b"--as-worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        for pid in map(int, _read(task).split()):
+            if b"--as-worker" in _read(Path(f"/proc/{pid}/cmdline")):
                 found.append(pid)
     return sorted(found)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""  # that thread or process has ended meanwhile
 
 
 def connections(pid: int, port: int) -> int:
@@ -71,11 +78,16 @@ def connections(pid: int, port: int) -> int:
         fields = line.split()
         if int(fields[1].split(":")[1], 16) == port and fields[3] == "01":
             inodes.add(fields[9])
-    return sum(os.readlink(fd).removeprefix("socket:[").rstrip("]") in inodes for fd in fds(pid))
+    return sum(target.removeprefix("socket:[").rstrip("]") in inodes for target in open_files(pid))
 
 
-def fds(pid: int) -> list[Path]:
-    return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
+def open_files(pid: int) -> list[str]:
+    """What a process has open, as far as it is still open when it is looked at."""
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(fd))
+    return found
 
 
 @dataclass(slots=True)
