@@ -77,7 +77,7 @@ class Bed:
         draft.write_text(text)
         draft.replace(self.folder / name)
 
-    def until(self, is_so: Callable[[], bool], seconds: float = 5.0) -> float:
+    def until(self, is_so: Callable[[], bool], seconds: float = 30.0) -> float:
         """Seconds until another process has come to that."""
         started = time.monotonic()
         while not is_so():
@@ -89,7 +89,8 @@ class Bed:
         return list(json.loads(self.process.get("/readyz")[1]).get("notes", []))
 
     def audit(self) -> list[Json]:
-        return [json.loads(line) for line in (self.folder / "audit" / "sluice.jsonl").read_text().splitlines()]
+        """Whole records: behind them another may just be written."""
+        return [json.loads(line) for line in (self.folder / "audit" / "sluice.jsonl").read_text().split("\n")[:-1]]
 
 
 @contextmanager

@@ -34,7 +34,7 @@ p, role:lead, sluice, admin:*, *, allow
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 ASKING = str(Path(__file__).parent / "e2e" / "asking_server.py")
 METADATA = "https://mcp.example.com/.well-known/oauth-protected-resource/tools/mcp"
-WITHIN = 5.0  # seconds: how long it may take until whoever is no longer welcome has gone
+WITHIN = 10.0  # seconds until whoever is no longer welcome has gone: five, and as many for a busy machine
 
 
 def clients(login: Issuer) -> Json:
@@ -68,13 +68,14 @@ class Place:
         """The headers of a new legacy session."""
         hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-        answer = httpx.post(self.bed.process.url, json=body, headers={**ACCEPT, **auth(credential)})
+        answer = httpx.post(self.bed.process.url, json=body, headers={**ACCEPT, **auth(credential)}, timeout=20)
         assert answer.status_code == 200, answer.text
         return {**ACCEPT, "Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": LEGACY}
 
     def ping(self, session: dict[str, str], credential: str) -> int:
         body = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-        return httpx.post(self.bed.process.url, json=body, headers={**session, **auth(credential)}).status_code
+        headers = {**session, **auth(credential)}
+        return httpx.post(self.bed.process.url, json=body, headers=headers, timeout=20).status_code
 
 
 def auth(credential: str | None) -> dict[str, str]:
@@ -155,12 +156,12 @@ def test_a_token_in_the_query_is_none(place: Place) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
     for name in ("access_token", "token"):
         url = f"{place.bed.process.url}?{name}={place.token()}"
-        assert httpx.post(url, json=body, headers=head).status_code == 401
+        assert httpx.post(url, json=body, headers=head, timeout=20).status_code == 401
 
 
 @pytest.mark.parametrize("path", ["", "/mcp", "/tools/mcp"])
 def test_the_metadata_is_there_with_and_without_path(place: Place, path: str) -> None:
-    answer = httpx.get(f"{place.base}/.well-known/oauth-protected-resource{path}")
+    answer = httpx.get(f"{place.base}/.well-known/oauth-protected-resource{path}", timeout=20)
     assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
     document = answer.json()
     assert document["resource"] == "https://mcp.example.com/tools/mcp"
@@ -170,23 +171,24 @@ def test_the_metadata_is_there_with_and_without_path(place: Place, path: str) ->
 
 def test_the_metadata_is_for_reading_and_nowhere_else(place: Place) -> None:
     url = f"{place.base}/.well-known/oauth-protected-resource"
-    assert httpx.post(url).status_code == 405
-    assert httpx.get(f"{url}/other").status_code == 404
-    assert httpx.get(url, headers={"Host": "evil.example.com"}).status_code == 421
-    assert httpx.get(url, headers={"Host": "mcp.example.com"}).status_code == 200
-    assert httpx.get(f"{place.bed.process.admin}/.well-known/oauth-protected-resource").status_code == 404
+    assert httpx.post(url, timeout=20).status_code == 405
+    assert httpx.get(f"{url}/other", timeout=20).status_code == 404
+    assert httpx.get(url, headers={"Host": "evil.example.com"}, timeout=20).status_code == 421
+    assert httpx.get(url, headers={"Host": "mcp.example.com"}, timeout=20).status_code == 200
+    there = httpx.get(f"{place.bed.process.admin}/.well-known/oauth-protected-resource", timeout=20)
+    assert there.status_code == 404
 
 
 def test_the_admin_port_has_an_audience_of_its_own(place: Place) -> None:
     def ask(**claims: Any) -> int:
         url = f"{place.bed.process.admin}/api/v1/servers"
-        return httpx.get(url, headers=auth(place.token(groups=["ops"], **claims))).status_code
+        return httpx.get(url, headers=auth(place.token(groups=["ops"], **claims)), timeout=20).status_code
 
     assert ask(aud=ADMIN_AUDIENCE) == 200
     assert ask() == 401
     url = f"{place.bed.process.admin}/api/v1/servers"
-    assert httpx.get(url, headers=auth(place.token(aud=ADMIN_AUDIENCE))).status_code == 403
-    assert httpx.get(url, headers=bearer("a")).status_code == 403
+    assert httpx.get(url, headers=auth(place.token(aud=ADMIN_AUDIENCE)), timeout=20).status_code == 403
+    assert httpx.get(url, headers=bearer("a"), timeout=20).status_code == 403
 
 
 def test_who_was_refused_is_written_down_without_what_it_showed(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_who_was_refused_is_written_down_without_what_it_showed(tmp_path: Path) 
                 assert here.ask(who(here)).status_code == 401
             url = f"{made.process.admin}/api/v1/servers"
             for credential in (None, "slc_unknown", here.token()):
-                assert httpx.get(url, headers=auth(credential)).status_code == 401
+                assert httpx.get(url, headers=auth(credential), timeout=20).status_code == 401
         assert_nothing_of(login, tmp_path)
     told = [entry for entry in made.audit() if entry["type"] == "identity"]
     assert {entry["address"] for entry in told} == {"127.0.0.1"}
@@ -218,9 +220,9 @@ def test_a_session_is_of_its_principal_alone(place: Place, kind: str) -> None:
         assert stream.status_code == 200
         url, stolen = place.bed.process.url, {**session, **auth(theirs)}
         assert place.ping(session, theirs) == 404
-        assert httpx.get(url, headers=stolen).status_code == 404
-        assert httpx.get(url, headers={**stolen, "Last-Event-ID": "1-1"}).status_code == 404
-        assert httpx.delete(url, headers=stolen).status_code == 404
+        assert httpx.get(url, headers=stolen, timeout=20).status_code == 404
+        assert httpx.get(url, headers={**stolen, "Last-Event-ID": "1-1"}, timeout=20).status_code == 404
+        assert httpx.delete(url, headers=stolen, timeout=20).status_code == 404
         assert place.ping(session, mine) == 200 and not stream.is_closed
     if kind == "token":  # the same subject goes on with a token that it got later
         assert place.ping(session, place.token(jti="later")) == 200
@@ -269,7 +271,7 @@ def test_nothing_of_the_client_reaches_a_server_but_the_call(place: Place) -> No
 
 
 def test_a_token_that_expires_ends_its_session_and_its_stream(place: Place) -> None:
-    token = place.token(sub="short", exp=int(time.time()) + 3)
+    token = place.token(sub="short", exp=int(time.time()) + 6)
     session = place.session(token)
     with httpx.stream("GET", place.bed.process.url, headers={**session, **auth(token)}, timeout=20) as stream:
         started = time.monotonic()
@@ -278,23 +280,23 @@ def test_a_token_that_expires_ends_its_session_and_its_stream(place: Place) -> N
                 pass
         except httpx.TransportError:
             pass
-        assert time.monotonic() - started < 3 + WITHIN
+        assert time.monotonic() - started < 6 + WITHIN
     assert place.ping(session, token) == 401
     assert place.ping(session, place.token(sub="short")) == 404
 
 
 def test_what_was_granted_to_a_token_ends_with_it(place: Place) -> None:
-    api, lea = f"{place.bed.process.admin}/api/v1", bearer("lea")
-    token = place.token(sub="brief", groups=["careful"], exp=int(time.time()) + 4)
-    with ThreadPoolExecutor(1) as pool:
+    lea = httpx.Client(base_url=f"{place.bed.process.admin}/api/v1", headers=bearer("lea"), timeout=20)
+    token = place.token(sub="brief", groups=["careful"], exp=int(time.time()) + 12)
+    with lea, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(place.ask, token, "tools/call", name="web__one", arguments={})
-        place.bed.until(lambda: httpx.get(f"{api}/approvals", headers=lea).json()["total"] == 1)
-        (row,) = httpx.get(f"{api}/approvals", headers=lea).json()["approvals"]
+        place.bed.until(lambda: lea.get("/approvals").json()["total"] == 1)
+        (row,) = lea.get("/approvals").json()["approvals"]
         body = {"decision": "approve", "scope": "15m", "seen_digest": row["digest"]}
-        assert httpx.post(f"{api}/approvals/{row['id']}/decisions", json=body, headers=lea).status_code == 200
-        assert "done" in asked.result(10).text
-    assert len(httpx.get(f"{api}/grants", headers=lea).json()["grants"]) == 1
-    place.bed.until(lambda: httpx.get(f"{api}/grants", headers=lea).json()["grants"] == [], 4 + WITHIN)
+        assert lea.post(f"/approvals/{row['id']}/decisions", json=body).status_code == 200
+        assert "done" in asked.result(30).text
+        assert len(lea.get("/grants").json()["grants"]) == 1
+        place.bed.until(lambda: lea.get("/grants").json()["grants"] == [], 12 + WITHIN)
 
 
 # ---------------------------------------------------------------- keys that are taken back
@@ -302,7 +304,7 @@ def test_what_was_granted_to_a_token_ends_with_it(place: Place) -> None:
 
 def revoke(bed: Bed, name: str) -> None:
     command = [*COMMAND, "keys", "revoke", name, "-c", str(bed.process.config)]
-    subprocess.run(command, check=True, cwd=ROOT, env=clean_environment(), capture_output=True, timeout=30)
+    subprocess.run(command, check=True, cwd=ROOT, env=clean_environment(), capture_output=True, timeout=60)
 
 
 def test_a_key_is_taken_back_from_a_sluice_that_runs(tmp_path: Path) -> None:

@@ -40,14 +40,14 @@ class Sluice:
     def get(self, path: str) -> tuple[int, str]:
         """A GET on the admin port: status and body; status 0 while nothing answers."""
         try:
-            with urllib.request.urlopen(f"{self.admin}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.admin}{path}", timeout=20) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             return refusal.code, refusal.read().decode()
         except OSError:
             return 0, ""
 
-    def wait_ready(self, seconds: float = 30) -> None:
+    def wait_ready(self, seconds: float = 60) -> None:
         """Readiness has no signal but its own page: ask until it says so."""
         give_up = time.monotonic() + seconds
         answer: tuple[int, str] = (0, "")
@@ -59,7 +59,7 @@ class Sluice:
             time.sleep(0.05)
         raise AssertionError(f"not ready after {seconds} s: {answer}\n{self.log()}")
 
-    def interrupt(self, seconds: float = 15) -> int:
+    def interrupt(self, seconds: float = 30) -> int:
         """SIGTERM and its exit code; fails if the process does not end."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
