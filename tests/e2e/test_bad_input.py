@@ -104,7 +104,7 @@ def test_a_body_over_the_limit_is_refused_unread(process: Sluice) -> None:
 def test_other_methods_and_paths_do_not_exist(process: Sluice) -> None:
     assert post(process, b"", method="PUT").status_code == 405
     elsewhere = process.url.replace("/mcp", "/metrics")
-    assert httpx.get(elsewhere).status_code == 404  # the admin port's pages are not on this one
+    assert httpx.get(elsewhere, timeout=20).status_code == 404  # the admin port's pages are not on this one
     assert_still_well(process)
 
 
@@ -135,8 +135,8 @@ BYTES = {
 @pytest.mark.parametrize("name", BYTES)
 def test_bytes_that_are_no_request_do_no_harm(process: Sluice, name: str) -> None:
     host, port = process.url.removeprefix("http://").removesuffix("/mcp").split(":")
-    with socket.create_connection((host, int(port)), 5) as line:
-        line.settimeout(5)
+    with socket.create_connection((host, int(port)), 20) as line:
+        line.settimeout(20)
         try:
             line.sendall(BYTES[name])
             line.shutdown(socket.SHUT_WR)

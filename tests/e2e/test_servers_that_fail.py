@@ -60,7 +60,7 @@ def test_a_server_that_hangs_and_one_that_is_not_there_delay_nobody(peers: None,
             babbles={"command": "yes", "required": False},
         ) as process:
             assert "good__echo" in tools(process)
-            assert time.monotonic() - began < 15  # bounded, not measured: the hanging one would take for ever
+            assert time.monotonic() - began < 30  # bounded, not measured: the hanging one would take for ever
             called = ask(process, "tools/call", name="good__echo", arguments={"a": 1})
             assert called["result"]["structuredContent"]["arguments"] == {"a": 1}
 
@@ -76,7 +76,7 @@ def test_a_stdio_server_that_crashes_in_a_call_is_started_again(peers: None, tmp
         assert again["structuredContent"]["process"] != first["structuredContent"]["process"]
 
 
-def until_answered(process: Sluice, name: str, seconds: float = 20) -> Json:
+def until_answered(process: Sluice, name: str, seconds: float = 60) -> Json:
     """A server that is being started again has no signal that a client could wait for: call until it answers."""
     give_up = time.monotonic() + seconds
     while True:
@@ -114,15 +114,18 @@ def test_a_call_to_a_server_that_was_never_there_says_so(tmp_path: Path) -> None
 def test_a_call_in_flight_is_finished_before_sluice_ends(peers: None, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with fixture_over_http(tmp_path, "--journal", str(journal)) as url:
-        with sluice_in_front_of(tmp_path, web={"url": url}) as process, ThreadPoolExecutor(1) as pool:
+        with (
+            sluice({"servers": {"web": {"url": url}}, "drain": "20s"}, tmp_path) as process,
+            ThreadPoolExecutor(1) as pool,
+        ):
             arguments = {"ms": 1000, "steps": 10, "run": "last"}
             answer = pool.submit(ask, process, "tools/call", name="web__slow", arguments=arguments)
             wait_for_line(journal, "running")
             assert process.interrupt() == 0, process.log()
-            assert answer.result(10)["result"]["structuredContent"] == {"run": "last", "state": "finished"}
+            assert answer.result(30)["result"]["structuredContent"] == {"run": "last", "state": "finished"}
 
 
-def wait_for_line(journal: Path, word: str, seconds: float = 10) -> None:
+def wait_for_line(journal: Path, word: str, seconds: float = 60) -> None:
     """A file tells nobody that it was written to."""
     give_up = time.monotonic() + seconds
     while not (journal.exists() and word in journal.read_text()):
@@ -136,7 +139,7 @@ def test_a_client_that_goes_away_ends_its_call_at_the_server(peers: None, tmp_pa
     with fixture_over_http(tmp_path, "--journal", str(journal)) as url:
         with sluice_in_front_of(tmp_path, web={"url": url}) as process:
             with pytest.raises(httpx.ReadTimeout):
-                ask(process, "tools/call", 0.5, name="web__slow", arguments={"ms": 20_000, "run": "left"})
+                ask(process, "tools/call", 2, name="web__slow", arguments={"ms": 20_000, "run": "left"})
             wait_for_line(journal, "cancelled")
 
 
@@ -185,7 +188,9 @@ def test_sluice_ends_when_it_is_told_and_takes_its_children_along(peers: None, t
         children = children_of(process.process.pid)
         assert children
         assert process.interrupt() == 0, process.log()
-        assert not [pid for pid in children if is_alive(pid)]
+        give_up = time.monotonic() + 10  # a process that was killed still has to get its turn to end
+        while [pid for pid in children if is_alive(pid)]:
+            assert time.monotonic() < give_up, children
 
 
 def children_of(pid: int) -> list[int]:

@@ -41,7 +41,7 @@ class Desktop:
         self._heard.put(None)
 
     def hear(self) -> Json:
-        message = self._heard.get(timeout=30)
+        message = self._heard.get(timeout=60)
         assert message is not None, self.process.stderr.read().decode()[-3000:] if self.process.stderr else ""
         return message
 
@@ -85,16 +85,16 @@ class Desktop:
     def leave(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(20)
+        return self.process.wait(30)
 
     def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(30)
 
     def is_owner(self) -> bool:
         """Whether the servers are its children."""
         threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return any(children.read_text().strip() for children in threads)
+        return any(text_of(children).strip() for children in threads)
 
     def close(self) -> None:
         self.process.kill()
@@ -102,6 +102,13 @@ class Desktop:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""  # that thread has ended meanwhile
 
 
 @contextmanager

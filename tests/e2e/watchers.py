@@ -71,6 +71,6 @@ def watcher(name: str, url: str, folder: Path) -> Iterator[Watcher]:
         assert process.stdin is not None
         process.stdin.close()  # it says goodbye
         try:
-            process.wait(10)
+            process.wait(30)
         finally:
             stop(process)
