@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import httpx2
 import mcp_types as types
+from mcp.client import session
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -44,4 +45,7 @@ async def call(job: dict[str, Any], server: Any) -> None:
 
 
 if __name__ == "__main__":
+    # The SDK takes who has not answered its probe in ten seconds for a legacy server; on a busy machine that says
+    # something of the machine, not of the server.
+    session.DISCOVER_TIMEOUT_SECONDS = 60.0
     anyio.run(main, json.loads(sys.argv[1]))

@@ -63,8 +63,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process with its stderr in a file, in its own process group, gone when the block ends."""
+def running(command: list[str], log: Path, patience: float = 10, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process with its stderr in a file, in its own process group, gone when the block ends: by itself within
+    `patience` seconds, or killed."""
     with log.open("a") as stderr:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stderr=stderr, text=True, start_new_session=True, **options
@@ -72,7 +73,7 @@ def running(command: list[str], log: Path, **options: Any) -> Iterator[subproces
     try:
         yield process
     finally:
-        stop(process)
+        stop(process, patience)
 
 
 def stop(process: subprocess.Popen[Any], seconds: float = 10) -> int:

@@ -9,6 +9,7 @@ import anyio
 import httpx2
 import mcp_types as types
 import script
+from mcp.client import session
 from mcp.client.client import Client
 from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters
@@ -137,4 +138,7 @@ async def main() -> None:
             script.say(await script.run(driver, job, (MCPError, SubscriptionLost)))
 
 
+# The SDK takes who has not answered its probe in ten seconds for a legacy server; on a busy machine that says something
+# of the machine, not of the server.
+session.DISCOVER_TIMEOUT_SECONDS = 60.0
 anyio.run(main)

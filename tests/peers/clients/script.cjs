@@ -73,7 +73,7 @@ async function run(driver) {
     server: client.getServerVersion()?.name,
   };
 
-  async function step(name, work, seconds = 20) {
+  async function step(name, work, seconds = 60) {
     try {
       report[name] = await within(seconds, work());
     } catch (error) {
@@ -171,7 +171,7 @@ async function run(driver) {
 // Prints the report and leaves: open streams must not keep the process.
 async function main(driver) {
   const report = await run(driver);
-  await within(5, driver.client.close()).catch(() => {});
+  await within(20, driver.client.close()).catch(() => {});
   process.stdout.write(JSON.stringify(report) + '\n', () => process.exit(0));
 }
 

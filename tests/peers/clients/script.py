@@ -59,7 +59,7 @@ class Client(Protocol):
 async def run(client: Client, job: Json, expected: tuple[type[Exception], ...]) -> Json:
     report: Json = {"client": client.name, "errors": {}, **client.facts()}
 
-    async def step(name: str, work: Callable[[], Awaitable[Any]], seconds: float = 20) -> None:
+    async def step(name: str, work: Callable[[], Awaitable[Any]], seconds: float = 60) -> None:
         try:
             with anyio.fail_after(seconds):
                 report[name] = await work()
@@ -80,7 +80,7 @@ async def run(client: Client, job: Json, expected: tuple[type[Exception], ...]) 
     for name in job["asking"]:
         await step(f"ask_{name}", lambda name=name: client.call(job["asking"][name], {}))
     await step("list_changed", lambda: see_change(client, tools, job))
-    await step("calls", lambda: call_each(client, job.get("calls", [])), 60)
+    await step("calls", lambda: call_each(client, job.get("calls", [])), 120)
     return report
 
 
@@ -98,7 +98,7 @@ async def cancel(client: Client, tools: Json) -> Json:
     arguments = {"ms": 30_000, "steps": 300, "run": run}
     await client.call_and_cancel(tools["slow"], arguments, running, lambda done, total: running.set())
     state: Json = {}
-    with anyio.move_on_after(5):
+    with anyio.move_on_after(30):
         while state.get("state") != "cancelled":
             state = (await client.call(tools["was_cancelled"], {"run": run}))["value"]
             await anyio.sleep(0.05)

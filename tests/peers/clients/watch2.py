@@ -8,6 +8,7 @@ import anyio
 import mcp_types as types
 import watching
 from anyio.abc import TaskGroup
+from mcp.client import session
 from mcp.client.client import Client
 from mcp.client.subscriptions import ResourceUpdated, SubscriptionLost
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
@@ -69,4 +70,7 @@ async def main() -> None:
 
 
 warnings.simplefilter("ignore", MCPDeprecationWarning)
+# The SDK takes who has not answered its probe in ten seconds for a legacy server; on a busy machine that says something
+# of the machine, not of the server.
+session.DISCOVER_TIMEOUT_SECONDS = 60.0
 anyio.run(main)

@@ -35,7 +35,7 @@ async def obey(client: Client, failures: tuple[type[Exception], ...], code: Call
         command = json.loads(line)
         do: Callable[..., Awaitable[Any]] = getattr(client, command.pop("do"))
         try:
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 say(done=await do(**command))
         except failures as error:
             say(error={"code": code(error), "message": str(error)})
