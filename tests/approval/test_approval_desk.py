@@ -91,7 +91,7 @@ async def test_what_was_approved_and_not_used_in_time_is_expired(town: Town) -> 
 
 async def test_a_waiting_call_hears_that_nobody_answered_in_time() -> None:
     town = Town(profile="brief", hold_for=60.0)
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(_let_pass, town)
             outcome = await town.run(amount=5)
@@ -292,7 +292,7 @@ async def test_a_call_that_is_another_matter_by_now_is_asked_anew(town: Town, ch
 
 async def test_a_policy_that_changes_while_a_call_waits_is_obeyed(town: Town) -> None:
     town.desk.settings = replace(town.desk.settings, hold_for=30.0)
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(_approve_and_forbid, town)
             outcome = await town.run(amount=1)
@@ -313,7 +313,7 @@ async def test_a_waiting_call_runs_when_it_is_approved_and_an_older_twin_is_answ
     async def call() -> None:
         heard.append(reason(await town.run(amount=1)))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await _until(lambda: len(town.desk._waiters) == 1)

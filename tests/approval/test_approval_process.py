@@ -65,7 +65,7 @@ def pending(town: Bed, who: str, tool: str, **arguments: Any) -> str:
 
 def api(town: Bed, who: str, path: str, method: str = "GET", **options: Any) -> httpx.Response:
     headers = {**bearer(who), **options.pop("headers", {})}
-    return httpx.request(method, f"{town.process.admin}/api/v1/{path}", headers=headers, timeout=10, **options)
+    return httpx.request(method, f"{town.process.admin}/api/v1/{path}", headers=headers, timeout=30, **options)
 
 
 def decide(town: Bed, who: str, id: str, decision: str = "approve", **body: Any) -> httpx.Response:
@@ -100,7 +100,7 @@ def test_a_call_that_waits_runs_the_moment_it_is_approved(peers: None, tmp_path:
         town.until(lambda: api(town, "lea", "approvals?state=pending").json()["total"] == 1)
         (row,) = api(town, "lea", "approvals").json()["approvals"]
         assert decide(town, "lea", row["id"]).status_code == 200
-        assert reason(waiting.result(10)) == "" and count(town, n=2) == 1
+        assert reason(waiting.result(30)) == "" and count(town, n=2) == 1
 
 
 def test_who_may_not_decide_is_refused_and_nothing_runs(town: Bed) -> None:
@@ -202,7 +202,7 @@ def test_events_come_as_they_happen_and_end_with_the_right(town: Bed) -> None:
 
     def listen() -> None:
         url = f"{town.process.admin}/api/v1/approvals/events"
-        with httpx.stream("GET", url, headers=bearer("boss"), timeout=20) as answer:
+        with httpx.stream("GET", url, headers=bearer("boss"), timeout=60) as answer:
             ready.set()
             for line in answer.iter_lines():
                 if line.startswith("data: "):
@@ -212,11 +212,11 @@ def test_events_come_as_they_happen_and_end_with_the_right(town: Bed) -> None:
 
     thread = threading.Thread(target=listen)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(30)
     id = pending(town, "ann", "wire", n=10)
     decide(town, "lea", id)
     town.call("ann", "bank__wire", n=10)
-    thread.join(10)
+    thread.join(60)
     assert [one["state"] for one in seen if one["id"] == id] == ["pending", "approved", "consumed"]
     assert api(town, "", "approvals/events").status_code == 401
 
@@ -229,23 +229,24 @@ def test_a_client_that_shows_links_alone_sends_its_user_to_the_page(town: Bed) -
     asked = town.post("ann", body, headers).json()["result"]
     ((key, ask),) = asked["inputRequests"].items()
     link = httpx.URL(ask["params"]["url"])
-    shown = httpx.get(link)
+    shown = httpx.get(link, timeout=30)
     assert shown.status_code == 200 and "run pay of bank" in shown.text and count(town, n=16) == 0
     assert "frame-ancestors 'none'" in shown.headers["content-security-policy"]
     token, altered = link.params["t"], link.copy_set_param("t", link.params["t"][:-2] + "AA")
-    assert httpx.get(altered).status_code == 404
+    assert httpx.get(altered, timeout=30).status_code == 404
     other = pending(town, "eve", "pay", n=16)
-    assert httpx.get(link.copy_with(path=f"/approvals/{other}")).status_code == 404, "a link is for one approval"
+    another = httpx.get(link.copy_with(path=f"/approvals/{other}"), timeout=30)
+    assert another.status_code == 404, "a link is for one approval"
     page = link.copy_with(query=None)
     foreign = {"Origin": "https://evil.example"}
-    assert httpx.post(page, data={"t": token, "decision": "once"}, headers=foreign).status_code == 403
-    assert httpx.post(page, data={"t": token, "decision": "always"}).status_code == 400
-    assert "is approved" in httpx.post(page, data={"t": token, "decision": "once"}).text
+    assert httpx.post(page, data={"t": token, "decision": "once"}, headers=foreign, timeout=30).status_code == 403
+    assert httpx.post(page, data={"t": token, "decision": "always"}, timeout=30).status_code == 400
+    assert "is approved" in httpx.post(page, data={"t": token, "decision": "once"}, timeout=30).text
     retry = {"inputResponses": {key: {"action": "accept"}}, "requestState": asked["requestState"]}
     body["params"] = params | retry
     done = town.post("ann", body, headers)
     assert reason(done) == "" and count(town, n=16) == 1
-    assert "is consumed" in httpx.get(link).text
+    assert "is consumed" in httpx.get(link, timeout=30).text
 
 
 def test_a_secret_is_masked_and_revealed_to_who_has_the_right(town: Bed) -> None:
@@ -343,7 +344,7 @@ def test_what_was_approved_before_a_crash_runs_once_after_it(peers: None, tmp_pa
         assert decide(town, "lea", pending(town, "ann", "wire", n=14)).status_code == 200
         waiting = pending(town, "ann", "wire", n=15)
         os.kill(town.process.process.pid, signal.SIGKILL)
-        town.process.process.wait(10)
+        town.process.process.wait(30)
     settings = json.loads((tmp_path / "sluice.yaml").read_text())
     with sluice(settings, tmp_path) as process:
         town = Bed(process, tmp_path)

@@ -68,7 +68,7 @@ def get(town: Bed, id: str, who: str = "ann") -> Json:
 
 
 def until(town: Bed, id: str, *statuses: str) -> Json:
-    town.until(lambda: get(town, id)["status"] in statuses, 10)
+    town.until(lambda: get(town, id)["status"] in statuses)
     return get(town, id)
 
 
@@ -77,13 +77,13 @@ def decide(town: Bed, decision: str, tool: str, **arguments: Any) -> None:
     place = f"{town.process.admin}/api/v1/approvals"
 
     def waiting() -> list[Json]:
-        rows = httpx.get(place, params={"state": "pending"}, headers=bearer("lea")).json()["approvals"]
+        rows = httpx.get(place, params={"state": "pending"}, headers=bearer("lea"), timeout=30).json()["approvals"]
         return [row for row in rows if row["tool"] == tool and row["arguments"] == arguments]
 
-    town.until(lambda: len(waiting()) == 1, 10)
+    town.until(lambda: len(waiting()) == 1)
     (row,) = waiting()
     body = {"decision": decision, "seen_digest": row["digest"], "comment": "as I see it"}
-    assert httpx.post(f"{place}/{row['id']}/decisions", json=body, headers=bearer("lea")).status_code == 200
+    assert httpx.post(f"{place}/{row['id']}/decisions", json=body, headers=bearer("lea"), timeout=30).status_code == 200
 
 
 def approval_of(task: Json) -> str:
@@ -129,7 +129,7 @@ def test_who_cancels_the_task_cancels_the_approval(town: Bed) -> None:
     assert "error" not in say(town, "ann", "tasks/cancel", taskId=id)
     assert get(town, id)["status"] == "cancelled"
     place = f"{town.process.admin}/api/v1/approvals/{approval}"
-    assert httpx.get(place, headers=bearer("lea")).json()["state"] == "cancelled" and count(town, n=3) == 0
+    assert httpx.get(place, headers=bearer("lea"), timeout=30).json()["state"] == "cancelled" and count(town, n=3) == 0
     assert "error" not in say(town, "ann", "tasks/cancel", taskId=id) and get(town, id)["status"] == "cancelled"
 
 
@@ -184,7 +184,7 @@ def test_a_task_ends_with_its_process_and_its_approval_does_not(peers: None, tmp
         with bed(tmp_path, ROWS, servers, clients={"keys": KEYS}, approvals={"hold_for": "300ms"}) as town:
             task = begin(town, "bank__wire", n=6)
             town.process.process.kill()
-            town.process.process.wait(10)
+            town.process.process.wait(30)
         with sluice(json.loads((tmp_path / "sluice.yaml").read_text()), tmp_path) as process:
             town = Bed(process, tmp_path)
             assert say(town, "ann", "tasks/get", taskId=task["taskId"])["error"]["message"] == "Task not found"
