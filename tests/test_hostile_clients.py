@@ -137,7 +137,7 @@ def test_a_key_that_only_a_careless_parser_takes_for_another_reaches_no_server(p
 def exchange(url: str, lines: list[str], body: bytes = b"") -> int:
     """The status of a request whose every line is ours; no Host is added."""
     where = httpx.URL(url)
-    with socket.create_connection((where.host, where.port or 80), 10) as line:
+    with socket.create_connection((where.host, where.port or 80), 30) as line:
         head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "Connection: close"])
         line.sendall(f"{head}\r\n\r\n".encode() + body)
         return int(line.makefile("rb").readline().split()[1])

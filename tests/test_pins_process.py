@@ -59,7 +59,7 @@ async def names(client: Client) -> set[str]:
 
 
 async def until(client: Client, expected: set[str]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while await names(client) != expected:  # noqa: ASYNC110 - another process has no event to give
             await anyio.sleep(0.02)
 
@@ -133,7 +133,7 @@ async def test_what_is_accepted_in_the_state_directory_is_served_by_a_client_of_
     run = command(folder)
     write_config(config(folder, pin="block"), folder)
     arguments = [*COMMAND, "stdio", "-c", str(folder / "sluice.yaml")]
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         async with await anyio.open_process(arguments, cwd=ROOT, env=clean_environment(), stderr=None) as process:
             assert process.stdin and process.stdout
             lines = Lines(process.stdin, process.stdout)

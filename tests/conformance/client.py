@@ -65,7 +65,7 @@ class Client:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(15)
+        self._process.wait(30)
 
     def _write(self, message: Json) -> None:
         assert self._process.stdin is not None

@@ -20,7 +20,7 @@ p, role:all, odd, *, *, allow
 p, role:one, odd, tool:undefined, *, allow
 """
 MODERN_HEAD = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "fs__echo"}
-NO_HANG = 5.0
+NO_HANG = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_the_example_makes_its_key_and_sends_traffic_that_is_allowed_refused_and
             assert done.returncode == 0, command
         url = process.url.replace("0.0.0.0", "127.0.0.1")
         wrong = [sys.executable, DEPLOY / "compose/traffic.py", url, keys / "demo.hash"]
-        assert b"answers 401" in subprocess.run(wrong, capture_output=True, timeout=30, check=False).stderr
+        assert b"answers 401" in subprocess.run(wrong, capture_output=True, timeout=60, check=False).stderr
         command = [sys.executable, DEPLOY / "compose/traffic.py", url, keys / "demo.key"]
         with running(list(map(str, command)), tmp_path / "traffic.log") as traffic:
             wanted = ['outcome="ok"', 'outcome="denied"', 'outcome="unknown"']
@@ -178,7 +178,7 @@ def test_the_example_makes_its_key_and_sends_traffic_that_is_allowed_refused_and
                 assert traffic.poll() is None and time.monotonic() < give_up, missing
                 time.sleep(0.2)
             traffic.terminate()
-            assert traffic.wait(10) == -signal.SIGTERM
+            assert traffic.wait(30) == -signal.SIGTERM
 
 
 def recorder(folder: Path, *tools: str) -> list[str]:
@@ -253,7 +253,9 @@ async def through_nginx(port: int, certificate: Path) -> None:
         "Host": "mcp.example.com", "Accept": "application/json, text/event-stream", "Authorization": f"Bearer {KEY}",
     }  # fmt: skip
     named = {"sni_hostname": "mcp.example.com"}
-    async with httpx.AsyncClient(verify=trust, base_url=f"https://127.0.0.1:{port}", headers=headers) as client:
+    async with httpx.AsyncClient(
+        verify=trust, base_url=f"https://127.0.0.1:{port}", headers=headers, timeout=30
+    ) as client:
         call = {"name": "web__read", "arguments": {}, "_meta": META}
         modern = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "web__read"}
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
@@ -263,11 +265,13 @@ async def through_nginx(port: int, certificate: Path) -> None:
         assert (await client.get("/tools/mcp", headers=stranger, extensions=named)).status_code >= 400
         assert (await client.post("/mcp", json=message, headers=modern, extensions=named)).status_code == 404
         # The first event of a stream that does not end comes at once, and says where to post: behind the prefix.
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with client.stream("GET", "/tools/sse", extensions=named) as stream:
                 async for line in stream.aiter_lines():
                     if line.startswith("data:"):
-                        assert line.removeprefix("data:").strip().startswith(("/tools/", "https://mcp.example.com/tools/"))
+                        assert (
+                            line.removeprefix("data:").strip().startswith(("/tools/", "https://mcp.example.com/tools/"))
+                        )
                         return
 
 

@@ -345,7 +345,7 @@ class Column:
                         calls.cancel_scope.cancel()
         except* anyio.BrokenResourceError:
             pass  # the SDK 1.x trips over what still arrives while it leaves
-        await anyio.sleep(self.job["max_time"] + 5)
+        await anyio.sleep(self.job["max_time"] + 10)
         self.put("client_gone", {server: self.journal.end_of(run) for server, run in runs.items()})
 
     async def too_late(self) -> None:

@@ -31,7 +31,7 @@ SERVER_OF = {1: [str(MCP1 / "python"), str(HERE / "every1_server.py")],
 CLIENT_OF = {1: [str(MCP1 / "python"), str(HERE / "every1_client.py")],
              2: [str(MCP2 / "python"), str(HERE / "every2_client.py")]}  # fmt: skip
 MAX_TIME = 15
-SECONDS = 150.0
+SECONDS = 300.0
 
 
 class Servers:
@@ -185,6 +185,6 @@ def matrix(folder: Path) -> Iterator[dict[str, dict[str, Json]]]:
                 driver.tell()
         reports = {name: driver.said(give_up) for name, driver in drivers.items()}
         for driver in drivers.values():
-            driver.process.wait(20)
+            driver.process.wait(60)
         assert "Traceback" not in process.log()
         yield reports

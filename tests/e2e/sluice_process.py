@@ -98,7 +98,7 @@ def _serving(config: Json, folder: Path, ready: bool) -> Iterator[Sluice]:
     settings = settings_for(config, folder)
     file, log = write_config(settings, folder), folder / "sluice.log"
     command = [*COMMAND, "serve", "-c", str(file)]
-    with running(command, log, cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE) as process:
+    with running(command, log, 30, cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE) as process:
         process_ = Sluice(process, file, log, settings)
         try:
             if ready:

@@ -70,7 +70,7 @@ def test_nobody_comes_in_without_it(guarded: Guarded, credential: str | None) ->
     if credential is not None:
         headers["Authorization"] = credential
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-    answer = httpx.post(guarded.process.url, json=body, headers=headers)
+    answer = httpx.post(guarded.process.url, json=body, headers=headers, timeout=30)
     assert answer.status_code == 401 and "web__" not in answer.text
 
 

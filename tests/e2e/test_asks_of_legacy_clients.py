@@ -87,7 +87,7 @@ class Session:
 
 @asynccontextmanager
 async def session(process: Sluice, root: str, capabilities: Json = CAPABILITIES) -> AsyncIterator[Session]:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with httpx.AsyncClient(headers=ACCEPT, timeout=20, trust_env=False) as http:
             one = Session(http, process.url, root)
             hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": root}}

@@ -99,7 +99,7 @@ def test_a_server_behind_sse_asks_the_client_whose_call_it_is(reports: dict[str,
 
 def test_the_server_was_found_out_and_its_redirect_followed(bed: Bed, reports: dict[str, Json]) -> None:
     command = [*COMMAND, "servers", "-c", str(bed.process.config), "--json"]
-    done = subprocess.run(command, cwd=ROOT, env=clean_environment(), capture_output=True, check=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, env=clean_environment(), capture_output=True, check=True, timeout=60)
     told = {server["key"]: server for server in json.loads(done.stdout)["servers"]}
     assert (told["older"]["transport"], told["older"]["eras"]) == ("sse", ["legacy"])
     assert (told["web"]["transport"], told["web"]["eras"]) == ("http", ["legacy", "modern"])
@@ -117,7 +117,7 @@ def test_the_inspector_lists_and_calls_over_sse(bed: Bed, prefix: str) -> None:
 
 def test_a_stream_passes_a_buffering_proxy_at_once_and_ends_when_the_client_goes(bed: Bed) -> None:
     """nginx buffers unless it is told not to: without X-Accel-Buffering the first event would never come."""
-    with httpx.Client(headers=BEARER, timeout=10, trust_env=False) as client:
+    with httpx.Client(headers=BEARER, timeout=30, trust_env=False) as client:
         with client.stream("GET", f"{bed.origin}/tools/sse") as stream:
             lines = stream.iter_lines()
             assert next(lines) == "event: endpoint"
@@ -126,8 +126,8 @@ def test_a_stream_passes_a_buffering_proxy_at_once_and_ends_when_the_client_goes
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
             assert client.post(f"{bed.origin}{endpoint}", json=ping).status_code == 202
             assert client.post(f"{bed.origin}{endpoint}x", json=ping).status_code == 404
-            no_key = httpx.post(f"{bed.origin}{endpoint}", json=ping, trust_env=False)
+            no_key = httpx.post(f"{bed.origin}{endpoint}", json=ping, timeout=30, trust_env=False)
             assert no_key.status_code == 401
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + 30
         while client.post(f"{bed.origin}{endpoint}", json=ping).status_code != 404:
             assert time.monotonic() < give_up

@@ -212,5 +212,5 @@ def test_a_state_directory_that_others_may_write_to_is_refused(tmp_path: Path, w
     command = [word if part == "stdio" else part for part in stdio_command({"servers": {"asks": SERVER}}, tmp_path)]
     (tmp_path / "state").mkdir(mode=0o777)
     (tmp_path / "state").chmod(0o777)
-    done = subprocess.run(command, input=b"", cwd=ROOT, env=clean_environment(), capture_output=True, timeout=30)
+    done = subprocess.run(command, input=b"", cwd=ROOT, env=clean_environment(), capture_output=True, timeout=60)
     assert done.returncode == 3 and b"chmod" in done.stderr and done.stdout == b""

@@ -50,14 +50,14 @@ def trouble_going_on(process: Sluice, bad: str) -> Iterator[None]:
                     pass  # one that does not read is hung up on
 
     threads = [threading.Thread(target=call, args=(name,)) for name in ("slow", "dead", "gone", "flood", "huge")]
-    httpx.post(f"{bad}/loud").raise_for_status()
+    httpx.post(f"{bad}/loud", timeout=60).raise_for_status()
     for thread in threads:
         thread.start()
     try:
         yield
     finally:
         over.set()
-        httpx.post(f"{bad}/quiet").raise_for_status()
+        httpx.post(f"{bad}/quiet", timeout=60).raise_for_status()
         for thread in threads:
             thread.join(30)
 

@@ -130,7 +130,7 @@ def test_a_frame_over_a_pipe_that_is_not_of_its_revision_fails_the_block(tmp_pat
     hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}
     with pytest.raises(AssertionError, match="version"), Watch(tmp_path) as watch:
         command = watch.front_pipe([sys.executable, "-c", SERVER])
-        done = subprocess.run(command, input=json.dumps(hello) + "\n", capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, input=json.dumps(hello) + "\n", capture_output=True, text=True, timeout=60)
         assert json.loads(done.stdout)["result"]["protocolVersion"] == "2025-11-25"
 
 

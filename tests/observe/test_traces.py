@@ -39,7 +39,7 @@ class Collector(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def wait_for(self, count: int) -> dict[str, Span]:
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + 60
         while len(self.calls()) < count:
             assert time.monotonic() < give_up, [span.name for span in self.spans]
             time.sleep(0.05)
@@ -146,7 +146,7 @@ def log_lines(log: str) -> list[str]:
 def test_a_collector_that_is_away_slows_nobody_and_stops_nothing(tmp_path: Path) -> None:
     async def call(url: str) -> None:
         async with Client(url, modern=True) as client:
-            with anyio.fail_after(5):
+            with anyio.fail_after(15):
                 assert (await client.call("notes__read", {})).result()["content"][0]["text"] == "ran read"
 
     with sluice(config(tmp_path, "http://127.0.0.1:9"), tmp_path) as process:

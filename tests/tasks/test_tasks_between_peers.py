@@ -38,7 +38,7 @@ class Bed:
 
     async def awaited(self, server: str, word: str, more_than: int) -> None:
         """A process of its own writes it: there is nothing to wait on but the file."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while self.count(server, word) <= more_than:  # noqa: ASYNC110
                 await anyio.sleep(0.02)
 
@@ -93,7 +93,7 @@ class Client:
         return await self.result(f"tasks/{what}", {"taskId": id, **more})
 
     async def until(self, id: str, *statuses: str) -> Json:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (task := await self.about("get", id))["status"] not in statuses:  # noqa: ASYNC110
                 await anyio.sleep(task["pollIntervalMs"] / 1000)
         return task
@@ -103,7 +103,7 @@ class Client:
         """What is told of these tasks; the acknowledgement is the first."""
         params = {"notifications": {"taskIds": list(ids)}}
         body, headers = self._body(method := "subscriptions/listen", params), self._headers(method, params)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with self.http.stream("POST", self.url, json=body, headers=headers) as answer:
                 lines = answer.aiter_lines()
                 yield (json.loads(line[5:]) async for line in lines if line.startswith("data:"))
@@ -183,7 +183,7 @@ def test_what_a_legacy_server_does_only_as_a_task_works_for_who_waits(visit: tup
 @pytest.mark.parametrize("server", ["pipe", "old"])
 async def test_a_modern_client_waits_for_what_a_legacy_server_does_only_as_a_task(bed: Bed, server: str) -> None:
     async with client(bed.process, {"elicitation": {}, **TASKS}) as ann:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             assert text(await ann.call(f"{server}__must", seconds=0.2)) == "must took 0.2"
             assert text(await ann.call(f"{server}__must_fail")) == "! must_fail took 0.0"
             asked = await ann.call(f"{server}__must_ask")
@@ -276,7 +276,7 @@ async def test_another_client_finds_no_difference_between_a_foreign_task_and_non
 
 async def test_a_client_without_the_extension_waits_for_what_a_stateless_server_does_only_as_a_task(bed: Bed) -> None:
     async with client(bed.process, {"elicitation": {}}) as ann:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             assert text(await ann.call("new__failing_job")) == "! the job failed"
             asked = await ann.call("new__confirm_delete", filename="y.txt")
             assert asked["resultType"] == "input_required"

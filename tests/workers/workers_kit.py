@@ -29,7 +29,7 @@ def sluice(config: Json, folder: Path, count: int) -> Iterator[Sluice]:
     settings = settings_for(config, folder)
     file, log = write_config(settings, folder), folder / "sluice.log"
     command = [*COMMAND, "serve", "-c", str(file), "--workers", str(count)]
-    with running(command, log, cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE) as process:
+    with running(command, log, 30, cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE) as process:
         made = Sluice(process, file, log, settings)
         try:
             made.wait_ready(60)
