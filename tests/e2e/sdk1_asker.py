@@ -86,7 +86,7 @@ async def roots(ctx: Context) -> str:
 
 @server.tool()
 async def dies(ctx: Context) -> str:
-    note("dies")
+    note(f"dies {os.getpid()}")
     asyncio.get_running_loop().call_later(0.3, os._exit, 3)
     return (await ctx.elicit("Are you there?", Name)).action
 

@@ -117,7 +117,10 @@ def test_malformed_answers_are_an_error_and_the_server_sees_none_of_them(
     answers = dict.fromkeys(keys, given["*"]) if isinstance(given, dict) else given
     error = client.call(f"{server}__form", inputResponses=answers, requestState=state)["error"]
     assert error["code"] == -32602, error
-    assert seen(process, server)[len(before) :] in ([], ['answer  "cancel"'])  # by which a call that waits is ended
+    ended = ['answer  "cancel"'] if name in UNFIT else []  # by which a call that waits is ended
+    give_up = time.monotonic() + 20
+    while seen(process, server)[len(before) :] != ended:
+        assert time.monotonic() < give_up, seen(process, server)[len(before) :]
     assert_still_well(client, server)
 
 
@@ -189,7 +192,7 @@ def test_a_state_that_is_too_old_is_refused_and_the_server_sees_nothing(process:
 def test_a_server_that_asks_outside_of_a_call_is_refused_and_its_calls_go_on(process: Sluice) -> None:
     client = Client(process)
     assert client.text("legacy1__aside") == "begun"
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 60
     while not (said := [words for words in seen(process, "legacy1") if words.startswith("answer aside")]):
         assert time.monotonic() < give_up
     assert said in (['answer aside "nobody"'], ['answer aside "cancel"'])
