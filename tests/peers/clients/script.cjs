@@ -103,7 +103,7 @@ async function run(driver) {
   async function progress() {
     const seen = [];
     const onprogress = ({ progress, total }) => seen.push([progress, total ?? null]);
-    const answer = await call(tools.slow, { ms: 200, steps: 4, run: randomBytes(4).toString('hex') }, { onprogress });
+    const answer = await call(tools.slow, { ms: 2000, steps: 4, run: randomBytes(4).toString('hex') }, { onprogress });
     return { seen, answer };
   }
 

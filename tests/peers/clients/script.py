@@ -86,7 +86,7 @@ async def run(client: Client, job: Json, expected: tuple[type[Exception], ...]) 
 
 async def make_progress(client: Client, tools: Json) -> Json:
     seen: list[list[float | None]] = []
-    arguments = {"ms": 200, "steps": 4, "run": secrets.token_hex(4)}
+    arguments = {"ms": 2000, "steps": 4, "run": secrets.token_hex(4)}
     answer = await client.call(tools["slow"], arguments, lambda done, total: seen.append([done, total]))
     return {"seen": seen, "answer": answer}
 
