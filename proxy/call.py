@@ -14,7 +14,7 @@ request's params without `_meta`; `task` among them is a legacy client's wish to
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response, light
@@ -76,7 +76,9 @@ class Target:
     item: Json | None = None
 
 
-class Verdict(Enum):
+class Verdict(StrEnum):
+    """A text itself, so that keys and labels with it need no code of `enum`: every call makes some."""
+
     ALLOW = "allow"
     DENY = "deny"
     ASK = "ask"

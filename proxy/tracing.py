@@ -55,7 +55,7 @@ def _finish(span: Span, kind: SpanKind, call: Call, outcome: Outcome | None) -> 
     span.set_attributes(dict(_attributes(kind, call, target)))
     if target is not None and target.kind != "res":
         span.update_name(f"{call.method} {_name(kind, target)}")
-    word = describe(outcome, call)
+    word, _ = describe(outcome, call)
     if word != "ok":
         span.set_attribute("error.type", word)
         span.set_status(StatusCode.ERROR)

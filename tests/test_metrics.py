@@ -1,5 +1,6 @@
 """Every outcome is counted under words and names of ours, and nobody can make series without end."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from proxy.call import (
 )
 from proxy.metrics import MAX_LABEL_SETS, Metrics
 from proxy.metrics.scraped import TABLE
+from proxy.metrics.series import Seconds
 
 CI = Client("key:ci")
 ECHO = Target("github", "tool", "echo", "gh__echo", {"name": "echo"})
@@ -44,6 +46,7 @@ def fresh(**options: Any) -> Metrics:
 
 def series(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
     """The series' values by their label values, in the order of declaration."""
+    metrics.fold()
     samples = (sample for family in metrics.registry.collect() for sample in family.samples)
     return {tuple(sample.labels.values()): sample.value for sample in samples if sample.name == name}
 
@@ -94,6 +97,26 @@ def test_seconds_have_the_public_name_towards_clients_and_the_own_name_towards_s
     assert towards_clients[(*labels, "0.02")] == 0 and towards_clients[(*labels, "0.05")] == 1
     labels = ("tools/call", "execute_tool", "echo", "", "", "", "pipe", "github")
     assert series(counted, "mcp_client_operation_duration_seconds_sum") == {labels: 7}
+
+
+def test_buckets_count_what_took_no_longer_than_their_ends_whenever_they_are_folded() -> None:
+    seconds = Seconds((0.1, 1, math.inf))
+    for number in (0.1, 0.5, 7):
+        seconds.observe(number)
+    assert (seconds.counts, seconds.sum) == ([0, 0, 0], 0)
+    seconds.fold()
+    seconds.observe(0.25)
+    seconds.fold()
+    seconds.fold()
+    assert (seconds.counts, seconds.sum) == ([1, 3, 4], 7.85)
+
+
+def test_what_is_observed_does_not_pile_up_where_nobody_scrapes() -> None:
+    counted = fresh()
+    counted.call(called(), OK, 0.1)
+    counted.lagged(0.001)
+    samples = [sample for family in counted.registry.collect() for sample in family.samples]
+    assert {sample.value for sample in samples if sample.name == "mcp_server_operation_duration_seconds_count"} == {1}
 
 
 def test_prompts_and_codes_of_errors_are_attributes_and_codes_that_nobody_knows_are_other() -> None:

@@ -21,7 +21,7 @@ from prometheus_client import (
 
 from proxy import telemetry
 from proxy.call import Call, Client, Outcome, Target
-from proxy.metrics.outcome import describe, status_code
+from proxy.metrics.outcome import Ending, describe
 from proxy.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
 from proxy.metrics.series import Count, Counter, Histogram, Seconds
 
@@ -121,9 +121,12 @@ class Metrics:
         self._relay, self._audit = self._overhead.labels("relay"), self._overhead.labels("audit")
         self._deciding = Histogram("sluice_decision_duration_seconds", _DECIDING, (), OWN_BUCKETS, registry).labels()
         self._lag = Histogram("sluice_event_loop_lag_seconds", _LAG, (), LAG_BUCKETS, registry).labels()
-        self.decided, self.lagged = self._deciding.observe, self._lag.observe
+        self.decided = self._deciding.observe
         self.calls, self.server_calls = Count(), Count()  # open ones
         self._waits = Histogram("sluice_approval_wait_seconds", _WAITS, ("profile",), WAIT_BUCKETS, registry)
+        self._folded = (
+            self._server_seconds, self._client_seconds, self._overhead, self._deciding, self._lag, self._waits,
+        )  # fmt: skip
         self._changes = Counter("sluice_tool_definition_changes", _CHANGES, ("server", "kind"), registry)
         build = Gauge("sluice_build_info", _BUILD, ("version", "python"), registry=registry)
         build.labels(version, platform.python_version()).set(1)
@@ -136,50 +139,50 @@ class Metrics:
             "calls": _Limit((0, 1)), "clients": _Limit((0,)), "decisions": _Limit((1,)),
             "server_seconds": _Limit((2, 3)), "client_seconds": _Limit((2, 3, 7)),
         }  # fmt: skip
-        self._bound: dict[tuple[str, ...], _Bound] = {}
-        self._bound_servers: dict[tuple[str, ...], Seconds] = {}
+        self._bound: dict[tuple[str | Ending, ...], _Bound] = {}
+        self._bound_servers: dict[tuple[str | Ending, ...], Seconds] = {}
 
     # ------------------------------------------------------------ what feeds them
 
     def call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         """A client's call has ended. Its target is what the trail says was aimed at."""
-        word = describe(outcome, call)
-        target = call.target or call.trail.target
-        decisions = call.trail.decisions
-        verdict = decisions[-1].verdict.value if decisions else ""
+        trail, client = call.trail, call.client
+        ending = describe(outcome, call)
+        target = call.target or trail.target
+        decisions = trail.decisions
+        verdict = decisions[-1].verdict if decisions else ""
         server, shown = ("", "") if target is None else (target.server, _shown(target))
-        code = status_code(outcome)
-        key = (call.method, server, shown, word, code, call.client.revision, verdict, _configured(call.client))
+        key = (call.method, server, shown, ending, client.revision, verdict, _configured(client))
         bound = self._bound.get(key)
         if bound is None:
-            bound = _keep(self._bound, key, self._bind(call, target, word, code, verdict))
+            bound = _keep(self._bound, key, self._bind(call, target, ending, verdict))
         bound.calls.value += 1
         bound.client.value += 1
         bound.seconds.observe(seconds)
         if bound.decisions is not None:
             bound.decisions.value += 1
         if target is not None:
-            trail = call.trail
             self._relay.observe(seconds - trail.away - trail.kept)
             self._audit.observe(trail.kept)
 
     def server_call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         """A server has answered a call (or was given up). Calls without a target, as lists are, do not count."""
-        if call.target is None:
+        target = call.target
+        if target is None:
             return
         call.trail.away += seconds
-        word, code = describe(outcome, call), status_code(outcome)
-        key = (call.target.server, call.method, _shown(call.target), word, code)
+        ending = describe(outcome, call)
+        key = (target.server, call.method, _shown(target), ending)
         bound = self._bound_servers.get(key)
         if bound is None:
-            name = call.target.own if call.target.item is not None else OTHER
-            transport = "pipe" if call.target.server in self._piped else "tcp"
-            labels = _conventional(call.method, call.target.kind, name, word, code, transport)
-            bound = self._client_seconds.labels(*self._limits["client_seconds"](*labels, call.target.server))
+            name = target.own if target.item is not None else OTHER
+            transport = "pipe" if target.server in self._piped else "tcp"
+            labels = _conventional(call.method, target.kind, name, ending, transport)
+            bound = self._client_seconds.labels(*self._limits["client_seconds"](*labels, target.server))
             _keep(self._bound_servers, key, bound)
         bound.observe(seconds)
 
-    def _bind(self, call: Call, target: Target | None, word: str, code: str, verdict: str) -> _Bound:
+    def _bind(self, call: Call, target: Target | None, ending: Ending, verdict: str) -> _Bound:
         server = tool = public = ""
         kind: str = ""
         if target is not None:
@@ -188,7 +191,7 @@ class Metrics:
         elif kind := _KINDS.get(call.method, ""):
             server = public = OTHER  # never resolved: the name is the client's own invention
             tool = OTHER if kind == "tool" else ""
-        labels = _conventional(call.method, kind, public, word, code, self._transport)
+        labels, word = _conventional(call.method, kind, public, ending, self._transport), ending[0]
         return _Bound(
             self._calls.labels(*self._limits["calls"](server, tool, call.method, word)),
             self._server_seconds.labels(*self._limits["server_seconds"](*labels, call.client.revision)),
@@ -211,6 +214,17 @@ class Metrics:
         """A person decided after so long, or nobody did. The profile is a configured one."""
         self._waits.labels(profile).observe(seconds)
 
+    def lagged(self, seconds: float) -> None:
+        """The event loop came so late to what was due. Told a few times a second, so that not much waits for `fold`
+        where nobody scrapes."""
+        self._lag.observe(seconds)
+        self.fold()
+
+    def fold(self) -> None:
+        """Whatever was observed is counted now. In the thread of the event loop, as all that observes."""
+        for observed in self._folded:
+            observed.fold()
+
     def watch(self, source: Source) -> None:
         """`source` is asked at each scrape, in the thread of the event loop."""
         self._scraped.add(source)
@@ -224,6 +238,7 @@ class Metrics:
     def scrape(self) -> Callable[[], tuple[bytes, str]]:
         """How things stand now. What it gives renders all series in Prometheus' text form, with its content type; that
         may take a while at 2,000 label sets each: call it in a worker thread."""
+        self.fold()
         self._scraped.sample()
         return self._render
 
@@ -249,9 +264,10 @@ def _shown(target: Target) -> str:
     return target.public if target.item is not None else OTHER
 
 
-def _conventional(method: str, kind: str, name: str, word: str, code: str, transport: str) -> tuple[str, ...]:
+def _conventional(method: str, kind: str, name: str, ending: Ending, transport: str) -> tuple[str, ...]:
     """The values of `CONVENTIONAL`. `error.type` is absent where there was no error."""
     operation = "execute_tool" if method == "tools/call" else ""
+    word, code = ending
     tool, prompt = (name if kind == one else "" for one in ("tool", "prompt"))
     return method, operation, tool, prompt, "" if word == "ok" else word, code, transport
 

@@ -1,4 +1,4 @@
-"""The one word for how a call ended. Knows calls and outcomes, and no series."""
+"""How a call ended, in one word and a code. Knows calls and outcomes, and no series."""
 
 from typing import Final, get_args
 
@@ -10,15 +10,17 @@ from proxy.call import (
     UNSUPPORTED_VERSION,
     Call,
     Failure,
-    InputRequired,
     Outcome,
     Reason,
     Result,
-    TaskStarted,
     Verdict,
     not_found,
 )
 
+Ending = tuple[str, str]
+"""The one word for it, and `rpc.response.status_code`, which is empty where there is no error."""
+
+_OK: Final[Ending] = ("ok", "")
 REASONS: Final = frozenset(get_args(Reason))
 # JSON-RPC's own, and those of MCP's revisions: a server can answer with any number, but it cannot make series of them.
 CODES: Final = frozenset({
@@ -27,28 +29,17 @@ CODES: Final = frozenset({
 })  # fmt: skip
 
 
-def describe(outcome: Outcome | None, call: Call) -> str:
-    """The one word for how a call ended; None is a cancelled one. Reasons count only if they are of ours: a
-    server can write into `_meta`, but it cannot invent words."""
-    if outcome is None:
-        return "cancelled"
-    if isinstance(outcome, InputRequired | TaskStarted):
-        return "ok"
+def describe(outcome: Outcome | None, call: Call) -> Ending:
+    """How a call ended; None is a cancelled one. Reasons count only if they are of ours: a server can write into
+    `_meta`, but it cannot invent words."""
     if isinstance(outcome, Result):
-        return _describe_result(outcome) if "isError" in outcome.value else "ok"
-    return _describe_failure(outcome, call)
+        return _OK if outcome.value.get("isError") is not True else (_describe_error(outcome), "")
+    if isinstance(outcome, Failure):
+        return _describe_failure(outcome, call), str(outcome.code) if outcome.code in CODES else "_other"
+    return _OK if outcome is not None else ("cancelled", "")
 
 
-def status_code(outcome: Outcome | None) -> str:
-    """`rpc.response.status_code`: empty where there is no error."""
-    if not isinstance(outcome, Failure):
-        return ""
-    return str(outcome.code) if outcome.code in CODES else "_other"
-
-
-def _describe_result(outcome: Result) -> str:
-    if outcome.value["isError"] is not True:
-        return "ok"
+def _describe_error(outcome: Result) -> str:
     meta = outcome.value.get("_meta")
     return _reason(meta.get(REASON) if isinstance(meta, dict) else None) or "tool_error"
 
