@@ -46,7 +46,7 @@ class Seconds:
     """One set of labels of a histogram: `counts` has for each of `bounds` how many took no longer.
 
     `observe` takes one number down and does no more, until `fold` counts all that came since the last time: sorted,
-    1,000 of them take 0.07 us each for both, and 0.35 one by one. A call has five."""
+    100 of them take 0.07 us each for both, and 0.13 one by one. A call has five."""
 
     __slots__ = ("_bounds", "_new", "counts", "observe", "sum")
 

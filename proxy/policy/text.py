@@ -95,7 +95,25 @@ def _strip_tags(text: str) -> str:
 
 
 def clean(value: Any, found: set[str]) -> Any:
-    """A JSON value with every text in it cleaned, names of fields as well. What is clean comes back itself."""
+    """A JSON value with every text in it cleaned, names of fields as well. What is clean comes back itself: nearly all
+    values are plain as a whole, and are looked at as one text: 1.0 us for a small result, and 1.7 text by text."""
+    return value if is_plain("".join(_all_texts(value))) else _clean(value, found)
+
+
+def _all_texts(value: Any) -> list[str]:
+    texts, todo = [], [value]
+    for one in todo:  # which grows meanwhile
+        if isinstance(one, str):
+            texts.append(one)
+        elif isinstance(one, dict):
+            texts += one
+            todo += one.values()
+        elif isinstance(one, list):
+            todo += one
+    return texts
+
+
+def _clean(value: Any, found: set[str]) -> Any:
     if isinstance(value, str):
         return clean_text(value, found)
     if isinstance(value, dict):
@@ -120,7 +138,7 @@ def _clean_parts(value: Any, parts: Iterable[tuple[Any, Any]], found: set[str]) 
                 continue
         elif not isinstance(old, _HOLDERS):
             continue
-        new = clean(old, found)
+        new = _clean(old, found)
         if new is not old:
             if copy is value:
                 copy = value.copy()
