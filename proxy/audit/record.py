@@ -18,7 +18,6 @@ from proxy.call import (
     ABOUT_A_TASK,
     REASON,
     Call,
-    Client,
     Decision,
     Failure,
     InputRequired,
@@ -66,16 +65,16 @@ def needs_intent(call: Call) -> bool:
 
 def judge(outcome: Outcome | None, call: Call) -> Ending:
     """How a call ended, in the words of the log; None is a cancelled one."""
-    if outcome is None:
-        return "cancelled", "", None
+    if isinstance(outcome, Result):
+        return _judge_error(outcome) if outcome.value.get("isError") is True else ("ok", "", None)
     if isinstance(outcome, InputRequired):
         return "ok", "input_required", None
     if isinstance(outcome, TaskStarted):
         return "ok", "task", None
-    if isinstance(outcome, Failure):
-        return _judge_failure(outcome, call)
-    if outcome.value.get("isError") is not True:
-        return "ok", "", None
+    return ("cancelled", "", None) if outcome is None else _judge_failure(outcome, call)
+
+
+def _judge_error(outcome: Result) -> Ending:
     meta = outcome.value.get("_meta")
     reason = meta.get(REASON) if isinstance(meta, dict) else None
     return (_by_reason(reason), reason, None) if isinstance(reason, str) and reason else ("tool_error", "", None)
@@ -148,14 +147,14 @@ class Composer:
     def about(self, call: Call) -> str:
         """Who calls what, and what was decided: the same in both records of a call, so made once."""
         trail = call.trail
-        target = trail.target or call.target
-        text = f'"call":{self._id(trail.id)},"method":{self._id(call.method)},{self._client(call.client)}'
+        target, decisions, round = trail.target or call.target, trail.decisions, trail.round
+        text = f'"call":{self._id(trail.id)},{self._asker(call)}'
         if target is not None:
             text = f"{text},{self._target(target)}"
-        if trail.decisions:
-            text = f"{text},{self._decision(trail.decisions[-1])}"
-        if trail.round is not None:
-            text = f'{text},"round":{{"call":{self._id(trail.round[0])},"number":{int(trail.round[1])}}}'
+        if decisions:
+            text = f"{text},{self._decision(decisions[-1])}"
+        if round is not None:
+            text = f'{text},"round":{{"call":{self._id(round[0])},"number":{int(round[1])}}}'
         parent = call.meta.get("traceparent")
         if isinstance(parent, str) and (trace := _TRACE.fullmatch(parent)):
             text = f'{text},"trace":"{trace[1]}"'
@@ -168,17 +167,16 @@ class Composer:
     def outcome(self, call: Call, about: str | None, outcome: Outcome | None, seconds: float) -> bytes:
         """`about` is what the intent said; None where there was none."""
         word, reason, code = judge(outcome, call)
-        parts = [f'"type":"outcome","time":"{self._stamp()}",{about or self.about(call)}']
-        if about is None:  # refused before a server was reached, or a list: nothing else says what was asked
-            parts.append(self._said(call))
-        parts.append(f',"outcome":"{word}","seconds":{max(seconds, 0.0):.6f}')
+        # Where a call was refused before a server was reached, or is a list, nothing else says what was asked.
+        said = about or f"{self.about(call)}{self._said(call)}"
+        end = f'"outcome":"{word}","seconds":{max(seconds, 0.0):.6f}'
         if reason:
-            parts.append(f',"reason":{dump(self._redactor.text(reason, 64))}')
+            end = f'{end},"reason":{dump(self._redactor.text(reason, 64))}'
         if code is not None:
-            parts.append(f',"code":{code if abs(code) < 10**9 else 0}')
+            end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
         if self._results == "digest" and isinstance(outcome, Result) and about is not None:
-            parts.append(f',"result_digest":"{self._redactor.digest(dump_message(outcome.value))}"')
-        return "".join(parts).encode("ascii")
+            end = f'{end},"result_digest":"{self._redactor.digest(dump_message(outcome.value))}"'
+        return f'"type":"outcome","time":"{self._stamp()}",{said},{end}'.encode("ascii")
 
     def note(self, type: str, fields: Json) -> bytes:
         """Any record that is not about one call. Texts are cleaned, whoever chose them."""
@@ -192,19 +190,21 @@ class Composer:
     def _id(self, id: str) -> str:
         return f'"{id}"' if _PLAIN.fullmatch(id) else dump(self._redactor.text(id, 64).replace('"', "'"))
 
-    def _client(self, client: Client) -> str:
+    def _asker(self, call: Call) -> str:
+        """By which method, and who."""
+        client = call.client
         name, version = client.info.get("name"), client.info.get("version")
         key = (
-            client.principal, client.roles, client.owner, client.revision, client.session,
+            call.method, client.principal, client.roles, client.owner, client.revision, client.session,
             name[:_MAX_SMALL] if isinstance(name, str) else "", version[:64] if isinstance(version, str) else "",
         )  # fmt: skip
         known = self._clients.get(key)
         if known is None:
-            known = _remember(self._clients, key, self._encode_client(*key))
+            known = _remember(self._clients, key, self._encode_asker(*key))
         return known
 
-    def _encode_client(
-        self, principal: str, roles: tuple[str, ...], owner: str, revision: str, session: str | None,
+    def _encode_asker(
+        self, method: str, principal: str, roles: tuple[str, ...], owner: str, revision: str, session: str | None,
         name: str, version: str,
     ) -> str:  # fmt: skip
         shown = [self._redactor.text(role) for role in roles[:MAX_ROLES]]
@@ -218,8 +218,8 @@ class Composer:
         if owner:
             fields["owner"] = self._redactor.text(owner)
         if session is not None:  # an id is a bearer's right in old revisions, so that only its digest is kept
-            fields["session"] = self._redactor.digest(session.encode("utf-8", "surrogatepass"))[12:28]
-        return f'"transport":"{self._transport}",{dump(fields)[1:-1]}'
+            fields["session"] = self._redactor.short_digest(session)
+        return f'"method":{self._id(method)},"transport":"{self._transport}",{dump(fields)[1:-1]}'
 
     def _target(self, target: Target) -> str:
         key = (target.server, target.kind, target.own)

@@ -32,7 +32,8 @@ _SECRET_NAME: Final = re.compile(
 )
 # One look decides for most texts: each pattern below needs a run like this, a URL or a parameter.
 _RUN: Final = re.compile(r"[A-Za-z0-9_+/=.\-]{16}")
-_MEMBER: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*":?')  # every string of a JSON text; names end in a colon
+_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_NAMES: Final = re.compile(f"({_STRING}:)|{_STRING}")  # for each string of a JSON text: itself if it is a name, or ""
 _WORD: Final = r"(?<![A-Za-z0-9])"
 _PATTERNS: Final = re.compile(
     "|".join(
@@ -105,26 +106,28 @@ class Redactor:
         self._keys = frozenset(_plain(name) for name in keys)
         self._pointers = [(tool, [_parse(pointer) for pointer in places]) for tool, places in (pointers or {}).items()]
         self._names: dict[str, bool] = {}
+        self._innocent = {""}  # what `_NAMES` may find: names that are no secrets, as canonical JSON has them
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._keys)} keys, {len(self._pointers)} tools)"
 
     # ------------------------------------------------------------ digests
 
-    def _sum(self, data: bytes) -> str:
-        """HMAC (RFC 2104), the key worked in once. `hmac` itself takes twice as long, in Python around the same."""
+    def digest(self, data: bytes) -> str:
+        """The keyed digest of a whole value: HMAC (RFC 2104), the key worked in once. `hmac` itself takes twice as
+        long, in Python around the same."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(data)
         outer.update(inner.digest())
-        return outer.hexdigest()
+        return f"hmac-sha256:{outer.hexdigest()}"
 
-    def digest(self, data: bytes) -> str:
-        """The keyed digest of a whole value."""
-        return f"hmac-sha256:{self._sum(data)}"
+    def short_digest(self, text: str) -> str:
+        """Enough of it to tell texts apart: 16 hex digits."""
+        return self.digest(text.encode("utf-8", "surrogatepass")).removeprefix("hmac-sha256:")[:16]
 
     def _mark(self, secret: str) -> str:
         """What stands for a secret; equal secrets, equal marks."""
-        return f"[redacted:{self._sum(secret.encode('utf-8', 'surrogatepass'))[:16]}]"
+        return f"[redacted:{self.short_digest(secret)}]"
 
     # ------------------------------------------------------------ texts
 
@@ -144,11 +147,9 @@ class Redactor:
         a no only means that every value must be looked at."""
         if len(text) > MAX_TEXT or _is_suspect(text) or "\\ud" in text:
             return False
-        names = self._names
-        for member in _MEMBER.findall(text):
-            if member[-1] == ":" and names.get(member[1:-2], True):
-                return False
-        return not any(fnmatchcase(tool, glob) for glob, _ in self._pointers)
+        if not self._innocent.issuperset(_NAMES.findall(text)):
+            return False
+        return not (self._pointers and any(fnmatchcase(tool, glob) for glob, _ in self._pointers))
 
     def arguments(self, value: Json, tool: str) -> Any:
         """The arguments of a call to `server/own_name`, as they may be written down."""
@@ -213,9 +214,11 @@ class Redactor:
             plain = _plain(name[:MAX_NAME])
             known = plain in self._keys or _SECRET_NAME.search(plain) is not None
             if len(self._names) >= _MAX_MEMORY:
-                self._names.clear()
+                self._names, self._innocent = {}, {""}
             if len(name) <= MAX_NAME:
                 self._names[name] = known
+                if not known:
+                    self._innocent.add(f"{canonical(name)}:")
         return known
 
 

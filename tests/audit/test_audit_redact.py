@@ -139,6 +139,14 @@ def test_the_quick_look_never_passes_a_telling_name(name: str) -> None:
     assert not PLAIN.is_innocent(canonical({"a": {name: "x"}}), "s/t")
 
 
+def test_a_name_that_spells_an_escape_does_not_make_the_name_innocent_that_is_escaped_so() -> None:
+    own = Redactor(KEY, ["clé"])
+    for name in ("cl\\u00e9", "naïve", 'a "b"'):
+        assert own.arguments({name: "x"}, "s/t") == {name: "x"}
+        assert own.is_innocent(canonical({name: "x"}), "s/t")
+    assert not own.is_innocent(canonical({"clé": "x"}), "s/t")
+
+
 @given(VALUES)
 def test_what_the_quick_look_passes_is_left_alone_by_the_long_one(value: Any) -> None:
     shown = PLAIN.arguments({"v": value}, "s/t")
