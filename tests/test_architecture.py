@@ -68,7 +68,7 @@ BROAD_EXCEPTS = {
     "proxy/guards/__init__.py": "the guard chain",
     "proxy/policy/judge.py": "a decision",
     "proxy/downstream/connection.py": "a connection's task",
-    "proxy/listen/http.py": "a listener's request",
+    "proxy/listen/listener.py": "a listener's request",
     "proxy/listen/conversation.py": "a listener's request",
     "proxy/listen/asgi.py": "a listener's request",
     "proxy/telemetry.py": "supervise",

@@ -65,10 +65,11 @@ async def _relay(app: Application, request: Request) -> None:
 
 
 def _scope(request: Request) -> Event:
+    head = request.head
     return {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
-        "method": request.method, "root_path": "", "path": request.path, "query_string": request.query,
-        "headers": request.headers, "server": request.server, "client": request.client,
+        "method": head.method, "root_path": "", "path": head.path, "query_string": head.query,
+        "headers": head.headers, "server": request.server, "client": request.client,
     }  # fmt: skip
 
 

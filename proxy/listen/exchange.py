@@ -5,10 +5,10 @@ no session, no call, no era.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from proxy.listen.request import Headers, Request, render
+from proxy.listen.request import Address, Headers, Request, render
 from proxy.listen.settings import Pace
 from proxy.message import INVALID_REQUEST, RequestId, Response, encode
 
@@ -25,12 +25,6 @@ _STREAM: Final = render(
 _EMPTY: Final = b"content-length: 0\r\n"
 _ALIVE: Final = b": \n\n"
 
-# Headers of which a request has one; a second could be read by one parser and not by another.
-_SINGLE: Final = frozenset(
-    {b"host", b"origin", b"authorization", b"content-type", b"content-length", b"content-encoding",
-     b"mcp-session-id", b"mcp-protocol-version", b"last-event-id"}
-)  # fmt: skip
-
 
 def error_body(text: str, code: int = INVALID_REQUEST, id: RequestId | None = None) -> bytes:
     return encode(Response(id, error={"code": code, "message": text}))
@@ -43,36 +37,25 @@ def event(data: bytes, id: str | None = None) -> bytes:
 
 
 class Exchange:
-    """`peer` is the client, as far as its connection shows it. `duplicate` is a header that came twice and must not."""
+    """`peer` is the client, as far as its connection shows it; `head` is what it said before the body."""
 
-    __slots__ = ("_over", "_pace", "_task", "_timer", "cors", "duplicate", "ending", "finished", "head", "headers",
-                 "method", "opened", "path", "peer", "preamble", "server", "started")  # fmt: skip
+    # As in `Request`, the class has the values that most keep.
+    _timer: asyncio.TimerHandle | None = None
+    _task: asyncio.Task[None] | None = None
+    _over: asyncio.Future[None] | None = None
+    cors: Sequence[tuple[bytes, bytes]] = ()
+    preamble: Callable[[], bytes] | None = None
+    """What a stream begins with, if it comes to a stream."""
+    started = opened = finished = ending = False
 
     def __init__(self, request: Request, pace: Pace) -> None:
-        self.peer = request
-        self.method, self.path, self.server = request.method, request.path, request.server
-        self.headers, self.head = request.headers, request.head
-        # Almost never does a header come twice, and then their number says so: no walk over them.
-        self.duplicate = self._merge() if len(self.head) < len(self.headers) else None
+        self.peer, self.head = request, request.head
         self._pace = pace
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._over: asyncio.Future[None] | None = None
-        self.cors: Headers = []
-        self.preamble: Callable[[], bytes] | None = None  # what a stream begins with, if it comes to a stream
-        self.started = self.opened = self.finished = self.ending = False
 
-    def _merge(self) -> bytes | None:
-        """The last single header that came twice. Of `accept` every value counts (RFC 9110 5.2)."""
-        seen: set[bytes] = set()
-        duplicate: bytes | None = None
-        for name, _ in self.headers:
-            if name in _SINGLE and name in seen:
-                duplicate = name
-            seen.add(name)
-        if b"accept" in seen:
-            self.head[b"accept"] = b",".join(value for name, value in self.headers if name == b"accept")
-        return duplicate
+    @property
+    def server(self) -> Address | None:
+        """The address of the accepting socket."""
+        return self.peer.server
 
     @property
     def client(self) -> str:
@@ -86,14 +69,7 @@ class Exchange:
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "stream" if self.opened else "waiting"
-        return f"Exchange({self.method} {self.path} {state}{' lost' if self.peer.lost else ''})"
-
-    def is_lost(self) -> bool:
-        return self.peer.lost
-
-    def on_lost(self, callback: Callable[[], object] | None) -> None:
-        """Calls back when the client goes away before the answer is complete. One at a time; None forgets."""
-        self.peer.on_lost = callback
+        return f"Exchange({self.head.method} {self.head.path} {state}{' lost' if self.peer.lost else ''})"
 
     # ------------------------------------------------------------ out: one message
 
@@ -107,8 +83,7 @@ class Exchange:
         self.disarm()
         self.started = self.finished = True
         self.peer.respond_at_once(status, _JSON % len(body), body)
-        self._settle()
-        return True
+        return True  # nobody waits for its end: it was no stream
 
     def empty(self, status: int, extra: Headers = []) -> Awaitable[None]:  # noqa: B006
         return self._whole(status, b"" if status == 204 else _EMPTY, extra, b"")  # RFC 9110 8.6: a 204 has no length
@@ -195,7 +170,7 @@ class Exchange:
         if self.finished or self.peer.lost or self.ending:
             return
         self._over = self.peer.loop.create_future()
-        self.on_lost(self.end)
+        self.peer.on_lost = self.end
         await self._over
 
     def end(self) -> None:

@@ -1,26 +1,23 @@
-"""POST of a modern client, and what every request shares: its form, its boundary, its way into a call.
+"""POST of a modern client, and what every request shares: its form, its way into a call.
 
 2026-07-28 basic/transports/streamable-http. A modern request stands alone: the client that closes its stream
 or connection cancels the call, and nothing is sent after. Knows calls and outcomes, no server.
 """
 
 import asyncio
-import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
-from proxy.call import MODERN, Call, Client, Handler, Outcome, Result, Trail
+from proxy.call import MODERN, Call, Client, Handler, Result, Trail
 from proxy.era import modern_client
-from proxy.listen.exchange import Exchange, error_body, event
+from proxy.listen.exchange import Exchange, event
 from proxy.listen.identity import Principal
-from proxy.listen.request import Gone, TooLarge
 from proxy.listen.settings import Settings
-from proxy.message import INTERNAL_ERROR, Json, Malformed, Notification, Request, Response, decode, encode
+from proxy.message import INTERNAL_ERROR, Json, Malformed, Notification, Request, RequestId, Response, decode, encode
 
-_LOG: Final = logging.getLogger(__name__)
 _JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
 _ROUTING: Final = "routing"  # what the revision's headers say, of a known head
@@ -84,23 +81,6 @@ class Edge:
         return Trail(self.new_id())
 
 
-async def guarded(exchange: Exchange, work: Callable[[Exchange], Awaitable[None]]) -> None:
-    """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble."""
-    try:
-        await work(exchange)
-    except Gone:
-        pass
-    except TooLarge:
-        await exchange.error(413, "request too large")
-    except Malformed as bad:
-        await exchange.json(400, error_body(bad.text, bad.code, bad.id))
-    except Exception:  # noqa: BLE001 (the boundary of a request: the client gets no details)
-        _LOG.exception("a request failed: %r", exchange)
-        await exchange.crash(error_body("Internal error", INTERNAL_ERROR))
-    finally:
-        exchange.disarm()
-
-
 # ---------------------------------------------------------------- form
 
 
@@ -123,9 +103,9 @@ def is_json(content_type: bytes) -> bool:
 
 def check_form(exchange: Exchange, takes_answer: bool = True) -> tuple[int, str] | None:
     """Status and text for a POST that no MCP client sends. Unless it `takes_answer`, what it accepts is no matter."""
-    if exchange.duplicate is not None and exchange.duplicate != b"mcp-protocol-version":
-        return 400, f"{exchange.duplicate.decode('latin-1')} is given twice"
     head = exchange.head
+    if head.duplicate is not None and head.duplicate != b"mcp-protocol-version":
+        return 400, f"{head.duplicate.decode('latin-1')} is given twice"
     return _judge_form(
         head.get(b"content-type", b""),
         head.get(b"content-encoding", b"identity"),
@@ -146,9 +126,8 @@ def _judge_form(content_type: bytes, encoding: bytes, accept: bytes) -> tuple[in
 
 def version(exchange: Exchange) -> bytes | None:
     """The header's revision. Given twice it counts as modern, whose ladder refuses it with the right code."""
-    if exchange.duplicate == b"mcp-protocol-version":
-        return MODERN.encode()
-    return exchange.head.get(b"mcp-protocol-version")
+    head = exchange.head
+    return MODERN.encode() if head.duplicate == b"mcp-protocol-version" else head.get(b"mcp-protocol-version")
 
 
 def read_json(exchange: Exchange, settings: Settings) -> Any:
@@ -172,66 +151,63 @@ def to_bytes(response: Response) -> bytes:
 # ---------------------------------------------------------------- modern
 
 
-async def serve_modern(edge: Edge, exchange: Exchange, request: Request, principal: Principal) -> None:
+def serve_modern(edge: Edge, exchange: Exchange, request: Request, principal: Principal) -> Awaitable[None]:
     known = exchange.head.known
     routing = known.get(_ROUTING)
     if routing is None:
-        routing = known[_ROUTING] = modern_client.routing(exchange.headers)
+        routing = known[_ROUTING] = modern_client.routing(exchange.head.headers)
     parsed = modern_client.parse(request, routing)
     if isinstance(parsed, modern_client.Rejection):
-        await exchange.json(parsed.status, to_bytes(parsed.response))
-        return
-    task = asyncio.current_task(exchange.peer.loop)
-    assert task is not None
-
-    def stop() -> None:
-        exchange.end()
-        task.cancel()
-
-    is_stream = parsed.method == "subscriptions/listen"
-    if is_stream and not edge.streams.enter(principal, exchange, stop):
-        await exchange.error(429, "too many open streams", id=request.id)
-        return
-
-    async def emit(note: Notification) -> None:
-        shown = modern_client.notification(note, parsed.method, request.id)
-        if shown is not None:
-            await exchange.open()
-            await exchange.write(event(encode(shown)))
-
+        return exchange.json(parsed.status, to_bytes(parsed.response))
     client = Client(
         principal.name, principal.roles, principal.owner, parsed.revision, parsed.info, parsed.capabilities, None,
         parsed.capability_key,
     )  # fmt: skip
+    emit = partial(_emit, exchange, parsed.method, request.id)
     call = Call(client, parsed.method, parsed.params, parsed.meta, None, parsed.mirrored, emit, edge.trail())
-    try:
-        outcome = await _run(edge.handler, call, exchange, task)
-    finally:
-        if is_stream:
-            edge.streams.leave(principal, exchange)
-    if outcome is not None:
-        status, response = modern_client.respond(request.id, parsed.method, outcome, edge.server_info)
-        data = to_bytes(response)
-        if exchange.opened:
-            await exchange.close(event(data))
-        elif not exchange.json_at_once(status, data):
-            await exchange.json(status, data)
+    return _answer(edge, exchange, request.id, call, principal)
 
 
-async def _run(handler: Handler, call: Call, exchange: Exchange, task: "asyncio.Task[Any]") -> Outcome | None:
-    """The outcome; None when the client went away, which cancels (#sending-messages). A listen stream that we end
-    ends with its result (basic/patterns/subscriptions)."""
-    if exchange.is_lost():
-        return None
-    exchange.on_lost(task.cancel)
+async def _emit(exchange: Exchange, method: str, id: RequestId, note: Notification) -> None:
+    shown = modern_client.notification(note, method, id)
+    if shown is not None:
+        await exchange.open()
+        await exchange.write(event(encode(shown)))
+
+
+async def _answer(edge: Edge, exchange: Exchange, id: RequestId, call: Call, principal: Principal) -> None:
+    """A client that goes away cancels (#sending-messages), and nothing is sent. A listen stream that we end ends with
+    its result (basic/patterns/subscriptions)."""
+    peer = exchange.peer
+    task = asyncio.current_task(peer.loop)
+    assert task is not None
+    is_stream = call.method == "subscriptions/listen"
+    if is_stream and not edge.streams.enter(principal, exchange, partial(_stop, exchange, task)):
+        await exchange.error(429, "too many open streams", id=id)
+        return
+    peer.on_lost = task.cancel
     exchange.arm()
     try:
-        return await handler(call)
+        outcome = await edge.handler(call)
     except asyncio.CancelledError:
-        if not exchange.is_lost() and not exchange.ending:
+        if not peer.lost and not exchange.ending:
             raise
         task.uncancel()
-        return None if exchange.is_lost() else Result({})
+        outcome = Result({})
     finally:
-        exchange.on_lost(None)
-        exchange.disarm()
+        peer.on_lost = None
+        if is_stream:
+            edge.streams.leave(principal, exchange)
+    if peer.lost:
+        return
+    status, response = modern_client.respond(id, call.method, outcome, edge.server_info)
+    data = to_bytes(response)
+    if exchange.opened:
+        await exchange.close(event(data))
+    elif not exchange.json_at_once(status, data):
+        await exchange.json(status, data)
+
+
+def _stop(exchange: Exchange, task: "asyncio.Task[None]") -> None:
+    exchange.end()
+    task.cancel()

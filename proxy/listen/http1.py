@@ -30,15 +30,11 @@ class _Refused(Exception):
     """Leaves the parser from inside one of its callbacks; the connection knows the answer."""
 
 
-class _Head(NamedTuple):
-    """The head of a request that came whole in one piece, and what was made of it."""
+class _Known(NamedTuple):
+    """A request that came whole in one piece: how it began, and what was made of that."""
 
     text: bytes
     size: int  # of head and body
-    method: str
-    path: str
-    query: bytes
-    headers: Headers
     head: Head
 
 
@@ -75,7 +71,7 @@ class Http1(asyncio.Protocol):
         self._host: bytes | None = None  # that of an earlier request, judged
         self._headers: Headers = []
         self._read = self._unheaded = 0
-        self._known: _Head | None = None
+        self._known: _Known | None = None
 
     # ------------------------------------------------------------ the connection begins and ends
 
@@ -138,15 +134,12 @@ class Http1(asyncio.Protocol):
         and in one way, so that where a body ends is beyond doubt."""
         text, end, body = data.partition(b"\r\n\r\n")
         head = request.head
-        is_plain = request.keeps and len(head) == len(request.headers) and head.keys().isdisjoint(_SPECIAL)
-        if is_plain and head.get(b"content-length") == b"%d" % len(body):
-            path, query = request.path, request.query
-            self._known = _Head(text + end, len(data), request.method, path, query, request.headers, head)
-        else:
-            self._known = None
+        is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)
+        is_sized = head.get(b"content-length") == b"%d" % len(body)
+        self._known = _Known(text + end, len(data), head) if is_plain and is_sized else None
 
-    def _repeat(self, known: _Head, data: bytes) -> None:
-        request = Request(self, known.method, known.path, known.query, known.headers, known.head, True, True)
+    def _repeat(self, known: _Known, data: bytes) -> None:
+        request = Request(self, known.head)
         request.fill(data[len(known.text) :])
         self._accept(request)
 
@@ -229,15 +222,13 @@ class Http1(asyncio.Protocol):
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        head = Head(self._headers)
-        self._check(head)
+        self._check(dict(self._headers))
         parser = self._parser
         is_1_1 = parser.get_http_version() != "1.0"
         method, (path, query) = parser.get_method().decode("ascii"), _split(self._url)
         keeps = is_1_1 and parser.should_keep_alive()
-        request = Request(self, method, path, query, self._headers, head, is_1_1, keeps)
-        self._incoming = request
-        self._accept(request)
+        self._incoming = Request(self, Head(method, path, query, self._headers), is_1_1, keeps)
+        self._accept(self._incoming)
 
     def _accept(self, request: Request) -> None:
         self._requests.append(request)
@@ -249,7 +240,7 @@ class Http1(asyncio.Protocol):
         else:
             self.pause_reading()
 
-    def _check(self, head: Head) -> None:
+    def _check(self, head: dict[bytes, bytes]) -> None:
         """What no request may say, whatever it is about. Raises `_Refused`."""
         if self._unheaded + self._read > self._wire.headers:  # else there was no room for too many: no need to count
             self._check_size()

@@ -40,7 +40,7 @@ class Resource:
     def is_at(self, exchange: Exchange) -> bool:
         """Whether this request asks for the metadata: beside the root, or beside the path that it is for. A proxy may
         have left its own path in place."""
-        before, found, after = exchange.path.partition(WELL_KNOWN)
+        before, found, after = exchange.head.path.partition(WELL_KNOWN)
         if not found or not self._identity.issuers:
             return False
         path = self._place(exchange)[1]
@@ -50,7 +50,7 @@ class Resource:
 
     async def serve(self, exchange: Exchange) -> None:
         """RFC 9728 3.2. `resource` is exactly what clients name when they ask for a token (RFC 8707)."""
-        if exchange.method not in ("GET", "HEAD"):
+        if exchange.head.method not in ("GET", "HEAD"):
             await exchange.error(405, "Method not allowed", _ALLOW)
             return
         origin, path = self._place(exchange)

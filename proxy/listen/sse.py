@@ -87,7 +87,7 @@ class EventStreams:
             await exchange.error(*problem)
             return
         value = await receive_json(exchange, self._edge.settings)
-        line = self._lines.get(_session_id(exchange.peer.query))
+        line = self._lines.get(_session_id(exchange.peer.head.query))
         if line is None or line.principal != principal.name:  # over, or somebody else's: no difference may show
             await exchange.error(404, "Session not found")
             return
