@@ -248,9 +248,7 @@ def decode_fast(data: bytes | bytearray) -> Any:
 
 def is_id(value: Any) -> bool:
     """MCP ids are strings or integers, never null (basic/index#requests in every revision); a boolean is no integer."""
-    if isinstance(value, str):
-        return len(value) <= MAX_ID_CHARS
-    return isinstance(value, int) and not isinstance(value, bool)
+    return type(value) is int or (type(value) is str and len(value) <= MAX_ID_CHARS)
 
 
 def read(value: Any) -> Message:
@@ -271,11 +269,11 @@ def read(value: Any) -> Message:
         params = {}
     elif not isinstance(params, dict):
         raise Malformed(INVALID_REQUEST, "params must be an object", id)
-    if "id" not in value:
-        return Notification(method, params)
-    if id is None:
+    if id is not None:
+        return Request(id, method, params)
+    if "id" in value:
         raise Malformed(INVALID_REQUEST, "id must be a string or an integer")
-    return Request(id, method, params)
+    return Notification(method, params)
 
 
 def _read_response(value: Json, id: RequestId | None) -> Response:

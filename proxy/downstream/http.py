@@ -122,13 +122,12 @@ class HttpWire:
     # ------------------------------------------------------------ requests
 
     async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
-        own = [(name.encode(), value.encode()) for name, value in headers] if headers else []
         try:
-            response = await self._fetch(self._url, [*self._posting, *own], body, "POST")
+            response = await self._fetch(self._url, [*self._posting, *headers], body, "POST")
         except httpx.TransportError as error:
             raise lost_by(error) from None
         if response.status in _MOVED:
-            response = await self._follow(response, body, own)
+            response = await self._follow(response, body, headers)
         try:
             await self._take(response, exchange)
         except BaseException:

@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 PROBE_TIME: Final = 10.0
 LISTEN: Final = "subscriptions/listen"
 _MAX_PAGES: Final = 64
-_MAX_SCHEMAS: Final = 4096
 
 
 class ModernConnection(Connection):
@@ -56,7 +55,6 @@ class ModernConnection(Connection):
         self.mark = driving.FREE
         self._group = group
         self._streams: list[Stream] = []
-        self._schemas: dict[int, tuple[Json, Annotations]] = {}
         await self.wire.open(group)
         self.wire.agreed(REVISIONS[MODERN])
 
@@ -144,23 +142,11 @@ class ModernConnection(Connection):
 
         return ModernTask(call, known, ask, later, self.settings)
 
-    async def _send(self, call: Call, with_tasks: bool = False) -> Response:
+    def _send(self, call: Call, with_tasks: bool = False) -> Awaitable[Response]:
         exchange = Exchange(next(self._ids), call)
         params = dialect.params(call, exchange.id, self.client_info, self.settings.sharing == "shared", with_tasks)
-        headers = dialect.headers(call.method, params, self._annotations(call)) if self.wire.is_private else []
-        return await self.perform(exchange, call.method, params, self.patience(call.method), headers)
-
-    def _annotations(self, call: Call) -> Annotations | None:
-        """What the called tool mirrors. Walking a schema costs more than a call, so it is done once for each."""
-        item = call.target.item if call.target is not None and call.method == "tools/call" else None
-        if item is None:
-            return None
-        known = self._schemas.get(id(item))
-        if known is None or known[0] is not item:
-            if len(self._schemas) >= _MAX_SCHEMAS:
-                self._schemas.clear()
-            known = self._schemas[id(item)] = (item, dialect.asked_for(item))
-        return known[1]
+        headers = dialect.headers(call.method, params, _annotated(call)) if self.wire.is_private else []
+        return self.perform(exchange, call.method, params, self.patience(call.method), headers)
 
     async def _current(self, name: Any) -> Json | None:
         """A tool's definition as the server has it now."""
@@ -253,6 +239,11 @@ class ModernConnection(Connection):
     def _asked(self, request: Request, exchange: Exchange | None) -> None:
         # 2026-07-28 basic/transports: servers never ask so, and clients never send responses
         log.warning("server sent a request", extra={"server": self.settings.key, "method": request.method[:80]})
+
+
+def _annotated(call: Call) -> Annotations | None:
+    """What the called tool mirrors."""
+    return dialect.asked_for(call.target.item) if call.target is not None and call.method == "tools/call" else None
 
 
 def _supported(error: Json | None) -> list[str]:

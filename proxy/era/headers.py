@@ -14,6 +14,8 @@ from proxy.call import HEADER_MISMATCH, Failure
 from proxy.message import Json
 
 _SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
+# Visible ASCII, with blanks inside only, that is not read as the sentinel.
+_PLAIN = re.compile(r"(?!=\?base64\?.*\?=\Z)(?:[!-~](?:[ -~]*[!-~])?)?")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SAFE_INTEGER = 2**53 - 1
 
@@ -30,8 +32,7 @@ def encode_value(value: str | int | bool) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    plain = text.isascii() and text.isprintable() and text == text.strip() and not _SENTINEL.fullmatch(text)
-    if plain:
+    if _PLAIN.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 

@@ -24,7 +24,7 @@ from proxy.call import (
 )
 from proxy.era import asks, older, tasks
 from proxy.era.modern_client import Parsed, capability_key
-from proxy.era.params import posing
+from proxy.era.params import is_token, posing
 from proxy.era.revisions import LEGACY, LISTS, LOG_LEVELS, META, MODERN_METHODS, NEWEST_LEGACY, REVISIONS, Revision
 from proxy.message import (
     INTERNAL_ERROR,
@@ -49,7 +49,7 @@ _METHODS: Final = MODERN_METHODS - {"server/discover", "subscriptions/listen", "
 }  # fmt: skip
 _MODERN_ONLY_CODES: Final = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 # Of the newest revision: here they are ours to fill in, in the rounds of a call
-_NOT_OF_THIS_ERA: Final = frozenset({"_meta", "inputResponses", "requestState"})
+_ROUND: Final = frozenset({"inputResponses", "requestState"})
 _CAPABILITIES: Final = ("completions", "logging", "prompts", "resources", "tools")
 
 
@@ -102,15 +102,16 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
         return Failure(METHOD_NOT_FOUND, "Method not found")
     if (key := posing(request.params)) is not None:
         return Failure(INVALID_PARAMS, f"Invalid params: {key!a} is no key here")
-    meta = request.params.get("_meta", {})
+    params = request.params.copy()
+    meta = params.pop("_meta", {})
     if not isinstance(meta, dict):
         return Failure(INVALID_PARAMS, "_meta must be an object")
-    token = meta.get("progressToken", "")
-    if not isinstance(token, str | int) or isinstance(token, bool):
+    if "progressToken" in meta and not is_token(meta["progressToken"]):
         return Failure(INVALID_PARAMS, "progressToken must be a string or an integer")
-    kept = {key: value for key, value in meta.items() if not key.startswith(META)}
+    kept = {key: value for key, value in meta.items() if not key.startswith(META)} if meta else {}
     kept[LOG_LEVEL] = level or DEFAULT_LEVEL
-    params = {key: value for key, value in request.params.items() if key not in _NOT_OF_THIS_ERA}
+    if not _ROUND.isdisjoint(params):
+        params = {key: value for key, value in params.items() if key not in _ROUND}
     if "task" in params and not (has_tasks and request.method == "tools/call"):
         del params["task"]
     return Parsed(
@@ -130,14 +131,13 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
 
 def respond(id: RequestId, method: str, outcome: Outcome, revision: str) -> Response:
     """The response as this revision knows it."""
-    if isinstance(outcome, InputRequired):
-        outcome = _cannot_ask()
-    if isinstance(outcome, Failure):
-        return Response(id, error=_error(method, outcome, revision))
+    if isinstance(outcome, Result):
+        result = _result(method, outcome.value, REVISIONS[revision])
+        return ListResponse(id, result, key=LISTS[method].key) if method in LISTS else Response(id, result)
     if isinstance(outcome, TaskStarted):
         return Response(id, tasks.created_legacy(outcome.task))
-    result = _result(method, outcome.value, REVISIONS[revision])
-    return ListResponse(id, result, key=LISTS[method].key) if method in LISTS else Response(id, result)
+    failure = _cannot_ask() if isinstance(outcome, InputRequired) else outcome
+    return Response(id, error=_error(method, failure, revision))
 
 
 def _cannot_ask() -> Failure:

@@ -60,7 +60,7 @@ def outcome(call: Call, response: Response, has_tasks: bool = False) -> Outcome:
 def lifted(method: str, value: Json, has_tasks: bool = False) -> Json:
     """A legacy result in the form of the newest revision."""
     if method not in CACHEABLE:
-        return tasks.related(value, None) if tasks.relation(value) is not None else value
+        return tasks.related(value, None) if "_meta" in value and tasks.relation(value) is not None else value
     made = {**value, "ttlMs": 0, "cacheScope": "private"}  # nothing was promised: no cache may keep it
     if method in LISTS and made.get("nextCursor", "") is None:
         del made["nextCursor"]  # null is no cursor; the empty string is one

@@ -21,7 +21,7 @@ from proxy.call import (
 )
 from proxy.era import tasks
 from proxy.era.asks import for_modern_server
-from proxy.era.headers import annotations, argument, encode_value
+from proxy.era.headers import annotations, annotations_of, argument, encode_value
 from proxy.era.revisions import (
     CACHEABLE,
     CLIENT_CAPABILITIES,
@@ -34,7 +34,7 @@ from proxy.era.revisions import (
 from proxy.era.whole import whole
 from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Response
 
-Headers = list[tuple[str, str]]
+Headers = list[tuple[bytes, bytes]]
 Annotations = Mapping[tuple[str, ...], str]
 
 # ---------------------------------------------------------------- requests
@@ -72,14 +72,14 @@ _NAMED: Final = {
 
 def headers(method: str, params: Json, annotated: Annotations | None = None) -> Headers:
     """What HTTP mirrors of a request's body; `annotated` is what the called tool's schema asks for."""
-    made = [("Mcp-Method", method)]
+    made = [(b"Mcp-Method", method.encode())]
     name = params.get(_NAMED.get(method, ""))
     if isinstance(name, str):
-        made.append(("Mcp-Name", encode_value(name)))
+        made.append((b"Mcp-Name", encode_value(name).encode()))
     if annotated:
         arguments = params.get("arguments")
         made += [
-            (f"Mcp-Param-{name}", text)
+            (f"Mcp-Param-{name}".encode(), text.encode())
             for path, name in annotated.items()
             if (text := _mirror(arguments, path)) is not None
         ]
@@ -95,10 +95,7 @@ def _mirror(arguments: Any, path: tuple[str, ...]) -> str | None:
 
 def asked_for(item: Json | None) -> Annotations:
     """Which parameters of a tool are mirrored; none where its definition is invalid: its server judges then."""
-    try:
-        return annotations((item or {}).get("inputSchema"))
-    except ValueError:
-        return {}
+    return (annotations_of(item) if item is not None else None) or {}
 
 
 def offerable(tools: list[Any]) -> tuple[list[Any], dict[str, str]]:
@@ -154,12 +151,14 @@ def _input_required(value: Json) -> Outcome:
 
 def complete(method: str, value: Json) -> Json:
     """A complete result as the middle has it: without what describes the hop, with valid caching hints."""
-    made = {key: inner for key, inner in value.items() if key != "resultType"}
+    made = value.copy()
+    made.pop("resultType", None)
     meta = made.get("_meta")
     if isinstance(meta, dict) and SERVER_INFO in meta:
-        made["_meta"] = {key: inner for key, inner in meta.items() if key != SERVER_INFO}
-        if not made["_meta"]:
+        if len(meta) == 1:
             del made["_meta"]
+        else:
+            made["_meta"] = {key: inner for key, inner in meta.items() if key != SERVER_INFO}
     if method in CACHEABLE:
         made.update(caching(value))
     if method in LISTS and made.get("nextCursor", "") is None:

@@ -19,9 +19,14 @@ _WORDS: Final = frozenset(
 _OF_A_REF: Final = frozenset({"type", "name", "uri", "title"})
 
 
+def is_token(value: Any) -> bool:
+    """Whether that can be a progress token (basic/utilities/progress, every revision): a boolean is no integer."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
 def posing(params: Json) -> str | None:
     """The first key that is another spelling of a parameter's name."""
-    found = _posing(params, _WORDS)
+    found = None if _WORDS.issuperset(params) else _posing(params, _WORDS)
     if found is None and "ref" in params:
         found = _posing(params["ref"], _OF_A_REF)
     return found

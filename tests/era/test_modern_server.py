@@ -53,19 +53,23 @@ def test_a_legacy_client_declares_what_it_said_in_its_handshake() -> None:
 @pytest.mark.parametrize(
     ("method", "params", "headers"),
     [
-        ("tools/list", {}, [("Mcp-Method", "tools/list")]),
-        ("tools/call", {"name": "my-tool"}, [("Mcp-Method", "tools/call"), ("Mcp-Name", "my-tool")]),
-        ("prompts/get", {"name": "p q"}, [("Mcp-Method", "prompts/get"), ("Mcp-Name", "p q")]),
+        ("tools/list", {}, [(b"Mcp-Method", b"tools/list")]),
+        ("tools/call", {"name": "my-tool"}, [(b"Mcp-Method", b"tools/call"), (b"Mcp-Name", b"my-tool")]),
+        ("prompts/get", {"name": "p q"}, [(b"Mcp-Method", b"prompts/get"), (b"Mcp-Name", b"p q")]),
         (
             "resources/read",
             {"uri": "file:///a%20b?id=1"},
-            [("Mcp-Method", "resources/read"), ("Mcp-Name", "file:///a%20b?id=1")],
+            [(b"Mcp-Method", b"resources/read"), (b"Mcp-Name", b"file:///a%20b?id=1")],
         ),
-        ("tools/call", {"name": "a\r\nX: y"}, [("Mcp-Method", "tools/call"), ("Mcp-Name", "=?base64?YQ0KWDogeQ==?=")]),
-        ("completion/complete", {"name": "not mirrored"}, [("Mcp-Method", "completion/complete")]),
+        (
+            "tools/call",
+            {"name": "a\r\nX: y"},
+            [(b"Mcp-Method", b"tools/call"), (b"Mcp-Name", b"=?base64?YQ0KWDogeQ==?=")],
+        ),
+        ("completion/complete", {"name": "not mirrored"}, [(b"Mcp-Method", b"completion/complete")]),
     ],
 )
-def test_the_body_is_mirrored_into_headers(method: str, params: Json, headers: list[tuple[str, str]]) -> None:
+def test_the_body_is_mirrored_into_headers(method: str, params: Json, headers: list[tuple[bytes, bytes]]) -> None:
     assert dialect.headers(method, params) == headers
 
 
@@ -84,11 +88,11 @@ def test_annotated_parameters_are_mirrored_where_they_have_a_value() -> None:
     arguments = {"text": "a", "number": 42.0, "flag": False, "empty": "", "none": None, "deep": {"er": "é"}, "other": 1}
     made = dialect.headers("tools/call", {"name": "t", "arguments": arguments}, annotated)[2:]
     assert dict(made) == {
-        "Mcp-Param-text": "a",
-        "Mcp-Param-number": "42",
-        "Mcp-Param-flag": "false",
-        "Mcp-Param-empty": "",
-        "Mcp-Param-Deep-Er": "=?base64?w6k=?=",
+        b"Mcp-Param-text": b"a",
+        b"Mcp-Param-number": b"42",
+        b"Mcp-Param-flag": b"false",
+        b"Mcp-Param-empty": b"",
+        b"Mcp-Param-Deep-Er": b"=?base64?w6k=?=",
     }
 
 
