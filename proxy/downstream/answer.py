@@ -82,7 +82,7 @@ Fetch = Callable[[httpx.URL, Raw, bytes, str], Awaitable[Answer]]
 
 def fetching(transport: httpx.AsyncBaseTransport) -> Fetch:
     if isinstance(transport, WireTransport):
-        return lambda url, headers, body, method: transport.exchange(url, headers, body, method)
+        return transport.exchange
 
     async def fetch(url: httpx.URL, headers: Raw, body: bytes, method: str) -> Answer:
         return Foreign(await transport.handle_async_request(build_request(url, headers, body, method)))

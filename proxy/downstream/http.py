@@ -163,8 +163,8 @@ class HttpWire:
                 data = await self._body(response, limit) if data is None else data
                 if len(data) > LARGE:
                     await self._answer_in_turn(data, exchange)
-                else:
-                    self._answer(data, exchange)
+                elif data:
+                    self._receive(data, exchange)
             elif is_event_stream(response):
                 if isinstance(exchange, Asking) and response.content is None:
                     self._group.start_soon(self._stream_alone, response, exchange)
@@ -176,22 +176,19 @@ class HttpWire:
             exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
         elif is_json(response):
             self.refusal = status
-            self._answer(await self._body(response, _MAX_ERROR_BODY), exchange)
+            if data := await self._body(response, _MAX_ERROR_BODY):
+                self._receive(data, exchange)
         if not response.complete:
             await response.aclose()
         if not exchange.is_over:
             exchange.settle(error=refused(status))
-
-    def _answer(self, data: bytes, exchange: Exchange) -> None:
-        if data:
-            self._receive(data, exchange)
 
     async def _answer_in_turn(self, data: bytes, exchange: Exchange) -> None:
         """A megabyte takes milliseconds: here, and at each step of its way to the client, which is taken meanwhile."""
         async with self._share.turn:
             await self._share.rest()
             since = self._share.now()
-            self._answer(data, exchange)
+            self._receive(data, exchange)
             for _ in range(_STEPS):
                 await checkpoint()
             self._share.take(since)
@@ -204,7 +201,7 @@ class HttpWire:
 
     def _keep_session(self, response: Answer) -> None:
         """Only the answer to `initialize` gives a session: one from a probe would poison the handshake."""
-        if self._era == "modern" or self._revision is not None or self._session is not None:
+        if self._revision is not None or self._era == "modern" or self._session is not None:
             return
         session = response.headers.get(b"mcp-session-id", b"").decode("latin-1")
         if session.isascii() and session.isprintable() and " " not in session:

@@ -32,11 +32,6 @@ class Asking(Exchange):
     """An exchange on which the server may ask before it answers. `asks` are its open questions under keys of ours,
     `shown` the keys that the client was asked; `left` is called when the server ends it while it is parked."""
 
-    __slots__ = (
-        "_count", "_is_ripe", "_left", "_reader", "_timer",
-        "asks", "call_id", "ends", "is_parked", "shown", "stop_task", "task_id",
-    )  # fmt: skip
-
     def __init__(self, id: int, call: Call, ends: float, left: Left) -> None:
         super().__init__(id, call)
         self.call_id = call.trail.id

@@ -3,12 +3,16 @@
 Decides only.
 """
 
+from typing import Final
+
 from proxy.call import MISSING_CAPABILITY, Call, Failure, Outcome, Result, refuse
 from proxy.downstream.connection import Connection
 from proxy.downstream.settings import Lost, TaskGone, TooLarge
 from proxy.era import asks
 from proxy.era.revisions import LISTS
 from proxy.message import INTERNAL_ERROR, METHOD_NOT_FOUND, Request
+
+_NEEDED: Final = {method: entry.capability for method, entry in LISTS.items()} | {"completion/complete": "completions"}
 
 
 def may_resend(method: str, lost: Lost) -> bool:
@@ -21,14 +25,12 @@ def may_resend(method: str, lost: Lost) -> bool:
 
 def undeclared(call: Call, connection: Connection) -> Failure | None:
     """2026-07-28 basic/index#capabilities: what a server does not declare, it does not have."""
-    if (entry := LISTS.get(call.method)) is not None:
-        is_there = entry.capability in connection.capabilities
-    elif call.method == "completion/complete":
-        # 2024-11-05 has the method and no capability for it
-        is_there = "completions" in connection.capabilities or connection.revision == "2024-11-05"
-    else:
-        is_there = True
-    return None if is_there else Failure(METHOD_NOT_FOUND, "Method not found")
+    needed = _NEEDED.get(call.method)
+    if needed is None or needed in connection.capabilities:
+        return None
+    if needed == "completions" and connection.revision == "2024-11-05":  # has the method and no capability for it
+        return None
+    return Failure(METHOD_NOT_FOUND, "Method not found")
 
 
 def unmet(call: Call, outcome: Outcome, request: Request) -> Outcome:

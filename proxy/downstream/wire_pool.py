@@ -59,7 +59,7 @@ class Pool:
         self._drained = asyncio.Event()
 
     def take(self, origin: Origin) -> Wire | None:
-        """An idle connection that may be used again, or None."""
+        """An idle connection that is open and may be used again, or None."""
         wires = self._idle.get(origin)
         while wires:
             wire = wires.pop()
@@ -71,7 +71,7 @@ class Pool:
         return None
 
     async def dial(self, origin: Origin) -> Wire:
-        """A new connection. Raises `httpx.ConnectError` or `httpx.ConnectTimeout`."""
+        """A new connection that is open. Raises `httpx.ConnectError` or `httpx.ConnectTimeout`."""
         scheme, host, port = origin
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -83,6 +83,8 @@ class Pool:
         if self._closed:
             wire.abort()
             raise httpx.ConnectError("the transport is closed")
+        if not wire.is_open:
+            raise httpx.ConnectError("the connection ended before it was used")
         return wire
 
     async def _connect(self, origin: Origin, host: str, port: int, tls: bool) -> Wire:

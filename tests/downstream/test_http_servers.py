@@ -375,14 +375,15 @@ async def test_a_server_that_nobody_listens_for_is_down_and_comes_back() -> None
         assert await rig.tool("t", client=MODERN) == "done"
         rig.published.clear()
 
-        async def refuse(*request: object) -> httpx.Response:
+        async def refuse(origin: object) -> httpx.Response:
             raise httpx.ConnectError("refused")
 
         transport: Any = rig.server._transport
-        transport.exchange = refuse
+        connections = transport._pool
+        connections.take, connections.dial = (lambda origin: None), refuse
         assert await rig.reason("t", MODERN) == "server_unavailable"
         assert rig.server.status == "down" and len(rig.published) == 1
-        del transport.exchange
+        del connections.take, connections.dial
         await until(lambda: rig.server.status == "up")
         assert await rig.tool("t", client=MODERN) == "done" and len(rig.published) == 2
 
