@@ -16,15 +16,14 @@ class Answer:
     """`log` is what can be resumed, None before a stream opens; `sink` is where the stream goes at present.
     `adopt` gives a stream that opens its number."""
 
-    __slots__ = ("_adopt", "_bound", "_done", "_exchange", "_retry", "_revision", "log", "sink")
+    _done = False
+    log: Log | None = None
 
     def __init__(
         self, exchange: Exchange, revision: Revision, adopt: Callable[["Answer"], int], bound: int, retry: int
     ) -> None:
         self._exchange, self._revision, self._adopt = exchange, revision, adopt
         self._bound, self._retry = bound, retry
-        self._done = False
-        self.log: Log | None = None
         self.sink: Exchange | None = exchange
         exchange.preamble = self._begin
 

@@ -6,6 +6,7 @@ reaches which session, and how it is answered. Knows no server.
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Final
 
 from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result
@@ -35,6 +36,7 @@ from proxy.message import (
 Refusal = tuple[int, str]
 """Status and text."""
 
+_SPOKEN: Final = frozenset(name.encode() for name in LEGACY)
 _SUBSCRIPTIONS: Final = ("resources/subscribe", "resources/unsubscribe")
 
 
@@ -170,15 +172,8 @@ class Legacy:
         if not isinstance(parsed, Parsed):
             return parsed
 
-        rising = legacy_client.Rising()
-
-        async def emit(note: Notification) -> None:
-            shown = legacy_client.notification(note, session.client.revision, session.level)
-            if shown is not None and rising.admits(shown):
-                await answer.send(encode(shown))
-
-        client = session.client_for(principal)
-        return Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=self._edge.trail())
+        client, emit = session.client_for(principal), partial(_emit, answer, session, legacy_client.Rising())
+        return Call(client, parsed.method, parsed.params, parsed.meta, None, None, emit, self._edge.trail())
 
     def _way(self, answer: Answer, session: Session) -> Way:
         async def send(message: Message) -> bool:
@@ -264,11 +259,17 @@ class Legacy:
         await exchange.empty(200)
 
 
+async def _emit(answer: Answer, session: Session, rising: legacy_client.Rising, note: Notification) -> None:
+    shown = legacy_client.notification(note, session.client.revision, session.level)
+    if shown is not None and rising.admits(shown):
+        await answer.send(encode(shown))
+
+
 def _foreign(exchange: Exchange) -> Refusal | None:
     """2025-06-18 basic/transports#protocol-version-header: an unsupported one is 400. Among those that we
     speak the session's own decides, because clients send what they like."""
     header = version(exchange)
-    if header is None or header.decode("latin-1") in LEGACY:
+    if header is None or header in _SPOKEN:
         return None
     return 400, "Unsupported protocol version"
 
