@@ -1,7 +1,7 @@
 """Makes dashboards/sluice.json of panels.yaml: `python grafana/build.py`. A test asserts that the two belong together.
 
-A dashboard's JSON is a hundred lines of layout for each line of meaning. Classic JSON (schemaVersion 39), which
-Grafana 10 to 13 load.
+A dashboard's JSON is a hundred lines of layout for each line of meaning. Classic JSON (schemaVersion 39), written for
+Grafana 10 to 13; README.md says which were tried.
 """
 
 import json
@@ -56,7 +56,7 @@ def layout(rows: list[Json]) -> Iterator[Json]:
 def rendered(panel: Json, number: int) -> Json:
     kind = panel.get("kind", "timeseries")
     steps = [{"color": color, "value": value or None} for color, value in panel.get("colors", {"green": 0}).items()]
-    defaults = {"unit": panel["unit"], "thresholds": {"mode": "absolute", "steps": steps}}
+    defaults = {"unit": panel["unit"], "thresholds": {"mode": "absolute", "steps": steps}} | states(panel)
     shown: Json = {
         "id": number, "type": kind, "title": panel["title"], "description": panel["about"], "datasource": SOURCE,
         "targets": [target(one, chr(ord("A") + at), kind) for at, one in enumerate(panel["queries"])],
@@ -65,6 +65,15 @@ def rendered(panel: Json, number: int) -> Json:
     if kind == "table":
         shown["transformations"] = [{"id": "organize", "options": {"excludeByName": {"Time": True}}}]
     return shown
+
+
+def states(panel: Json) -> Json:
+    """Words and colours of a state timeline. Unasked, Grafana colours from green, the lowest, to red: down is green;
+    by thresholds, it leaves the words out."""
+    if "states" not in panel:
+        return {}
+    words = {str(value): {"text": text, "color": color} for value, (text, color) in panel["states"].items()}
+    return {"color": {"mode": "palette-classic"}, "mappings": [{"type": "value", "options": words}]}
 
 
 def target(one: Json, name: str, kind: str) -> Json:

@@ -119,6 +119,18 @@ def test_a_query_is_of_this_job_and_these_instances(title: str, target: Json) ->
         assert re.search(rf"(rate|increase)\({counter}\{{", query) or "lost" in counter
 
 
+def test_a_state_has_a_word_and_a_colour() -> None:
+    """Without, a state timeline goes from green for the lowest value to red for the highest; and Grafana joins what
+    lies between the same thresholds, whatever words it has."""
+    timelines = [panel for panel in PANELS if panel["type"] == "state-timeline"]
+    assert [panel["title"] for panel in timelines] == ["Up"]
+    defaults = timelines[0]["fieldConfig"]["defaults"]
+    assert defaults["color"] == {"mode": "palette-classic"}
+    assert defaults["mappings"][0]["options"] == {
+        "0": {"text": "Down", "color": "red"}, "1": {"text": "Up", "color": "green"},
+    }  # fmt: skip
+
+
 def test_no_two_panels_lie_on_one_another() -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in DASHBOARD["panels"]:
