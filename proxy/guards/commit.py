@@ -6,8 +6,8 @@ used up. In this order, for a retry that was spent before is no intent; and an i
 place says so in its closing record.
 """
 
-import time
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 
 from proxy.call import Call, Failure, Guard, Handler, Outcome, refuse
 from proxy.message import INVALID_PARAMS, Json
@@ -26,14 +26,14 @@ def commit(spend: Spend, intend: Intend | None = None, ttl: float = 600.0) -> Gu
     """`intend` is None where there is no audit log."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
-        round = call.trail.round
+        trail = call.trail
+        round, ticket = trail.round, trail.ticket
         if round is not None and not await spend(f"round:{round[0]}:{round[1]}", ttl):
             return Failure(INVALID_PARAMS, "This requestState was used before")
-        ticket = call.trail.ticket
         if intend is not None:
-            started = time.perf_counter()
+            started = perf_counter()
             is_kept = await intend(call, None if ticket is None else ticket.note)
-            call.trail.kept += time.perf_counter() - started
+            trail.kept += perf_counter() - started
             if not is_kept:
                 return refuse(call.method, "audit_unavailable", UNAVAILABLE)
         if ticket is not None and not await ticket.redeem():

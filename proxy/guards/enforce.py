@@ -24,19 +24,18 @@ log = logging.getLogger(__name__)
 
 
 def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[[], bool]) -> Guard:
-    def judge(call: Call, target: Target) -> Outcome | None:
-        """The refusal, if it is one."""
-        call.trail.aim(target)
+    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
+        target, trail = call.target, call.trail
+        if target is None:
+            return inner(call)
+        trail.aim(target)
         decision = decide(call, target)
-        call.trail.add(decision)
+        trail.add(decision)
         if decision.verdict is Verdict.DENY:
-            return _denied(call, decision, explains())
+            return settled(_denied(call, decision, explains()))
         if isinstance(decision, Ruling) and decision.would_deny:
             log.info("would deny %s %s for %s by %s", call.method, target.public, call.client.principal, decision.rule)
-        return _check_headers(call, target) or _check_arguments(call, target, check_arguments)
-
-    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
-        refusal = None if call.target is None else judge(call, call.target)
+        refusal = _check_headers(call, target) or _check_arguments(call, target, check_arguments)
         return inner(call) if refusal is None else settled(refusal)
 
     return guard

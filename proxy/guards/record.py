@@ -36,13 +36,9 @@ def record(close: Close | None = None, clock: Callable[[], float] = time.perf_co
 
 
 def _tell(call: Call, outcome: Outcome | None) -> None:
-    denied = None
-    for decision in call.trail.decisions:  # there are one or two, and a generator costs more than they do
-        if decision.verdict is Verdict.DENY:
-            denied = decision
-            break
-    if denied is not None and call.trail.target is not None:
-        where = call.method, call.trail.target.public, call.client.principal, denied.rule
+    decisions, target = call.trail.decisions, call.trail.target
+    if decisions and decisions[-1].verdict is Verdict.DENY and target is not None:  # nothing is decided after a denial
+        where = call.method, target.public, call.client.principal, decisions[-1].rule
         log.info("denied %s %s for %s by %s", *where, extra=_ids(call))
     elif log.isEnabledFor(logging.DEBUG):
         word = "cancelled" if outcome is None else "failed" if isinstance(outcome, Failure) else "done"

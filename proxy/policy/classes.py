@@ -43,9 +43,9 @@ class Classes:
         return self._by_operator(target) or (_by_annotations(target) if accepted else None) or _DEFAULT
 
     def _by_operator(self, target: Target) -> Classified | None:
-        key = (target.server, target.own)
-        if target.server not in self.servers:
+        if not self.servers.get(target.server):
             return None
+        key = (target.server, target.own)
         return self._found[key] if key in self._found else self._found.keep(key, self._search(target))
 
     def _search(self, target: Target) -> Classified | None:

@@ -82,11 +82,11 @@ class Judge:
         """What is called, read or got. A completion tells what a prompt or a template would, without anybody having
         been asked: there an ask is a deny. Of a task it is an allow: who was asked agreed to the call that began it."""
         decision = self._decide(call, target)
-        if decision.verdict is Verdict.ASK and call.method in ABOUT_A_TASK:
+        if decision.verdict is not Verdict.ASK:
+            return decision
+        if call.method in ABOUT_A_TASK:
             return replace(decision, verdict=Verdict.ALLOW)
-        if call.method == "completion/complete" and decision.verdict is Verdict.ASK:
-            return replace(decision, verdict=Verdict.DENY)
-        return decision
+        return replace(decision, verdict=Verdict.DENY) if call.method == "completion/complete" else decision
 
     def may_list(self, call: Call, server: str, target: Target) -> bool:
         """In lists and for notifications an ask is an allow: it can be called."""
@@ -97,18 +97,18 @@ class Judge:
         return self._is_sure(lambda: policy.may_see(call.client, server), f"{server} for {call.client.principal}")
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
-        return self.law.rulebook.check_arguments(target, arguments)
+        return self._law.rulebook.check_arguments(target, arguments)
 
     def explains(self) -> bool:
         return self.law.explains
 
     def revision(self) -> str:
-        return self.law.rulebook.policy.revision
+        return self._law.rulebook.policy.revision
 
     def _decide(self, call: Call, target: Target) -> Decision:
         if self.problem:
             return _BROKEN
-        rulebook = self.law.rulebook
+        rulebook = self._law.rulebook
         try:
             if _is_template(call, target):
                 return rulebook.decide_template(call.client, target)
