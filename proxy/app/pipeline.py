@@ -18,10 +18,10 @@ from proxy.guards.approve import approve
 from proxy.guards.commit import commit
 from proxy.guards.enforce import enforce
 from proxy.guards.inspect import inspect
-from proxy.guards.measure import measure
+from proxy.guards.measure import Measure
 from proxy.guards.name import name
 from proxy.guards.quota import quota
-from proxy.guards.record import record
+from proxy.guards.record import Record
 from proxy.guards.seal import seal
 from proxy.guards.throttle import throttle
 from proxy.lists import Resolver
@@ -44,8 +44,8 @@ def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tu
     services.metrics.watch(partial(observing.limits, windows))
     asked = means(config, services.judging, resolver, behind.pins, pages)
     guards: dict[str, Guard | None] = {
-        "measure": measure(metrics.call, metrics.calls) if metrics else None,
-        "record": record(audit.outcome if audit else None),
+        "measure": Measure(metrics.call, metrics.calls) if metrics else None,
+        "record": Record(audit.outcome if audit else None),
         "throttle": throttle(windows["client"]) if "client" in windows else None,
         "name": name(partial(behind.tasking.resolve, resolver), _rewriting(config).__getitem__, resolver.find),
         "seal": seal(sealer.seal, sealer.unseal),
@@ -82,7 +82,7 @@ def _rewriting(config: Config) -> dict[str, Rewriting | None]:
 
 def _timed(router: Router, metrics: Metrics) -> Handler:
     """What servers take is measured inside all guards: the difference to `measure` is our own share."""
-    guard = measure(metrics.server_call, metrics.server_calls)
+    guard = Measure(metrics.server_call, metrics.server_calls)
 
     def handle(call: Call) -> Awaitable[Outcome]:
         return router(call) if call.target is None else guard(call, router)

@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 from proxy.call import Call, Failure, Guard, Handler, Outcome
@@ -42,21 +43,21 @@ class Witness(ABC):
     share one coroutine and one boundary; alone it is a guard as any other."""
 
     @abstractmethod
-    def begin(self, call: Call) -> float:
-        """Something to know the beginning by."""
+    def begin(self, call: Call) -> None: ...
 
     @abstractmethod
-    def end(self, call: Call, outcome: Outcome | None, began: float) -> None:
+    def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         """`outcome` is None where the call was cancelled."""
 
     async def __call__(self, call: Call, inner: Handler) -> Outcome:
-        began = self.begin(call)
+        began = perf_counter()
+        self.begin(call)
         outcome: Outcome | None = None
         try:
             outcome = await inner(call)
             return outcome
         finally:
-            self.end(call, outcome, began)
+            self.end(call, outcome, perf_counter() - began)
 
 
 def chain(guards: Mapping[str, Guard | None], innermost: Handler) -> Handler:
@@ -87,19 +88,20 @@ def _boundary(witnesses: Sequence[Witness], inner: Handler) -> Handler:
     witnesses = tuple(reversed(witnesses))
 
     async def handle(call: Call) -> Outcome:
-        began: list[tuple[Witness, float]] = []
+        began, begun = perf_counter(), 0
         outcome: Outcome | None = None
         try:
             for witness in witnesses:
-                began.append((witness, witness.begin(call)))
+                witness.begin(call)
+                begun += 1
             outcome = await inner(call)
         except Exception:
             log.exception("refused: failure in a guard or inside it (call %s)", call.trail.id)
             outcome = _BROKEN
         finally:
-            for witness, at in reversed(began):
+            for witness in reversed(witnesses[:begun]):
                 try:
-                    witness.end(call, outcome, at)
+                    witness.end(call, outcome, perf_counter() - began)
                 except Exception:  # that one cannot tell of a call is no reason for the others not to hear of it
                     log.exception("refused: failure of a witness (call %s)", call.trail.id)
                     outcome = outcome and _BROKEN  # a cancelled call has none, and stays cancelled

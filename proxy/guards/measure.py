@@ -1,7 +1,6 @@
 """measure: the outermost guard. Every outcome and its seconds are counted, whatever happened inside, and how many calls
 are open."""
 
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,17 +18,12 @@ class Level(Protocol):
 
 
 class Measure(Witness):
-    def __init__(self, observe: Observe, level: Level, clock: Callable[[], float]) -> None:
-        self._observe, self._level, self._clock = observe, level, clock
+    def __init__(self, observe: Observe, level: Level) -> None:
+        self._observe, self._level = observe, level
 
-    def begin(self, call: Call) -> float:
+    def begin(self, call: Call) -> None:
         self._level.value += 1
-        return self._clock()
 
-    def end(self, call: Call, outcome: Outcome | None, began: float) -> None:
+    def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         self._level.value -= 1
-        self._observe(call, outcome, self._clock() - began)
-
-
-def measure(observe: Observe, level: Level, clock: Callable[[], float] = time.perf_counter) -> Measure:
-    return Measure(observe, level, clock)
+        self._observe(call, outcome, seconds)

@@ -5,7 +5,6 @@ debug.
 """
 
 import logging
-import time
 from collections.abc import Callable
 
 from proxy.call import Call, Failure, Outcome, Verdict
@@ -18,21 +17,18 @@ Close = Callable[[Call, Outcome | None, float], None]
 
 
 class Record(Witness):
-    def __init__(self, close: Close | None, clock: Callable[[], float]) -> None:
-        self._close, self._clock = close, clock
-
-    def begin(self, call: Call) -> float:
-        return self._clock()
-
-    def end(self, call: Call, outcome: Outcome | None, began: float) -> None:
-        if self._close is not None:
-            self._close(call, outcome, self._clock() - began)
-        _tell(call, outcome)
-
-
-def record(close: Close | None = None, clock: Callable[[], float] = time.perf_counter) -> Record:
     """`close` writes the audit log's record; None where there is no audit log."""
-    return Record(close, clock)
+
+    def __init__(self, close: Close | None = None) -> None:
+        self._close = close
+
+    def begin(self, call: Call) -> None:
+        """A call is told of once it is over."""
+
+    def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        if self._close is not None:
+            self._close(call, outcome, seconds)
+        _tell(call, outcome)
 
 
 def _tell(call: Call, outcome: Outcome | None) -> None:

@@ -13,8 +13,8 @@ from proxy.call import not_found as unknown
 from proxy.guards.approve import approve
 from proxy.guards.commit import commit
 from proxy.guards.enforce import enforce
-from proxy.guards.measure import measure
-from proxy.guards.record import record
+from proxy.guards.measure import Measure
+from proxy.guards.record import Record
 from proxy.guards.seal import MAX_ROUNDS, seal
 from proxy.metrics.series import Count
 from proxy.policy.arguments import Violation
@@ -241,9 +241,8 @@ async def test_a_round_reaches_the_server_once_however_often_it_is_sent(sealer: 
 
 async def test_every_ending_is_measured_cancellation_too() -> None:
     seen: list[Outcome | None] = []
-    ticks = iter(range(100))
     level = Count()
-    guard = measure(lambda call, outcome, seconds: seen.append(outcome), level, lambda: float(next(ticks)))
+    guard = Measure(lambda call, outcome, seconds: seen.append(outcome), level)
     await guard(call(), Server(Result({"a": 1})))
 
     async def hang(call: Call) -> Outcome:
@@ -261,7 +260,7 @@ async def test_a_denial_is_logged_with_its_rule_whatever_the_client_was_told(cap
         return await enforcing(always(Verdict.DENY))(call, Server())
 
     with caplog.at_level(logging.INFO):
-        await record()(call(), denied)
+        await Record()(call(), denied)
     assert [r.getMessage() for r in caplog.records] == ["denied tools/call g__push for key:a by a-rule"]
 
 

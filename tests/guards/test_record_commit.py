@@ -10,7 +10,7 @@ from proxy.audit.log import Audit
 from proxy.audit.settings import AuditSettings
 from proxy.call import REASON, Call, Client, Failure, Handler, Outcome, Result, Target, Trail
 from proxy.guards.commit import commit
-from proxy.guards.record import record
+from proxy.guards.record import Record
 from proxy.store.memory import MemoryStore
 
 TOOL = Target("github", "tool", "push", "gh__push", {"name": "push"})
@@ -39,7 +39,7 @@ def wire(events: list[str], keeps: bool, server: Handler | None = None) -> Handl
     def close(call: Call, outcome: Outcome | None, seconds: float) -> None:
         events.append(f"closed {call.trail.id} {type(outcome).__name__}")
 
-    inner, outer, last = commit(MemoryStore().spend, intend), record(close), server or Server(events)
+    inner, outer, last = commit(MemoryStore().spend, intend), Record(close), server or Server(events)
 
     async def committed(call: Call) -> Outcome:
         return await inner(call, last)

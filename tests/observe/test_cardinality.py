@@ -7,7 +7,7 @@ from proxy.call import Call, Client, Failure, Handler, Outcome, Result, Target
 from proxy.era import legacy_client, modern_client
 from proxy.era.modern_client import Parsed
 from proxy.guards import ORDER, chain
-from proxy.guards.measure import measure
+from proxy.guards.measure import Measure
 from proxy.guards.name import name
 from proxy.message import Json, Request
 from proxy.metrics import Metrics
@@ -55,7 +55,7 @@ def front(metrics: Metrics) -> Handler:
         return Result({"content": []})
 
     guards = dict.fromkeys(ORDER) | {
-        "measure": measure(metrics.call, metrics.calls), "name": name(resolve, lambda server: None),
+        "measure": Measure(metrics.call, metrics.calls), "name": name(resolve, lambda server: None),
     }  # fmt: skip
     return chain(guards, answer)
 
