@@ -53,24 +53,28 @@ class Inbox:
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    def new_done(self) -> Done:
-        assert self._loop is not None
-        return self._loop.create_future()
-
     @property
     def is_full(self) -> bool:
         return len(self._items) >= self._limit
 
-    def put(self, item: Item) -> None:
-        self._items.append(item)
-        if item.done is not None and self._loop is not None:
-            self._asked += 1
-            if not self._is_gathering:
-                self._is_gathering = True
-                self._until = self._loop.time() + GATHER
-                self._loop.call_soon(self._gather, -1)
-        elif self._timer is None and self._loop is not None:
+    def put(self, body: bytes, closes: str = "") -> None:
+        """A record that nobody waits for."""
+        self._items.append(Item(body, "", closes))
+        if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(LINGER, self.ring)
+
+    def ask(self, body: bytes, opens: str = "", signs: bool = False) -> Done:
+        """A record, and whether it is kept."""
+        loop = self._loop
+        assert loop is not None
+        done = loop.create_future()
+        self._items.append(Item(body, opens, "", done, signs))
+        self._asked += 1
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._until = loop.time() + GATHER
+            loop.call_soon(self._gather, -1)
+        return done
 
     def _gather(self, before: int) -> None:
         """Once in each turn of the loop: a turn without news is followed by the sync. The first turn cannot tell, for

@@ -16,7 +16,6 @@ import anyio.to_thread
 from proxy.audit import checkpoint, retain
 from proxy.audit.checkpoint import Checkpoint, Signer
 from proxy.audit.failures import IdentityFailures
-from proxy.audit.inbox import Item
 from proxy.audit.publish import Publisher, read_newest
 from proxy.audit.record import Composer, needs_intent
 from proxy.audit.redact import Redactor
@@ -111,9 +110,7 @@ class Audit:
             return _said(self._without_record())
         id = call.trail.id
         about = self._open[id] = self.composer.about(call)
-        done = writer.inbox.new_done()
-        writer.inbox.put(Item(self.composer.intent(call, about, approval), id, "", done))
-        return done
+        return writer.inbox.ask(self.composer.intent(call, about, approval), id)
 
     def _without_record(self) -> bool:
         if self.settings.on_failure == "allow_and_alarm":
@@ -136,16 +133,14 @@ class Audit:
         """The same, and whether it is kept; `signed`: and covered by a checkpoint."""
         if self._writer is None or self._writer.problem is not None or not self._writer.takes_records:
             return False
-        done = self._writer.inbox.new_done()
-        self._writer.inbox.put(Item(self.composer.note(type, fields), done=done, signs=signed))
-        return await done
+        return await self._writer.inbox.ask(self.composer.note(type, fields), signs=signed)
 
     def _put(self, body: bytes, closes: str = "") -> None:
         writer = self._writer
         if writer is None or not writer.takes_records:
             self._lost += 1
         else:
-            writer.inbox.put(Item(body, closes=closes))
+            writer.inbox.put(body, closes)
 
     def identity_failure(self, address: str, reason: str) -> None:
         """Somebody was not let in. Summed up, so that nobody fills the disk from outside."""

@@ -65,7 +65,8 @@ _PATTERNS: Final = re.compile(
 _LONE: Final = re.compile("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
-_canonical: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
+canonical: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
+"""The same text for the same JSON value, whatever the order of its members."""
 
 
 def dump(value: Any) -> str:
@@ -82,11 +83,6 @@ def _whole(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_whole(item) for item in value]
     return value
-
-
-def canonical(value: Any) -> str:
-    """The same text for the same JSON value, whatever the order of its members."""
-    return _canonical(value)
 
 
 @dataclass(slots=True)
