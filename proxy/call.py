@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
-from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response, light
+from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response, dump, light
 
 MODERN = "2026-07-28"
 
@@ -183,7 +183,20 @@ class Call:
 @light
 @dataclass(frozen=True, slots=True)
 class Result:
+    """`value` is final: whoever wants another one copies it."""
+
     value: Json
+    _text: bytes | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def text(self) -> bytes:
+        """The value as JSON, encoded once: the audit log's digest is of what the answer then has. A megabyte takes
+        milliseconds each time. Raises `Malformed`."""
+        text = self._text
+        if text is None:
+            text = dump(self.value)
+            object.__setattr__(self, "_text", text)
+        return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from proxy.message import (
     dump,
     encode,
     encode_batch,
+    encode_result,
     read,
     to_value,
 )
@@ -110,6 +111,16 @@ LEAF = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, al
 JSON: st.SearchStrategy[Any] = st.recursive(
     LEAF, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=20
 )
+
+
+OBJECT = st.dictionaries(TEXT, JSON, max_size=4)
+
+
+@given(TEXT | st.integers(), OBJECT, OBJECT)
+def test_a_result_that_was_encoded_before_makes_the_same_response(id: str | int, value: Any, more: Any) -> None:
+    added = {name: part for name, part in more.items() if name not in value}
+    assert encode_result(id, dump(value)) == encode(Response(id, value))
+    assert encode_result(id, dump(value), added) == encode(Response(id, {**value, **added}))
 
 
 @pytest.mark.parametrize("depth", [65, 1_000, 100_000])

@@ -29,7 +29,6 @@ from proxy.call import (
     not_found,
 )
 from proxy.message import INVALID_PARAMS, Json
-from proxy.message import dump as dump_message
 from proxy.policy.rules import Ruling
 
 TYPES: Final = ("intent", "outcome", "decision", "approval", "pin", "policy", "identity", "admin", "checkpoint")
@@ -175,7 +174,7 @@ class Composer:
         if code is not None:
             end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
         if self._results == "digest" and isinstance(outcome, Result) and about is not None:
-            end = f'{end},"result_digest":"{self._redactor.digest(dump_message(outcome.value))}"'
+            end = f'{end},"result_digest":"{self._redactor.digest(outcome.text)}"'
         return f'"type":"outcome","time":"{self._stamp()}",{said},{end}'.encode("ascii")
 
     def note(self, type: str, fields: Json) -> bytes:

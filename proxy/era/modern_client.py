@@ -231,18 +231,22 @@ def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
 
 
 def _complete(id: RequestId, method: str, value: Json, server_info: Json) -> Response:
-    meta = {**value.get("_meta", {}), SERVER_INFO: server_info}
+    result = {**value, **added(id, method, value, server_info)}
+    return ListResponse(id, result, key=LISTS[method].key) if method in LISTS else Response(id, result)
+
+
+def added(id: RequestId, method: str, value: Json, server_info: Json) -> Json:
+    """What a complete result says besides the value, or in the place of what that says."""
+    meta = {**value["_meta"], SERVER_INFO: server_info} if "_meta" in value else {SERVER_INFO: server_info}
     if method == "subscriptions/listen":
         meta[SUBSCRIPTION_ID] = id
-    result = {**value, "resultType": "complete", "_meta": meta}
+    made: Json = {"resultType": "complete", "_meta": meta}
     if method in CACHEABLE:
-        result.setdefault("ttlMs", 0)
-        result.setdefault("cacheScope", "private")
+        made |= {"ttlMs": value.get("ttlMs", 0), "cacheScope": value.get("cacheScope", "private")}
     if method in LISTS:
         key = LISTS[method].key
-        result[key] = older.items(method, result[key], REVISIONS[MODERN])
-        return ListResponse(id, result, key=key)
-    return Response(id, result)
+        made[key] = older.items(method, value[key], REVISIONS[MODERN])
+    return made
 
 
 def _input_required(outcome: InputRequired, server_info: Json) -> Json:

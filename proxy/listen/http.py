@@ -11,12 +11,23 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from proxy.call import MODERN, Call, Client, Handler, Result, Trail
+from proxy.call import MODERN, Call, Client, Handler, Outcome, Result, Trail
 from proxy.era import modern_client
 from proxy.listen.exchange import Exchange, event
 from proxy.listen.identity import Principal
 from proxy.listen.settings import Settings
-from proxy.message import INTERNAL_ERROR, Json, Malformed, Notification, Request, RequestId, Response, decode, encode
+from proxy.message import (
+    INTERNAL_ERROR,
+    Json,
+    Malformed,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+    decode,
+    encode,
+    encode_result,
+)
 
 _JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
@@ -140,9 +151,12 @@ async def receive_json(exchange: Exchange, settings: Settings) -> Any:
     return read_json(exchange, settings)
 
 
-def to_bytes(response: Response) -> bytes:
-    """What cannot be said in JSON becomes an error that can: its client must not wait for ever."""
+def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
+    """What cannot be said in JSON becomes an error that can: its client must not wait for ever. Where the result is the
+    outcome's value as it came, the audit log has encoded it."""
     try:
+        if isinstance(outcome, Result) and response.result is outcome.value:
+            return encode_result(response.id, outcome.text)
         return encode(response)
     except Malformed as bad:
         return encode(Response(response.id, error={"code": INTERNAL_ERROR, "message": bad.text}))
@@ -200,12 +214,24 @@ async def _answer(edge: Edge, exchange: Exchange, id: RequestId, call: Call, pri
             edge.streams.leave(principal, exchange)
     if peer.lost:
         return
-    status, response = modern_client.respond(id, call.method, outcome, edge.server_info)
-    data = to_bytes(response)
+    status, data = _render(id, call.method, outcome, edge.server_info)
     if exchange.opened:
         await exchange.close(event(data))
     elif not exchange.json_at_once(status, data):
         await exchange.json(status, data)
+
+
+def _render(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> tuple[int, bytes]:
+    """HTTP status and body. A result that only has members added is not encoded again, as in `to_bytes`."""
+    if isinstance(outcome, Result):
+        added = modern_client.added(id, method, outcome.value, server_info)
+        if added.keys().isdisjoint(outcome.value):
+            try:
+                return 200, encode_result(id, outcome.text, added)
+            except Malformed:
+                pass  # below, too, and there it becomes an answer
+    status, response = modern_client.respond(id, method, outcome, server_info)
+    return status, to_bytes(response)
 
 
 def _stop(exchange: Exchange, task: "asyncio.Task[None]") -> None:

@@ -157,7 +157,7 @@ class Legacy:
             session.done(request.id, running)
         # Codes depend on what was asked for: a subscription that is refused is a resource that is not found.
         method = "resources/read" if request.method in _SUBSCRIPTIONS else request.method
-        return to_bytes(legacy_client.respond(request.id, method, outcome, session.client.revision))
+        return to_bytes(legacy_client.respond(request.id, method, outcome, session.client.revision), outcome)
 
     def _read(
         self, answer: Answer, session: Session, request: Request, principal: Principal
