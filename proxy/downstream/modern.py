@@ -92,15 +92,8 @@ class ModernConnection(Connection):
         if "requestState" in call.params and (known := driving.driven(call)) is not None:
             return await self._drive(call, known)
         response = await self._send(call)
-        code = None if response.error is None else response.error.get("code")
-        if code == HEADER_MISMATCH and call.method == "tools/call" and self.wire.is_private:
-            # 2026-07-28 basic/transports/streamable-http#client-behavior: its schema has changed since it was listed
-            if (item := await self._current(call.params.get("name"))) is not None and call.target is not None:
-                response = await self._send(replace(call, target=replace(call.target, item=item)))
-        elif code == UNSUPPORTED_VERSION and MODERN in _supported(response.error):
-            response = await self._send(call)
-        elif code == MISSING_CAPABILITY and modern_task.may_retry(call, response, self.settings):
-            response = await self._begin_task(call)
+        if response.error is not None:
+            response = await self._as_wanted(call, response, response.error)
         outcome = dialect.outcome(call, response)
         if isinstance(outcome, TaskStarted):
             if tasks.takes(call.client):
@@ -109,6 +102,19 @@ class ModernConnection(Connection):
         if call.method == "tools/list" and self.wire.is_private and isinstance(outcome, Result):
             return Result(self._offerable(outcome.value))
         return outcome
+
+    async def _as_wanted(self, call: Call, response: Response, error: Json) -> Response:
+        """The answer to the same call once more, where the error says how its server wants it; else that error."""
+        code = error.get("code")
+        if code == HEADER_MISMATCH and call.method == "tools/call" and self.wire.is_private:
+            # 2026-07-28 basic/transports/streamable-http#client-behavior: its schema has changed since it was listed
+            if (item := await self._current(call.params.get("name"))) is not None and call.target is not None:
+                return await self._send(replace(call, target=replace(call.target, item=item)))
+        elif code == UNSUPPORTED_VERSION and MODERN in _supported(error):
+            return await self._send(call)
+        elif code == MISSING_CAPABILITY and modern_task.may_retry(call, response, self.settings):
+            return await self._begin_task(call)
+        return response
 
     async def _begin_task(self, call: Call) -> Response:
         """In a life of its own: a task is also cancelled that was made for a call which ended meanwhile."""
@@ -246,6 +252,6 @@ def _annotated(call: Call) -> Annotations | None:
     return dialect.asked_for(call.target.item) if call.target is not None and call.method == "tools/call" else None
 
 
-def _supported(error: Json | None) -> list[str]:
-    data = (error or {}).get("data")
+def _supported(error: Json) -> list[str]:
+    data = error.get("data")
     return dialect.versions(data.get("supported")) if isinstance(data, dict) else []

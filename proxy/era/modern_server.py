@@ -159,8 +159,9 @@ def complete(method: str, value: Json) -> Json:
             del made["_meta"]
         else:
             made["_meta"] = {key: inner for key, inner in meta.items() if key != SERVER_INFO}
-    if method in CACHEABLE:
-        made.update(caching(value))
+    if method not in CACHEABLE:
+        return made
+    made.update(caching(value))
     if method in LISTS and made.get("nextCursor", "") is None:
         del made["nextCursor"]  # null is no cursor; the empty string is one
     if method == "tools/list" and isinstance(tools := made.get("tools"), list):

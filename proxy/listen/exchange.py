@@ -78,11 +78,12 @@ class Exchange:
 
     def json_at_once(self, status: int, body: bytes) -> bool:
         """The usual answer to the usual request, without a wait; whether it could be given so. Else `json` may wait."""
-        if self.started or self.cors or self.peer.congested or self.peer.lost:
+        peer = self.peer
+        if self.started or self.cors or peer.lost or peer.congested:
             return False
         self.disarm()
         self.started = self.finished = True
-        self.peer.respond_at_once(status, _JSON % len(body), body)
+        peer.respond_at_once(status, _JSON % len(body), body)
         return True  # nobody waits for its end: it was no stream
 
     def empty(self, status: int, extra: Headers = []) -> Awaitable[None]:  # noqa: B006
