@@ -255,8 +255,9 @@ def read(value: Any) -> Message:
     """One decoded JSON value as a message. Raises `Malformed` (-32600), with the id where it is readable."""
     if not isinstance(value, dict):
         raise Malformed(INVALID_REQUEST, "a message is a JSON object")
-    raw_id = value.get("id")
-    id = raw_id if is_id(raw_id) else None
+    id = value.get("id")
+    if not is_id(id):
+        id = None
     if value.get("jsonrpc") != "2.0":
         raise Malformed(INVALID_REQUEST, 'jsonrpc must be "2.0"', id)
     method = value.get("method")

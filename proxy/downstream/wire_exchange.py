@@ -224,7 +224,7 @@ class Wire(asyncio.Protocol):
     def _repeat(self, reply: Reply, head: _Head, data: bytes) -> None:
         reply.status, reply.raw, reply.headers = head.status, head.raw, head.headers
         reply.add(data[len(head.text) :])
-        reply.headed = reply.whole = reply.complete = True
+        reply.headed = reply.complete = True
         self._settle(reply)
 
     def _limit(self, reply: Reply, bare: int) -> None:

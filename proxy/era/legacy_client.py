@@ -97,8 +97,7 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     """The request in the middle's words, or the answer where no server is needed for it."""
     if request.method == "ping":
         return Result({})
-    has_tasks = REVISIONS[revision].tasks
-    if request.method not in _METHODS or (request.method in TASK_METHODS and not has_tasks):
+    if request.method not in _METHODS or (request.method in TASK_METHODS and not REVISIONS[revision].tasks):
         return Failure(METHOD_NOT_FOUND, "Method not found")
     if (key := posing(request.params)) is not None:
         return Failure(INVALID_PARAMS, f"Invalid params: {key!a} is no key here")
@@ -112,7 +111,7 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     kept[LOG_LEVEL] = level or DEFAULT_LEVEL
     if not _ROUND.isdisjoint(params):
         params = {key: value for key, value in params.items() if key not in _ROUND}
-    if "task" in params and not (has_tasks and request.method == "tools/call"):
+    if "task" in params and not (REVISIONS[revision].tasks and request.method == "tools/call"):
         del params["task"]
     return Parsed(
         method=request.method,

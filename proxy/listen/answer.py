@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from proxy.era.revisions import Revision
 from proxy.listen.exchange import Exchange, event
 from proxy.listen.replay import Log, priming
+from proxy.listen.settings import Settings
 
 
 class Answer:
@@ -20,10 +21,9 @@ class Answer:
     log: Log | None = None
 
     def __init__(
-        self, exchange: Exchange, revision: Revision, adopt: Callable[["Answer"], int], bound: int, retry: int
+        self, exchange: Exchange, revision: Revision, adopt: Callable[["Answer"], int], settings: Settings
     ) -> None:
-        self._exchange, self._revision, self._adopt = exchange, revision, adopt
-        self._bound, self._retry = bound, retry
+        self._exchange, self._revision, self._adopt, self._settings = exchange, revision, adopt, settings
         self.sink: Exchange | None = exchange
         exchange.preamble = self._begin
 
@@ -42,7 +42,7 @@ class Answer:
         if not self._revision.streamable:
             return b""
         self.log = Log(self._adopt(self))
-        return priming(self.log.stream, 0, self._retry) if self._revision.priming else b""
+        return priming(self.log.stream, 0, self._settings.pace.retry) if self._revision.priming else b""
 
     async def send(self, data: bytes) -> bool:
         """One message before the end; whether it can still arrive, now or when the client resumes. One that left
@@ -55,7 +55,7 @@ class Answer:
         return taken or self.log is not None
 
     def _frame(self, data: bytes) -> bytes:
-        return event(data) if self.log is None else self.log.add(data, self._bound)
+        return event(data) if self.log is None else self.log.add(data, self._settings.sessions.stream_bytes)
 
     def finish_at_once(self, response: bytes) -> bool:
         """The end, where nothing but one response is to be said and nobody has to be waited for."""

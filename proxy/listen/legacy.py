@@ -127,10 +127,8 @@ class Legacy:
     # ------------------------------------------------------------ requests
 
     def _answer(self, exchange: Exchange, session: Session) -> Answer:
-        settings = self._edge.settings
         exchange.arm()
-        bound, retry = settings.sessions.stream_bytes, settings.pace.retry
-        return Answer(exchange, session.revision, session.adopt, bound, retry)
+        return Answer(exchange, session.revision, session.adopt, self._edge.settings)
 
     def _settle(self, answer: Answer, session: Session) -> None:
         answer.end()
