@@ -146,7 +146,7 @@ class Front:
         self.hide = hide
         self.servers = {server.key: server for server in servers}
         self.hub = Hub()
-        base = ListSettings(prefixes={key: key for key in self.servers}, list_timeout=0.5)
+        base = ListSettings(prefixes={key: key for key in self.servers}, list_timeout=2.0)
         self.lists = Lists(replace(base, **settings), self.servers, self.hub, store, pins)
 
         def not_hidden(call: Call, server: str, target: Any) -> bool:

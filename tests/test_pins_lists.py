@@ -69,7 +69,7 @@ async def bench(*servers: Scripted, store: MemoryStore | None = None, **settings
     board = Pinboard({server.key: mode for server in servers}, store, events.append)
     await board.load()
     with anyio.fail_after(20):
-        async with Front(*servers, store=store, pins=board, list_timeout=2, **settings) as front:
+        async with Front(*servers, store=store, pins=board, list_timeout=30, **settings) as front:
             yield Bench(front, board, events)
 
 

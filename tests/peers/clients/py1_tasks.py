@@ -51,6 +51,8 @@ async def play(session: ClientSession) -> None:
     tasks = hello.capabilities.tasks
     seen["declared"] = None if tasks is None else tasks.model_dump(exclude_none=True)
     tools = await session.list_tools()
+    while not any(tool.name.startswith(PREFIX) for tool in tools.tools):  # our server is still starting
+        tools = await session.list_tools()
     seen["support"] = {
         tool.name: tool.execution.taskSupport if tool.execution else None for tool in tools.tools
     }
