@@ -6,8 +6,10 @@ breaks the schema its tool promised. Under `block` whatever would be marked is w
 here: lists show what was accepted.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -25,8 +27,8 @@ from proxy.call import (
     TaskStarted,
     refuse,
 )
-from proxy.message import Json, Notification
-from proxy.policy.text import FLAGS, clean
+from proxy.message import Json, Malformed, Notification
+from proxy.policy.text import FLAGS, clean, clean_whole, whole
 
 Mode = Literal["off", "warn", "block"]
 Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
@@ -42,6 +44,9 @@ WORDS: Final = {
 # A schema that may not be used is the server's own affair: the result is as good as one that promised nothing.
 _HARMLESS: Final = frozenset({"output_schema_unused"})
 
+LARGE: Final = 64 * 1024
+"""Characters. A result of more than this has several turns of the event loop."""
+
 log = logging.getLogger(__name__)
 
 
@@ -55,12 +60,25 @@ def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
             return await inner(call)
         outcome = await inner(_with_clean_emit(call))
         if isinstance(outcome, Result):
-            return _inspect_result(_as_answered(call), target, outcome, mode == "block", check)
+            text = whole(outcome.value)
+            outcome = _inspect_result(_as_answered(call), target, outcome, text, mode == "block", check)
+            if len(text) > LARGE and isinstance(outcome, Result):
+                await _encode_aside(outcome)
+            return outcome
         if isinstance(outcome, InputRequired):
             return _inspect_asks(call, outcome, mode == "block")
         return TaskStarted(clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
 
     return guard
+
+
+async def _encode_aside(outcome: Result) -> None:
+    """In a turn of the loop of its own, as the look at it was and its digest and its way to the client will be: a
+    megabyte takes each of them a millisecond, which small calls wait for one by one."""
+    await asyncio.sleep(0)
+    with suppress(Malformed):  # who sends it will say so
+        _ = outcome.text  # which it keeps
+    await asyncio.sleep(0)
 
 
 def _as_answered(call: Call) -> Call:
@@ -71,7 +89,8 @@ def _as_answered(call: Call) -> Call:
 def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: Check) -> Outcome:
     """The extension tells the result together with the task (SEP-2663), and the questions."""
     if isinstance(result := task.get("result"), dict):
-        judged = _inspect_result(replace(call, method="tools/call"), target, Result(result), strict, check)
+        answered = replace(call, method="tools/call")
+        judged = _inspect_result(answered, target, Result(result), whole(result), strict, check)
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
         task = {**task, "result": judged.value}
     elif isinstance(requests := task.get("inputRequests"), dict):
@@ -82,11 +101,11 @@ def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: C
     return Result(clean(task, set()))
 
 
-def _inspect_result(call: Call, target: Target, outcome: Result, strict: bool, check: Check) -> Outcome:
+def _inspect_result(call: Call, target: Target, outcome: Result, text: str, strict: bool, check: Check) -> Outcome:
     if call.method == "tasks/get":
         return _inspect_task(call, target, outcome.value, strict, check)
     found: set[str] = set()
-    value: Json = clean(outcome.value, found)
+    value: Json = clean_whole(outcome.value, text, found)
     if call.method == "tools/call" and target.item is not None and "outputSchema" in target.item:
         judged = check(target.server, target.own, target.item["outputSchema"], value)
         if judged is not None:

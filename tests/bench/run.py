@@ -81,7 +81,7 @@ class Plan:
 
 
 WHOLE = Plan(
-    (LEGACY, MODERN), STEPS, 3, kinds=OTHERS, most=(MOST,), warms_up=True, beside=True, sessions=500, churn=10_000
+    (LEGACY, MODERN), STEPS, 5, kinds=OTHERS, most=(MOST,), warms_up=True, beside=True, sessions=500, churn=10_000
 )
 SHORT = Plan((LEGACY, MODERN), (FULL,), 1)
 # FastMCP answers some 20 calls a second, and those that are open at the end are no calls.

@@ -1,12 +1,13 @@
 """inspect, in its place in the chain: what it marks, takes out and withholds, and what it lets alone."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from proxy.call import Call, Client, Emit, Failure, Guard, InputRequired, Outcome, Result, Target, Trail
 from proxy.guards import ORDER, chain
-from proxy.guards.inspect import Mode, inspect
+from proxy.guards.inspect import LARGE, Mode, inspect
 from proxy.message import Json, Notification
 from proxy.policy.outputs import Outputs
 
@@ -56,6 +57,24 @@ async def test_a_clean_result_comes_back_itself(mode: Mode) -> None:
         assert await ask(clean, mode) is clean
     typed = text("1", structuredContent={"n": 1})
     assert await ask(typed, mode, target=TYPED) is typed
+
+
+@pytest.mark.parametrize("inner", [1.0, float("inf")])  # what cannot be encoded is the listener's to say
+async def test_others_have_their_turn_while_a_large_result_is_made_ready(inner: float) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    small, large = text("x"), text("x" * (LARGE + 1), n=inner)
+    assert await ask(small) is small and turns == 0
+    assert await ask(large) is large and turns == 2
+    beside.cancel()
 
 
 async def test_orders_and_hidden_text_are_taken_out_and_named() -> None:
