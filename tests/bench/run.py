@@ -120,6 +120,7 @@ def measure(rows: list[Row], plan: Plan, folder: Path) -> None:
         run(row.subject, row.call, 16, row.seconds, folder, LOAD_CORE)
     for round in range(plan.rounds):
         for row in rows:
+            os.sync()  # or the log that one row leaves unsynced is written, and paid for, by the next one that syncs
             for concurrency in row.concurrencies:
                 figures = run(row.subject, row.call, concurrency, row.seconds, folder, LOAD_CORE)
                 row.runs.setdefault(concurrency, []).append(figures)
