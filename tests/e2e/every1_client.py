@@ -1,7 +1,7 @@
 """The Python SDK 1.x as a client in the matrix: legacy only. See `every_cell.py`."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -113,18 +113,21 @@ class Sdk1:
 
 @asynccontextmanager
 async def reach(target: Json, leaves: bool) -> AsyncIterator[tuple[Any, Any]]:
+    try:
+        async with transport(target, leaves) as (read, write, *_):
+            yield read, write
+    except* anyio.BrokenResourceError:
+        pass  # the SDK's own: something was said to it while it was leaving
+
+
+def transport(target: Json, leaves: bool) -> AbstractAsyncContextManager[tuple[Any, ...]]:
     headers = target.get("headers")
     if target.get("sse"):
-        async with sse_client(target["url"], headers=headers) as (read, write):
-            yield read, write
-    elif "url" in target:
-        async with streamablehttp_client(target["url"], headers, terminate_on_close=leaves) as (read, write, _):
-            yield read, write
-    else:
-        command, *arguments = target["command"]
-        parameters = StdioServerParameters(command=command, args=arguments, env=target["env"])
-        async with stdio_client(parameters) as (read, write):
-            yield read, write
+        return sse_client(target["url"], headers=headers)
+    if "url" in target:
+        return streamablehttp_client(target["url"], headers, terminate_on_close=leaves)
+    command, *arguments = target["command"]
+    return stdio_client(StdioServerParameters(command=command, args=arguments, env=target["env"]))
 
 
 @asynccontextmanager

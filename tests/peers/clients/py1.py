@@ -1,7 +1,7 @@
 """The Python SDK 1.x as a client: legacy only. See `script.py`."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -91,17 +91,20 @@ class Driver:
 
 @asynccontextmanager
 async def reach(job: Json) -> AsyncIterator[tuple[Any, Any]]:
+    try:
+        async with transport(job) as (read, write, *_):
+            yield read, write
+    except* anyio.BrokenResourceError:
+        pass  # the SDK's own: something was said to it while it was leaving
+
+
+def transport(job: Json) -> AbstractAsyncContextManager[tuple[Any, ...]]:
     if job.get("sse"):
-        async with sse_client(job["url"], headers=job.get("headers")) as (read, write):
-            yield read, write
-    elif "url" in job:
-        async with streamablehttp_client(job["url"], headers=job.get("headers")) as (read, write, _):
-            yield read, write
-    else:
-        command, *arguments = job["command"]
-        parameters = StdioServerParameters(command=command, args=arguments, env=job.get("env"))
-        async with stdio_client(parameters) as (read, write):
-            yield read, write
+        return sse_client(job["url"], headers=job.get("headers"))
+    if "url" in job:
+        return streamablehttp_client(job["url"], headers=job.get("headers"))
+    command, *arguments = job["command"]
+    return stdio_client(StdioServerParameters(command=command, args=arguments, env=job.get("env")))
 
 
 async def ask_user(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
