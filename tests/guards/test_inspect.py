@@ -74,6 +74,7 @@ async def test_others_have_their_turn_while_a_large_result_is_made_ready(inner: 
     small, large = text("x"), text("x" * (LARGE + 1), n=inner)
     assert await ask(small) is small and turns == 0
     assert await ask(large) is large and turns == 2
+    assert inner > 1 or large.text is large.text  # made ready once, and kept
     beside.cancel()
 
 
@@ -83,6 +84,11 @@ async def test_orders_and_hidden_text_are_taken_out_and_named() -> None:
         "content": [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}],
         "_meta": {"their": 1, "dev.sluice/flags": ["tags", "terminal"]},
     }
+
+
+async def test_the_name_of_a_field_is_looked_at_where_all_else_is_plain() -> None:
+    outcome = await ask(text("x", structuredContent={"rows": [{f"a{TAG}b": 1}]}))
+    assert value(outcome)["structuredContent"] == {"rows": [{"ab": 1}]} and marks(outcome) == ["tags"]
 
 
 async def test_what_is_only_named_stays_as_it_is() -> None:
