@@ -13,6 +13,8 @@ from typing import NamedTuple, cast
 import httpx
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from proxy.network.outbox import outbox_of
+
 Origin = tuple[str, bytes, int]
 """Scheme, host, port."""
 
@@ -130,6 +132,7 @@ class Wire(asyncio.Protocol):
     def __init__(self, origin: Origin, freed: Callable[["Wire"], None], lost: Callable[["Wire"], None]) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
+        self._outbox = outbox_of(self.loop)
         self.idle_since = 0.0
         self.idle_max = IDLE_MAX
         self._freed = freed
@@ -146,7 +149,7 @@ class Wire(asyncio.Protocol):
         head says (HEAD)."""
         reply = self._reply = Reply(self, bodiless)
         self._bare = 0
-        self._transport.write(data)
+        self._outbox.put(self.loop, self._transport, data)
         return reply
 
     @property

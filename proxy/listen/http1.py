@@ -18,6 +18,7 @@ from proxy.listen.exchange import error_body
 from proxy.listen.received import Received
 from proxy.listen.request import STATUS_LINE, Address, Give, Head, Headers, Request, Serve
 from proxy.listen.settings import Wire
+from proxy.network.outbox import outbox_of
 
 # RFC 9110 7.2: uri-host [":" port]; a slash, question mark or hash would move the path of a URL built from it.
 _AUTHORITY: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]+")
@@ -51,6 +52,7 @@ class Http1(asyncio.Protocol):
         self._received = Received() if wire.is_shared else None
         self._connections, self._tasks = connections, tasks
         self.loop = asyncio.get_running_loop()
+        self.outbox = outbox_of(self.loop)
         self.writable = asyncio.Event()
         self.writable.set()
         self._parser = httptools.HttpRequestParser(self)
@@ -103,6 +105,7 @@ class Http1(asyncio.Protocol):
         if self._requests:
             self._requests[-1].keeps = False
         else:
+            self.outbox.flush()
             self.transport.close()
 
     # ------------------------------------------------------------ bytes in
@@ -185,6 +188,7 @@ class Http1(asyncio.Protocol):
         self._lingers = True
         body = error_body(text)
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.outbox.flush()
         self.transport.write(STATUS_LINE[status] + head + body)
         if not self.transport.can_write_eof():
             self.transport.close()
@@ -306,6 +310,7 @@ class Http1(asyncio.Protocol):
         finally:
             self._tasks.discard(task)
             if not self._lingers:
+                self.outbox.flush()
                 self.transport.abort()
 
     def _wake(self) -> None:
@@ -317,6 +322,7 @@ class Http1(asyncio.Protocol):
         if self._received is not None:
             self._received.answered(rests=not (self._requests or self._receiving))
         if not request.keeps:
+            self.outbox.flush()
             self.transport.close()
         elif not self.transport.is_closing():
             self.resume_reading()
@@ -328,6 +334,7 @@ class Http1(asyncio.Protocol):
         more. Earlier answers are out of our hands before."""
         assert self._received is not None, "only where connections are shared"
         self.pause_reading()
+        self.outbox.flush()
         self.transport.set_write_buffer_limits(high=0)
         await self.writable.wait()
         if self._is_lost or self.transport.is_closing():

@@ -12,6 +12,8 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from proxy.network.outbox import Outbox
+
 Headers = list[tuple[bytes, bytes]]
 Address = tuple[str, int | None]
 
@@ -74,6 +76,7 @@ class Connection(Protocol):
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
+    outbox: Outbox
     writable: asyncio.Event
     """Set while the write buffer has room."""
     server: Address | None
@@ -203,6 +206,7 @@ class Request:
         connection = self._connection
         self._room = limit
         if self.head.get(b"expect", b"").lower() == b"100-continue" and not connection.transport.is_closing():
+            connection.outbox.flush()
             connection.transport.write(_CONTINUE)
         while not (self.is_whole or self.lost or self._size > limit):
             connection.resume_reading()
@@ -225,9 +229,8 @@ class Request:
         close = b"" if self.keeps else _CLOSE
         content = b"" if self.head.method == "HEAD" else body
         # In one piece: two would be two system calls on asyncio's own loop, 13 us each, and twice the work on uvloop.
-        connection.transport.write(
-            b"%b%b%b%b\r\n%b" % (STATUS_LINE[status], _date(int(time.time())), lines, close, content)
-        )
+        answer = b"%b%b%b%b\r\n%b" % (STATUS_LINE[status], _date(int(time.time())), lines, close, content)
+        connection.outbox.put(self.loop, connection.transport, answer)
         self._finish()
 
     async def start(self, status: int, lines: bytes) -> None:
@@ -250,6 +253,7 @@ class Request:
         if not connection.writable.is_set():
             await connection.writable.wait()
         if data and not self.lost:
+            connection.outbox.flush()
             connection.transport.write(data)
 
     def _framed(self, data: bytes) -> bytes:

@@ -1,0 +1,129 @@
+"""An answer leaves at the end of the turn in which it was given. Whatever else happens to its connection in that turn
+happens behind it."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from listen_harness import Raw
+
+from proxy.listen.http1 import Http1
+from proxy.listen.request import Request
+from proxy.listen.serve import HttpServer
+from proxy.listen.settings import Wire
+
+GET = b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n"
+BOTH = GET % 1 + GET % 2
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+def connection_of(request: Request) -> Http1:
+    connection = request._connection
+    assert isinstance(connection, Http1)
+    return connection
+
+
+async def respond(request: Request, body: bytes = b"answer") -> None:
+    await request.respond(200, b"content-length: %d\r\n" % len(body), body)
+
+
+@asynccontextmanager
+async def serving(*serve: Callable[[Request], Awaitable[None]]) -> AsyncIterator[Callable[[bytes], Awaitable[Raw]]]:
+    """The nth request of a connection, /1 being the first, is served by the nth of `serve`."""
+
+    async def by_number(request: Request) -> None:
+        await serve[int(request.head.path[1:]) - 1](request)
+
+    raws: list[Raw] = []
+    server = HttpServer(by_number, "127.0.0.1", 0, Wire(is_shared=True), 0.2)
+
+    async def connect(data: bytes) -> Raw:
+        raws.append(Raw(*await asyncio.open_connection("127.0.0.1", server.port)))
+        raws[-1].writer.write(data)
+        return raws[-1]
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(server.run)
+            yield connect
+            for raw in raws:
+                raw.close()
+            server.stop(now=True)
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_server_that_stops_in_that_turn() -> None:
+    async def serve(request: Request) -> None:
+        await respond(request)
+        connection_of(request).shutdown()
+
+    async with serving(serve) as connect:
+        assert (await (await connect(GET % 1)).closed()).endswith(b"\r\n\r\nanswer")
+
+
+async def test_a_cancellation_in_that_turn() -> None:
+    async def serve(request: Request) -> None:
+        await respond(request)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async with serving(serve) as connect:
+        assert (await (await connect(GET % 1)).closed()).endswith(b"\r\n\r\nanswer")
+
+
+async def test_noise_that_comes_in_that_turn() -> None:
+    async def serve(request: Request) -> None:
+        await respond(request)
+        connection_of(request).data_received(b"noise\r\n\r\n")
+
+    async with serving(serve) as connect:
+        raw = await connect(GET % 1)
+        assert (await raw.answer())[::2] == (200, b"answer")
+        assert (await raw.answer())[0] == 400
+
+
+async def test_a_stream_behind_it() -> None:
+    async def stream(request: Request) -> None:
+        await request.start(200, b"")
+        await request.end(b"stream")
+
+    async with serving(respond, stream) as connect:
+        raw = await connect(BOTH)
+        assert (await raw.answer())[::2] == (200, b"answer")
+        assert (await raw.head())[1]["transfer-encoding"] == "chunked"
+        assert await raw.reader.readuntil(b"0\r\n\r\n") == b"6\r\nstream\r\n0\r\n\r\n"
+
+
+async def test_an_invitation_to_go_on_behind_it() -> None:
+    async def upload(request: Request) -> None:
+        await respond(request, await request.body(100))
+
+    async with serving(respond, upload) as connect:
+        length = b"host: localhost\r\nexpect: 100-continue\r\ncontent-length: 4\r\n"
+        raw = await connect(GET % 1 + (GET % 2).replace(b"host: localhost\r\n", length))
+        assert (await raw.answer())[::2] == (200, b"answer")
+        assert (await raw.head())[0] == 100
+        raw.writer.write(b"body")
+        assert (await raw.answer())[::2] == (200, b"body")
+
+
+async def test_another_process_that_goes_on_behind_it() -> None:
+    async def hand_over(request: Request) -> None:
+        async def give(descriptor: int, unanswered: bytes) -> bool:
+            os.write(descriptor, b"taken over with %d bytes" % len(unanswered))
+            return True
+
+        assert await request.hand_over(give)
+
+    async with serving(respond, hand_over) as connect:
+        raw = await connect(BOTH)
+        assert (await raw.answer())[::2] == (200, b"answer")
+        assert await raw.closed() == b"taken over with %d bytes" % len(GET % 2)
