@@ -140,6 +140,12 @@ def result(method: str, value: Json, f: Change) -> Json:
     return _through(_RESULTS, method, value, f)
 
 
+def may_hold(data: bytes) -> bool:
+    """Whether a URI may stand in a result, given as JSON without blanks: in most there is none, and no need to look for
+    its place."""
+    return b'uri":' in data or b'Uri":' in data
+
+
 def params(method: str, value: Json, f: Change) -> Json:
     """What a client asks for; `inputResponses` are `answers`."""
     return _through(_PARAMS, method, value, f)

@@ -9,7 +9,6 @@ here: lists show what was accepted.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -28,7 +27,7 @@ from proxy.call import (
     refuse,
 )
 from proxy.message import Json, Malformed, Notification
-from proxy.policy.text import FLAGS, clean, clean_whole, whole
+from proxy.policy.text import FLAGS, clean, is_plain_json
 
 Mode = Literal["off", "warn", "block"]
 Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
@@ -45,7 +44,7 @@ WORDS: Final = {
 _HARMLESS: Final = frozenset({"output_schema_unused"})
 
 LARGE: Final = 64 * 1024
-"""Characters. A result of more than this has several turns of the event loop."""
+"""Bytes. A result of more than this has several turns of the event loop."""
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +59,12 @@ def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
             return await inner(call)
         outcome = await inner(_with_clean_emit(call))
         if isinstance(outcome, Result):
-            text = whole(outcome.value)
-            outcome = _inspect_result(_as_answered(call), target, outcome, text, mode == "block", check)
-            if len(text) > LARGE and isinstance(outcome, Result):
-                await _encode_aside(outcome)
-            return outcome
+            text = _encoded(outcome)
+            if text is not None and len(text) > LARGE:
+                # A megabyte takes each of us a millisecond, which small calls wait for one by one.
+                await asyncio.sleep(0)
+            is_plain = text is not None and is_plain_json(text)
+            return _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
         if isinstance(outcome, InputRequired):
             return _inspect_asks(call, outcome, mode == "block")
         return TaskStarted(clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
@@ -72,13 +72,12 @@ def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
     return guard
 
 
-async def _encode_aside(outcome: Result) -> None:
-    """In a turn of the loop of its own, as the look at it was and its digest and its way to the client will be: a
-    megabyte takes each of them a millisecond, which small calls wait for one by one."""
-    await asyncio.sleep(0)
-    with suppress(Malformed):  # who sends it will say so
-        _ = outcome.text  # which it keeps
-    await asyncio.sleep(0)
+def _encoded(outcome: Result) -> bytes | None:
+    """As it will be sent, where nothing changes it; none where JSON cannot say it: who sends it will say so."""
+    try:
+        return outcome.text
+    except Malformed:
+        return None
 
 
 def _as_answered(call: Call) -> Call:
@@ -90,7 +89,7 @@ def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: C
     """The extension tells the result together with the task (SEP-2663), and the questions."""
     if isinstance(result := task.get("result"), dict):
         answered = replace(call, method="tools/call")
-        judged = _inspect_result(answered, target, Result(result), whole(result), strict, check)
+        judged = _inspect_result(answered, target, Result(result), False, strict, check)
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
         task = {**task, "result": judged.value}
     elif isinstance(requests := task.get("inputRequests"), dict):
@@ -101,11 +100,11 @@ def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: C
     return Result(clean(task, set()))
 
 
-def _inspect_result(call: Call, target: Target, outcome: Result, text: str, strict: bool, check: Check) -> Outcome:
+def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool, strict: bool, check: Check) -> Outcome:
     if call.method == "tasks/get":
         return _inspect_task(call, target, outcome.value, strict, check)
     found: set[str] = set()
-    value: Json = clean_whole(outcome.value, text, found)
+    value: Json = outcome.value if is_plain else clean(outcome.value, found)
     if call.method == "tools/call" and target.item is not None and "outputSchema" in target.item:
         judged = check(target.server, target.own, target.item["outputSchema"], value)
         if judged is not None:

@@ -25,7 +25,7 @@ from proxy.call import (
 )
 from proxy.catalog import places
 from proxy.catalog.uris import Rewriting, is_clean
-from proxy.message import Json
+from proxy.message import Json, Malformed
 
 Resolve = Callable[[Call], Awaitable[Target | Outcome | None]]
 """The target of a call; None for what does not exist, an outcome where more than that is to be said."""
@@ -106,7 +106,7 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
     if isinstance(outcome, Failure) and outcome == not_found(call.method, own_call.params):
         # Said inside, in own names. Word for word what an unknown name gets, or a denial could be told from it.
         return not_found(call.method, call.params)
-    if rewrite is None:
+    if rewrite is None or (isinstance(outcome, Result) and call.method == "tools/call" and _holds_no_uri(outcome)):
         return outcome
     change = _as_asked(call.params["uri"], target.own, rewrite) if call.method == "resources/read" else rewrite.public
     if isinstance(outcome, Result):
@@ -122,6 +122,13 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
         return replace(outcome, requests=_signed(places.asks(outcome.requests, change), target.server))
     data = places.error_data(outcome.data, change)
     return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data)
+
+
+def _holds_no_uri(outcome: Result) -> bool:
+    try:
+        return not places.may_hold(outcome.text)
+    except Malformed:  # who sends it will say so
+        return False
 
 
 def _as_asked(used: str, own: str, rewrite: Rewriting) -> places.Change:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.catalog import places
-from proxy.message import Notification
+from proxy.message import Notification, dump
 
 Json = dict[str, Any]
 
@@ -95,6 +95,13 @@ def test_nothing_else_is_touched_or_copied(rewrite: Any, value: Any) -> None:
     assert rewrite(value, prefixed) is value
 
 
+def test_a_result_without_a_uri_is_seen_as_one() -> None:
+    plain = {"content": [{"type": "text", "text": "uri"}], "structuredContent": {"uris": ["memo:a"], "a": "uri"}}
+    assert not places.may_hold(dump(plain))
+    for name, _, before, _ in CHANGED:
+        assert places.may_hold(dump(before)) or name in ("listed template", "filter of a listen"), "no results"
+
+
 def test_what_does_not_change_is_shared() -> None:
     before = {"content": [TEXT, LINK], "structuredContent": {"a": 1}}
     after = places.result("tools/call", before, prefixed)
@@ -140,6 +147,7 @@ def test_whatever_a_peer_sends_nothing_breaks_or_is_mutated_and_identity_costs_n
     for table in (places.items, places.result, places.params):
         table(method, value, prefixed)
         assert table(method, value, lambda uri: uri) is value
+    assert places.result(method, value, prefixed) is value or places.may_hold(dump(value))
     for rewrite in (places.asks, places.answers, places.error_data):
         rewrite(value, prefixed)
         assert rewrite(value, lambda uri: uri) is value

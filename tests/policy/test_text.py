@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.message import Malformed, dump
 from proxy.policy.pins import canonical
-from proxy.policy.text import MAX_FLAGS, clean, clean_text, flags, flags_in, is_plain
+from proxy.policy.text import MAX_FLAGS, clean, clean_text, flags, flags_in, is_plain, is_plain_json
 
 
 def cleaned(text: str) -> tuple[str, set[str]]:
@@ -131,6 +132,23 @@ JSON: Any = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(ANY, inner, max_size=4)),
     max_leaves=12,
 )
+
+
+@given(JSON)
+def test_a_value_whose_json_is_plain_needs_no_cleaning(value: Any) -> None:
+    found = set[str]()
+    try:
+        data = dump(value)
+    except Malformed:  # half of a character
+        return
+    if is_plain_json(data):
+        assert clean(value, found) is value and not found
+
+
+def test_most_json_is_plain_and_needs_no_walk() -> None:
+    assert is_plain_json(dump({"a": 'lines\nof\t"code" in C:\\temp', "ä": ["ö 🏳", 1.5, None]}))
+    for suspect in ("\x1b[1m", "\x7f", "ä\x7f", "\x00", "\x08", "\u200d", "\U000e0041"):
+        assert not is_plain_json(dump({suspect: 1})) and not is_plain_json(dump([suspect]))
 
 
 @given(JSON)
