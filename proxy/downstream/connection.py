@@ -34,6 +34,7 @@ from proxy.message import (
     encode,
     read,
 )
+from proxy.network.alarms import alarms_of
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class Connection:
         self._garbage = 0
         self._may_batch = self._is_retired = False
         self._loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
+        self._alarms = alarms_of(self._loop)
         self.on_updated: Updated = _nobody
         self.unwatched: dict[str, None] = {}  # resources that nobody wants any more, of which it may still speak
         wire.bind(self._receive, self.retire)
@@ -208,7 +210,7 @@ class Connection:
             return Patience(settings.list_timeout, settings.list_timeout)
         # <= 2025-11-25 basic/utilities/tasks: it has no news until the task has an end
         timeout = settings.max_time if method == "tasks/result" else settings.timeout
-        return Patience(timeout, settings.max_time, self._loop)
+        return Patience(timeout, settings.max_time, self._loop, self._alarms)
 
     def retire(self, why: str, all_lost: bool = True) -> None:
         """No new requests; where `all_lost`, the open ones end too. `drained` is set when none is left."""

@@ -11,6 +11,7 @@ from typing import Final
 from proxy.listen.request import Address, Headers, Request, render
 from proxy.listen.settings import Pace
 from proxy.message import INVALID_REQUEST, RequestId, Response, encode
+from proxy.network.alarms import Alarm
 
 # Rendered once: these lines are in every answer.
 _JSON: Final = b"content-type: application/json\r\ncache-control: no-store\r\ncontent-length: %d\r\n"
@@ -40,7 +41,7 @@ class Exchange:
     """`peer` is the client, as far as its connection shows it; `head` is what it said before the body."""
 
     # As in `Request`, the class has the values that most keep.
-    _timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | Alarm | None = None
     _task: asyncio.Task[None] | None = None
     _over: asyncio.Future[None] | None = None
     cors: Sequence[tuple[bytes, bytes]] = ()
@@ -115,7 +116,8 @@ class Exchange:
 
     def arm(self) -> None:
         """From now on a silence becomes a stream, and a stream shows now and then that it is alive."""
-        self._timer = self.peer.loop.call_later(self._pace.open_after, self._tick)
+        loop = self.peer.loop
+        self._timer = self.peer.alarms.set(loop, loop.time() + self._pace.open_after, self._tick)
 
     def disarm(self) -> None:
         if self._timer is not None:

@@ -18,6 +18,7 @@ from proxy.listen.exchange import error_body
 from proxy.listen.received import Received
 from proxy.listen.request import STATUS_LINE, Address, Give, Head, Headers, Request, Serve
 from proxy.listen.settings import Wire
+from proxy.network.alarms import alarms_of
 from proxy.network.outbox import outbox_of
 
 # RFC 9110 7.2: uri-host [":" port]; a slash, question mark or hash would move the path of a URL built from it.
@@ -52,7 +53,7 @@ class Http1(asyncio.Protocol):
         self._received = Received() if wire.is_shared else None
         self._connections, self._tasks = connections, tasks
         self.loop = asyncio.get_running_loop()
-        self.outbox = outbox_of(self.loop)
+        self.outbox, self.alarms = outbox_of(self.loop), alarms_of(self.loop)
         self.writable = asyncio.Event()
         self.writable.set()
         self._parser = httptools.HttpRequestParser(self)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from proxy.network.alarms import Alarms
 from proxy.network.outbox import Outbox
 
 Headers = list[tuple[bytes, bytes]]
@@ -77,6 +78,7 @@ class Connection(Protocol):
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     outbox: Outbox
+    alarms: Alarms
     writable: asyncio.Event
     """Set while the write buffer has room."""
     server: Address | None
@@ -138,6 +140,10 @@ class Request:
     @property
     def client(self) -> Address | None:
         return self._connection.client
+
+    @property
+    def alarms(self) -> Alarms:
+        return self._connection.alarms
 
     @property
     def congested(self) -> bool:
