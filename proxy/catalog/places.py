@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from proxy.message import Json, Notification
 
+LONG: Final = 4096
+
 Change = Callable[[str], str]
 _Lens = Callable[[Any, Change], Any]
 
@@ -142,8 +144,8 @@ def result(method: str, value: Json, f: Change) -> Json:
 
 def may_hold(data: bytes) -> bool:
     """Whether a URI may stand in a result, given as JSON without blanks: in most there is none, and no need to look for
-    its place."""
-    return b'uri":' in data or b'Uri":' in data
+    its place. A no is sure; long texts are not read for it, which takes longer than a look at the few places."""
+    return len(data) > LONG or b'uri":' in data or b'Uri":' in data
 
 
 def params(method: str, value: Json, f: Change) -> Json:

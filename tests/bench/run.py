@@ -115,15 +115,16 @@ class Row:
 
 
 def measure(rows: list[Row], plan: Plan, folder: Path) -> None:
-    """Rounds of all rows, not rows of all rounds: what else the machine does then hits all of them."""
+    """Rounds of all rows, not rows of all rounds: what else the machine does then hits all of them. And all rows at
+    one concurrency, before the next: what is compared is seconds apart, on a machine that others slow down at times."""
     for row in rows if plan.warms_up else ():
         run(row.subject, row.call, 16, row.seconds, folder, LOAD_CORE)
+    concurrencies = sorted({concurrency for row in rows for concurrency in row.concurrencies})
     for round in range(plan.rounds):
-        for row in rows:
+        for concurrency, row in ((c, row) for c in concurrencies for row in rows if c in row.concurrencies):
             os.sync()  # or the log that one row leaves unsynced is written, and paid for, by the next one that syncs
-            for concurrency in row.concurrencies:
-                figures = run(row.subject, row.call, concurrency, row.seconds, folder, LOAD_CORE)
-                row.runs.setdefault(concurrency, []).append(figures)
+            figures = run(row.subject, row.call, concurrency, row.seconds, folder, LOAD_CORE)
+            row.runs.setdefault(concurrency, []).append(figures)
         print(f"bench: {rows[-1].kind}, round {round + 1} of {plan.rounds}", file=sys.stderr)
 
 
