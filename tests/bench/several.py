@@ -18,7 +18,7 @@ from load import Call, legacy_call
 from load import run as load
 from subjects import LOAD_CORE, SUBJECT_CORE, Subject, fast_server
 
-CLIENTS, SECONDS, WORKERS = 8, 3, 2
+CLIENTS, SECONDS, WORKERS = 8, 1, 2
 # Calls at once to one process and to all workers: the same in all, where less is shared, and the same for each.
 LOADS = {"16 in all": (16, 16), "64 in all": (64, 64), "16 for each": (16, 16 * WORKERS)}
 FASTER, DEARER = 1.7, 1.1
@@ -60,7 +60,7 @@ def calls_of(bed: Bed, client: httpx.Client) -> list[Call]:
     return [legacy_call(replace(bed.subject, headers=tuple(key.items())), client) for key in keys]
 
 
-def main(machine: Json, command: list[str], folder: Path, rounds: int = 5) -> int:
+def main(machine: Json, command: list[str], folder: Path, rounds: int = 15) -> int:
     free = sorted(os.sched_getaffinity(0))
     has_cores = len(free) >= 2 * WORKERS
     cores, loads = (free[:WORKERS], free[WORKERS:]) if has_cores else ([SUBJECT_CORE], [LOAD_CORE])
