@@ -106,10 +106,22 @@ class Http1(asyncio.Protocol):
         if self._requests:
             self._requests[-1].keeps = False
         else:
-            self.outbox.flush()
-            self.transport.close()
+            self._close()
+
+    def abort(self) -> None:
+        """Ends it now; what was answered leaves before."""
+        self.outbox.flush()
+        self.transport.abort()
+
+    def _close(self) -> None:
+        self.outbox.flush()
+        self.transport.close()
 
     # ------------------------------------------------------------ bytes in
+
+    def eof_received(self) -> None:
+        """The peer says no more, and the loop closes the connection: what was answered leaves before."""
+        self.outbox.flush()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -169,7 +181,7 @@ class Http1(asyncio.Protocol):
             self._extended = True
             self._deadline = self.loop.call_later(rest, self._too_late)
         elif self._incoming is None and not self._unheaded:
-            self.transport.close()  # nothing was asked: an answer would be taken for that to what is asked next
+            self._close()  # nothing was asked: an answer would be taken for that to what is asked next
         else:
             self._refuse(408, "the request took too long")
 
@@ -311,8 +323,7 @@ class Http1(asyncio.Protocol):
         finally:
             self._tasks.discard(task)
             if not self._lingers:
-                self.outbox.flush()
-                self.transport.abort()
+                self.abort()
 
     def _wake(self) -> None:
         if self._wanted is not None and not self._wanted.done():
@@ -323,8 +334,7 @@ class Http1(asyncio.Protocol):
         if self._received is not None:
             self._received.answered(rests=not (self._requests or self._receiving))
         if not request.keeps:
-            self.outbox.flush()
-            self.transport.close()
+            self._close()
         elif not self.transport.is_closing():
             self.resume_reading()
             if not self._requests:
@@ -359,7 +369,7 @@ class Http1(asyncio.Protocol):
         if left > 0:
             self._idler = self.loop.call_later(left, self._check_idle)
         else:
-            self.transport.close()
+            self._close()
 
     # ------------------------------------------------------------ bytes out
 

@@ -91,6 +91,8 @@ class Connection(Protocol):
     def answered(self, request: "Request") -> None:
         """The last byte of the answer was written: the next request may have its turn."""
 
+    def abort(self) -> None: ...
+
     async def hand_over(self, give: Give) -> bool: ...
 
 
@@ -152,7 +154,7 @@ class Request:
 
     def abort(self) -> None:
         """Closes the connection now."""
-        self._connection.transport.abort()
+        self._connection.abort()
 
     def hand_over(self, give: Give) -> Awaitable[bool]:
         """Has somebody else answer it, and whatever comes after it on the connection; whether they do."""

@@ -91,7 +91,7 @@ class HttpServer:
             for bound in self._sockets:
                 bound.close()
             for connection in list(self._server.server_state.connections):
-                connection.transport.abort()
+                cast(Http1, connection).abort()
 
     @property
     def is_stopping(self) -> bool:
@@ -130,7 +130,7 @@ async def on_unix_socket(serve: Serve, address: str) -> AsyncIterator[None]:
     finally:
         server.close()
         for connection in list(connections):
-            connection.transport.abort()
+            connection.abort()
 
 
 def _bind(family: int, kind: int, protocol: int, address: tuple[Any, int]) -> socket.socket:

@@ -17,16 +17,22 @@ GRAIN: Final = 0.02
 _all: WeakKeyDictionary[asyncio.AbstractEventLoop, "Alarms"] = WeakKeyDictionary()
 
 
+def _nothing() -> None:
+    """What a cancelled one does."""
+
+
 class Alarm:
     """Rings once, unless it is cancelled before."""
 
     __slots__ = ("_among", "ring", "when")
 
     def __init__(self, when: float, ring: Callable[[], object], among: "set[Alarm]") -> None:
-        self.when, self.ring, self._among = when, ring, among
+        self.when, self._among = when, among
+        self.ring: Callable[[], object] = ring
 
     def cancel(self) -> None:
         self._among.discard(self)
+        self.ring = _nothing  # whose method it is often holds us: a circle
 
     def __repr__(self) -> str:
         return f"<Alarm at {self.when:.3f}, {'set' if self in self._among else 'over'}>"
@@ -59,7 +65,7 @@ class Alarms:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         self._next, self._timer = inf, None
-        for alarm in self._set:
+        for alarm in tuple(self._set):
             if alarm.when <= now:
                 loop.call_soon(self._ring, alarm)  # each on its own: one that fails keeps no other from ringing
             elif alarm.when < self._next:

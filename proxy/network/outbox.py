@@ -15,13 +15,15 @@ from weakref import WeakKeyDictionary
 
 MOST: Final = 16
 """Writes that may wait: with more at once it is better that the peer begins to work than that it sleeps on."""
+LARGE: Final = 64 * 1024
+"""Bytes. More than this does not wait: a transport says only of what it has that a peer reads too slowly."""
 
 _outboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, "Outbox"] = WeakKeyDictionary()
 
 
 class Outbox:
     """One for each event loop, see `outbox_of`. Whoever wants to do something else with a transport that may be in here
-    (write, close, pass on) calls `flush` first. What is aborted is dropped."""
+    (write, close, pass on), or learns that the loop will close it, calls `flush` first. What is aborted is dropped."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[asyncio.WriteTransport, bytes]] = deque()
@@ -32,10 +34,10 @@ class Outbox:
     def put(self, loop: asyncio.AbstractEventLoop, transport: asyncio.WriteTransport, data: bytes) -> None:
         waiting = self._waiting
         waiting.append((transport, data))
-        if len(waiting) == 1:
-            loop.call_soon(self.flush)
-        elif len(waiting) >= MOST:
+        if len(waiting) >= MOST or len(data) > LARGE:
             self.flush()
+        elif len(waiting) == 1:
+            loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Writes what waits, in the order in which it came."""

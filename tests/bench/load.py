@@ -135,6 +135,7 @@ def run(subject: Subject, call: Call, concurrency: int, seconds: int, folder: Pa
     lines = [f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in call.headers.items()]
     script.write_text(LUA % (quoted(call.body), "\n".join(lines)))
     options = ["-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "20s", "--latency", "-s", str(script)]
+    subject.rest()
     before = subject.cpu()
     output = subprocess.run(pinned(core, ["wrk", *options, call.url]), capture_output=True, text=True, check=False)
     used = subject.cpu() - before

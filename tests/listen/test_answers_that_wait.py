@@ -3,16 +3,18 @@ happens behind it."""
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
-from listen_harness import Raw
+from listen_harness import Raw, until
 
 from proxy.listen.http1 import Http1
 from proxy.listen.request import Request
-from proxy.listen.serve import HttpServer
+from proxy.listen.serve import HttpServer, on_unix_socket
 from proxy.listen.settings import Wire
 
 GET = b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -35,14 +37,16 @@ async def respond(request: Request, body: bytes = b"answer") -> None:
 
 
 @asynccontextmanager
-async def serving(*serve: Callable[[Request], Awaitable[None]]) -> AsyncIterator[Callable[[bytes], Awaitable[Raw]]]:
+async def serving(
+    *serve: Callable[[Request], Awaitable[None]], wire: Wire = Wire(is_shared=True),  # noqa: B008 (frozen)
+) -> AsyncIterator[Callable[[bytes], Awaitable[Raw]]]:  # fmt: skip
     """The nth request of a connection, /1 being the first, is served by the nth of `serve`."""
 
     async def by_number(request: Request) -> None:
         await serve[int(request.head.path[1:]) - 1](request)
 
     raws: list[Raw] = []
-    server = HttpServer(by_number, "127.0.0.1", 0, Wire(is_shared=True), 0.2)
+    server = HttpServer(by_number, "127.0.0.1", 0, wire, 0.2)
 
     async def connect(data: bytes) -> Raw:
         raws.append(Raw(*await asyncio.open_connection("127.0.0.1", server.port)))
@@ -127,3 +131,52 @@ async def test_another_process_that_goes_on_behind_it() -> None:
         raw = await connect(BOTH)
         assert (await raw.answer())[::2] == (200, b"answer")
         assert await raw.closed() == b"taken over with %d bytes" % len(GET % 2)
+
+@pytest.mark.parametrize("then", ["half-closes", "asks once more and half-closes"])
+async def test_a_client_that_says_no_more(then: str) -> None:
+    """`nc -N` and simple probes: the loop closes the connection at the end of what they say."""
+    async with serving(respond, respond) as connect:
+        for _ in range(20):
+            raw = await connect(GET % 1 if then == "half-closes" else BOTH)
+            raw.writer.write_eof()
+            assert (await raw.closed()).endswith(b"\r\n\r\nanswer")
+
+
+async def test_a_deadline_that_passes_in_that_turn() -> None:
+    async def serve(request: Request) -> None:
+        time.sleep(0.3)  # noqa: ASYNC251 (so that a turn outlasts the deadline)
+        await respond(request)
+
+    async with serving(serve, wire=Wire(is_shared=True, head_deadline=0.2)) as connect:
+        raw = await connect(GET % 1 + b"G")
+        assert (await raw.answer())[::2] == (200, b"answer")
+
+
+async def test_the_end_of_a_unix_socket_in_that_turn(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def serve(request: Request) -> None:
+        asked.set()
+        await respond(request)
+
+    async with on_unix_socket(serve, str(tmp_path / "s")):
+        raw = Raw(*await asyncio.open_unix_connection(tmp_path / "s"))
+        raw.writer.write(GET % 1)
+        await asked.wait()
+    assert (await raw.closed()).endswith(b"\r\n\r\nanswer")
+    raw.close()
+
+
+async def test_large_answers_to_a_client_that_does_not_read_do_not_pile_up() -> None:
+    size, connections = 2**21, list[Http1]()
+
+    async def large(request: Request) -> None:
+        connections.append(connection_of(request))
+        await respond(request, b"x" * size)
+
+    async with serving(large, wire=Wire(is_shared=True, write_buffer=size // 2)) as connect:
+        raw = await connect((GET % 1) * 8)
+        raw.pause()
+        await until(lambda: bool(connections))
+        await asyncio.sleep(0.3)
+        assert connections[0].transport.get_write_buffer_size() < 2 * size

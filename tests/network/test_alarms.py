@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import weakref
 
 import pytest
 
-from proxy.network.alarms import GRAIN, Alarms, alarms_of
+from proxy.network.alarms import GRAIN, Alarm, Alarms, alarms_of
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -21,6 +22,7 @@ class Bells:
         self.began = self.loop.time()
         self.rung: list[tuple[str, float]] = []
         self._news = asyncio.Event()
+        self.held: Alarm | None = None
 
     def set(self, name: str, seconds: float) -> None:
         self.alarms.set(self.loop, self.began + seconds, lambda: self._note(name))
@@ -28,6 +30,9 @@ class Bells:
     def _note(self, name: str) -> None:
         self.rung.append((name, self.loop.time() - self.began))
         self._news.set()
+
+    def clear(self) -> None:
+        self.rung.clear()
 
     @property
     def names(self) -> list[str]:
@@ -107,3 +112,16 @@ async def test_without_alarms_there_is_no_timer() -> None:
 async def test_an_event_loop_has_one() -> None:
     loop = asyncio.get_running_loop()
     assert alarms_of(loop) is alarms_of(loop)
+
+
+async def test_a_cancelled_one_holds_nothing() -> None:
+    """Whose method rings often holds the alarm: each call would leave a circle for the collector."""
+    bells = Bells()
+    alarm = bells.alarms.set(bells.loop, bells.began + 60, bells.clear)
+    gone = weakref.ref(bells)
+    bells.held, alarms = alarm, bells.alarms
+    alarm.cancel()
+    del bells, alarm
+    assert gone() is None
+    assert alarms._timer is not None
+    alarms._timer.cancel()
