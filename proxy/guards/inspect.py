@@ -60,11 +60,14 @@ def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
         outcome = await inner(_with_clean_emit(call))
         if isinstance(outcome, Result):
             text = _encoded(outcome)
-            if text is not None and len(text) > LARGE:
-                # A megabyte takes each of us a millisecond, which small calls wait for one by one.
+            is_large = text is not None and len(text) > LARGE
+            if is_large:  # a megabyte takes each of us a millisecond, which small calls wait for one by one
                 await asyncio.sleep(0)
             is_plain = text is not None and is_plain_json(text)
-            return _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
+            judged = _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
+            if is_large:
+                await asyncio.sleep(0)
+            return judged
         if isinstance(outcome, InputRequired):
             return _inspect_asks(call, outcome, mode == "block")
         return TaskStarted(clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)

@@ -78,7 +78,7 @@ def _call(client: httpx.Client, bed: Bed, headers: dict[str, str], name: str, ov
     return True
 
 
-def main(machine: Json, command: list[str], folder: Path, rounds: int = 6, bad: tuple[str, ...] = BAD) -> int:
+def main(machine: Json, command: list[str], folder: Path, rounds: int = 12, bad: tuple[str, ...] = BAD) -> int:
     if LOAD_CORE in os.sched_getaffinity(0):
         os.sched_setaffinity(0, {LOAD_CORE})  # the clients of the bad servers are load, too
     ports = free_port(), free_port()
