@@ -149,7 +149,7 @@ class Listener:
     # ------------------------------------------------------------ the order of checks
 
     def _serve(self, exchange: Exchange) -> Awaitable[None]:
-        """No coroutine, as little as what follows: each of them in the stack of a call that waits costs it 1.5 us."""
+        """No coroutine, as little as what follows: each of them is made, resumed at each wait of a call, and ended."""
         head = exchange.head
         if _PLAIN in head.known:
             return self._enter(exchange, self._take_in)

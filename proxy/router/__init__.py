@@ -63,7 +63,7 @@ class Router:
         }
 
     def __call__(self, call: Call) -> Awaitable[Outcome]:
-        """No coroutine: each in the stack of a call that waits costs it 1.5 us."""
+        """No coroutine: each of them is made, resumed at each wait of its call, and ended."""
         return self._handlers.get(call.method, _unknown)(call)
 
     async def _relay(self, call: Call) -> Outcome:
