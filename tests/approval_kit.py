@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from proxy.approval.ballot import Ballot, Refused
-from proxy.approval.desk import Desk, Settings, World
-from proxy.approval.record import BUILT_IN, Approval, Terms
-from proxy.audit.redact import Redactor
-from proxy.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
-from proxy.guards.approve import Means, approve
-from proxy.message import Json, Notification
-from proxy.policy.rules import Ruling
-from proxy.store import Store
-from proxy.store.memory import MemoryStore
+from sluicegate.approval.ballot import Ballot, Refused
+from sluicegate.approval.desk import Desk, Settings, World
+from sluicegate.approval.record import BUILT_IN, Approval, Terms
+from sluicegate.audit.redact import Redactor
+from sluicegate.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
+from sluicegate.guards.approve import Means, approve
+from sluicegate.message import Json, Notification
+from sluicegate.policy.rules import Ruling
+from sluicegate.store import Store
+from sluicegate.store.memory import MemoryStore
 
 TOOL = Target("bank", "tool", "pay", "b__pay", {"name": "pay", "description": "Pays.", "inputSchema": {}})
 ANN = Client("key:ann", ("role:dev",), "ann")

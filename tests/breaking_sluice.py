@@ -10,7 +10,7 @@ from typing import Any
 
 import casbin
 
-from proxy.cli import main
+from sluicegate.cli import main
 
 flag = Path(sys.argv.pop(1))
 whole = casbin.Enforcer.enforce

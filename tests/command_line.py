@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from proxy.cli import main
+from sluicegate.cli import main
 
 
 def run(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> "CompletedProcess[str]":

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 import anyio
 
-from proxy.call import Call, Client, Decision, Era, Failure, Outcome, Result, Subscribed, Updated, Verdict
-from proxy.catalog.snapshot import KINDS
-from proxy.era.revisions import LISTS
-from proxy.hub import Hub
-from proxy.lists import Lists, ListSettings, Resolver
-from proxy.lists.pinboard import Pinboard
-from proxy.message import METHOD_NOT_FOUND, Json
-from proxy.router import Cursors, MayList, MaySee, Router
-from proxy.router.views import Stance, nothing_stays
-from proxy.store.memory import MemoryStore
+from sluicegate.call import Call, Client, Decision, Era, Failure, Outcome, Result, Subscribed, Updated, Verdict
+from sluicegate.catalog.snapshot import KINDS
+from sluicegate.era.revisions import LISTS
+from sluicegate.hub import Hub
+from sluicegate.lists import Lists, ListSettings, Resolver
+from sluicegate.lists.pinboard import Pinboard
+from sluicegate.message import METHOD_NOT_FOUND, Json
+from sluicegate.router import Cursors, MayList, MaySee, Router
+from sluicegate.router.views import Stance, nothing_stays
+from sluicegate.store.memory import MemoryStore
 
 ALL = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True}}
 ALLOWED, DENIED = Decision(Verdict.ALLOW, "test", ""), Decision(Verdict.DENY, "test", "")

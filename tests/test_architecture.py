@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted((ROOT / "proxy").rglob("*.py"))
+FILES = sorted((ROOT / "proxy" / "sluicegate").rglob("*.py"))
 
 LAYERS = {
     0: {"message", "call", "telemetry", "config", "__init__"},
@@ -53,10 +53,10 @@ jwt
 limits
 opentelemetry
 prometheus_client
-proxy
 pydantic
 pydantic_core
 ruamel
+sluicegate
 standardwebhooks
 structlog
 typer
@@ -65,20 +65,20 @@ uvloop
 """
 IO_MODULES = {"anyio", "asyncio", "socket", "httpx", "subprocess", "sqlite3", "threading", "ssl"}
 BROAD_EXCEPTS = {
-    "proxy/guards/__init__.py": "the guard chain",
-    "proxy/policy/judge.py": "a decision",
-    "proxy/downstream/connection.py": "a connection's task",
-    "proxy/listen/listener.py": "a listener's request",
-    "proxy/listen/conversation.py": "a listener's request",
-    "proxy/listen/asgi.py": "a listener's request",
-    "proxy/telemetry.py": "supervise",
-    "proxy/__main__.py": "the command line's main",
-    "proxy/cli/__init__.py": "the command line's main",
+    "proxy/sluicegate/guards/__init__.py": "the guard chain",
+    "proxy/sluicegate/policy/judge.py": "a decision",
+    "proxy/sluicegate/downstream/connection.py": "a connection's task",
+    "proxy/sluicegate/listen/listener.py": "a listener's request",
+    "proxy/sluicegate/listen/conversation.py": "a listener's request",
+    "proxy/sluicegate/listen/asgi.py": "a listener's request",
+    "proxy/sluicegate/telemetry.py": "supervise",
+    "proxy/sluicegate/__main__.py": "the command line's main",
+    "proxy/sluicegate/cli/__init__.py": "the command line's main",
 }
 
 
 def room(path: Path) -> str:
-    parts = path.relative_to(ROOT / "proxy").with_suffix("").parts
+    parts = path.relative_to(ROOT / "proxy" / "sluicegate").with_suffix("").parts
     return parts[0]
 
 
@@ -98,7 +98,7 @@ def submodule(package: str, name: str) -> str:
 
 
 def own_imports(path: Path) -> set[str]:
-    return {name for name, _ in imports(path) if name == "proxy" or name.startswith("proxy.")}
+    return {name for name, _ in imports(path) if name == "sluicegate" or name.startswith("sluicegate.")}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -2,8 +2,8 @@
 
 import anyio
 
-from proxy.hub import Event, Hub
-from proxy.message import Notification
+from sluicegate.hub import Event, Hub
+from sluicegate.message import Notification
 
 
 def event(server: str = "a", method: str = "m", uri: str | None = None, scope: str | None = None) -> Event:

@@ -7,11 +7,11 @@ import anyio
 import pytest
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
-from proxy.call import Call, Failure, Outcome, Result, Target
-from proxy.hub import Event
-from proxy.lists import kept, shelf, shelves
-from proxy.message import Json, Notification
-from proxy.store.memory import MemoryStore
+from sluicegate.call import Call, Failure, Outcome, Result, Target
+from sluicegate.hub import Event
+from sluicegate.lists import kept, shelf, shelves
+from sluicegate.message import Json, Notification
+from sluicegate.store.memory import MemoryStore
 
 TOOLS_CHANGED = Notification("notifications/tools/list_changed", {})
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxy import message
-from proxy.message import (
+from sluicegate import message
+from sluicegate.message import (
     INVALID_REQUEST,
     PARSE_ERROR,
     ListResponse,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy import metrics
-from proxy.call import (
+from sluicegate import metrics
+from sluicegate.call import (
     Call,
     Client,
     Decision,
@@ -22,9 +22,9 @@ from proxy.call import (
     not_found,
     refuse,
 )
-from proxy.metrics import MAX_LABEL_SETS, Metrics
-from proxy.metrics.scraped import TABLE
-from proxy.metrics.series import Seconds
+from sluicegate.metrics import MAX_LABEL_SETS, Metrics
+from sluicegate.metrics.scraped import TABLE
+from sluicegate.metrics.series import Seconds
 
 CI = Client("key:ci")
 ECHO = Target("github", "tool", "echo", "gh__echo", {"name": "echo"})

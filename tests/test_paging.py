@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import OTHER, Front, Scripted, resources
 
-from proxy.call import Call, Failure, Outcome, Result
-from proxy.message import INVALID_PARAMS, Json
-from proxy.router import pages
-from proxy.router.pages import MAX_EMPTY, MAX_PAGES, Trace
+from sluicegate.call import Call, Failure, Outcome, Result
+from sluicegate.message import INVALID_PARAMS, Json
+from sluicegate.router import pages
+from sluicegate.router.pages import MAX_EMPTY, MAX_PAGES, Trace
 
 METHODS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
 

@@ -8,13 +8,13 @@ import anyio
 import pytest
 from scripted_server import CLIENT, OTHER, Front, Scripted
 
-from proxy.call import Call, Client, Target
-from proxy.lists import pinboard
-from proxy.lists.pinboard import Pinboard, PinEvent
-from proxy.message import Json, Notification
-from proxy.policy import pins
-from proxy.policy.pins import Wanted
-from proxy.store.memory import MemoryStore
+from sluicegate.call import Call, Client, Target
+from sluicegate.lists import pinboard
+from sluicegate.lists.pinboard import Pinboard, PinEvent
+from sluicegate.message import Json, Notification
+from sluicegate.policy import pins
+from sluicegate.policy.pins import Wanted
+from sluicegate.store.memory import MemoryStore
 
 LEGACY = Client("key:old", revision="2025-11-25")
 CHANGED = {

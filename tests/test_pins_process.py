@@ -13,7 +13,7 @@ import pytest
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, settings_for, sluice, write_config
 from e2e.wire import META, Client
 
-from proxy.policy.pins import fingerprint
+from sluicegate.policy.pins import fingerprint
 
 Json = dict[str, Any]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import Front, Scripted
 
-from proxy.approval.record import Terms
-from proxy.call import REASON, Call, Client, Guard, Outcome, Result, Trail, Verdict
-from proxy.guards import ORDER, chain
-from proxy.guards.approve import approve
-from proxy.guards.enforce import enforce
-from proxy.guards.name import name
-from proxy.policy.allowlist import ToolRules, allowlist
-from proxy.policy.classes import Classes
-from proxy.policy.explain import Explanation
-from proxy.policy.judge import Judge, Law
-from proxy.policy.rulebook import Rulebook
+from sluicegate.approval.record import Terms
+from sluicegate.call import REASON, Call, Client, Guard, Outcome, Result, Trail, Verdict
+from sluicegate.guards import ORDER, chain
+from sluicegate.guards.approve import approve
+from sluicegate.guards.enforce import enforce
+from sluicegate.guards.name import name
+from sluicegate.policy.allowlist import ToolRules, allowlist
+from sluicegate.policy.classes import Classes
+from sluicegate.policy.explain import Explanation
+from sluicegate.policy.judge import Judge, Law
+from sluicegate.policy.rulebook import Rulebook
 from tests.policy.policies import build, clients, lines, tool
 
 SERVERS = ("git", "k8s")

@@ -9,14 +9,14 @@ import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream
 from scripted_server import CLIENT, OTHER, Front, Scripted, tools
 
-from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, Target, not_found
-from proxy.catalog.merge import MERGED
-from proxy.hub import MAX_PENDING, Event
-from proxy.lists import shelves
-from proxy.message import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
-from proxy.router import listen as listening
-from proxy.router import subscriptions
-from proxy.router.subscriptions import UPDATED
+from sluicegate.call import Call, Client, Failure, InputRequired, Outcome, Result, Target, not_found
+from sluicegate.catalog.merge import MERGED
+from sluicegate.hub import MAX_PENDING, Event
+from sluicegate.lists import shelves
+from sluicegate.message import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
+from sluicegate.router import listen as listening
+from sluicegate.router import subscriptions
+from sluicegate.router.subscriptions import UPDATED
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 EVERYTHING = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}

@@ -10,7 +10,7 @@ import anyio
 import pytest
 import structlog
 
-from proxy import telemetry
+from sluicegate import telemetry
 
 FORGED = 'x\n{"level": "info", "event": "forged"}\r\x1b[31m\u2028\x85'
 

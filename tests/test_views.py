@@ -3,13 +3,13 @@
 
 from scripted_server import Front, Scripted, tools
 
-from proxy.call import Call, Client, Result, Target
-from proxy.era import legacy_client, modern_client
-from proxy.message import decode, dump, encode, to_value
-from proxy.policy.allowlist import ToolRules, allowlist
-from proxy.policy.classes import Classes
-from proxy.policy.judge import Judge, Law
-from proxy.policy.rulebook import Rulebook
+from sluicegate.call import Call, Client, Result, Target
+from sluicegate.era import legacy_client, modern_client
+from sluicegate.message import decode, dump, encode, to_value
+from sluicegate.policy.allowlist import ToolRules, allowlist
+from sluicegate.policy.classes import Classes
+from sluicegate.policy.judge import Judge, Law
+from sluicegate.policy.rulebook import Rulebook
 from tests.policy.policies import policy_of
 
 ROWS = "p, role:dev, git, tool:get_*, *, allow"

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.admin import Settings, Sources, application
-from proxy.message import Json
+from sluicegate.admin import Settings, Sources, application
+from sluicegate.message import Json
 
 TOKEN = "operator-secret"
 KEY = "client-key"

@@ -5,11 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.admin import MAX_BODY, Settings, Sources, application
-from proxy.lists.pinboard import Pinboard
-from proxy.message import Json
-from proxy.policy.pins import Found, fingerprint
-from proxy.store.memory import MemoryStore
+from sluicegate.admin import MAX_BODY, Settings, Sources, application
+from sluicegate.lists.pinboard import Pinboard
+from sluicegate.message import Json
+from sluicegate.policy.pins import Found, fingerprint
+from sluicegate.store.memory import MemoryStore
 
 OPERATOR = {"Authorization": "Bearer operator-secret"}
 OLD, NEW = {"name": "x"}, {"name": "x", "description": "new"}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.app.slices import has_reachable_pages
-from proxy.config import load
+from sluicegate.app.slices import has_reachable_pages
+from sluicegate.config import load
 
 HERE, ANYWHERE, OFFICE = "127.0.0.1", "0.0.0.0", "192.168.7.2"
 

@@ -10,12 +10,12 @@ from typing import Any
 import anyio
 import pytest
 
-from proxy import config
-from proxy.app import law
-from proxy.app import reload as reloading
-from proxy.app.reload import Reload
-from proxy.config import Config
-from proxy.policy.files import Loaded
+from sluicegate import config
+from sluicegate.app import law
+from sluicegate.app import reload as reloading
+from sluicegate.app.reload import Reload
+from sluicegate.config import Config
+from sluicegate.policy.files import Loaded
 
 ROWS = "p, role:reader, a, *, read, allow\n"
 SETTINGS: dict[str, Any] = {

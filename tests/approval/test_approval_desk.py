@@ -10,15 +10,15 @@ import anyio.lowlevel
 import pytest
 from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
 
-from proxy.approval import desk as desks
-from proxy.approval import shown
-from proxy.approval.ballot import Ballot, Refused
-from proxy.approval.book import OPEN
-from proxy.approval.desk import Desk
-from proxy.approval.record import Approval, bind
-from proxy.approval.states import FINISHED, TRANSITIONS, may_become
-from proxy.call import Client, InputRequired, Leave, Result, Trail, Verdict
-from proxy.store.sqlite import SqliteStore
+from sluicegate.approval import desk as desks
+from sluicegate.approval import shown
+from sluicegate.approval.ballot import Ballot, Refused
+from sluicegate.approval.book import OPEN
+from sluicegate.approval.desk import Desk
+from sluicegate.approval.record import Approval, bind
+from sluicegate.approval.states import FINISHED, TRANSITIONS, may_become
+from sluicegate.call import Client, InputRequired, Leave, Result, Trail, Verdict
+from sluicegate.store.sqlite import SqliteStore
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from approval_kit import Town
 from peers.fleet import free_port
 from standardwebhooks import Webhook
 
-from proxy.approval import webhook
-from proxy.approval.webhook import Receiver, Webhooks
-from proxy.message import Json
+from sluicegate.approval import webhook
+from sluicegate.approval.webhook import Receiver, Webhooks
+from sluicegate.message import Json
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
 

@@ -11,14 +11,14 @@ import anyio
 import jsonschema_rs
 from ocsf_json_schema import OcsfJsonSchemaEmbedded, get_ocsf_schema
 
-from proxy.audit import chain, export
-from proxy.audit.checkpoint import read_publics
-from proxy.audit.log import Audit
-from proxy.audit.record import read_schema
-from proxy.audit.recover import load
-from proxy.audit.settings import AuditSettings
-from proxy.audit.verify import Report, read_kept, verify
-from proxy.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
+from sluicegate.audit import chain, export
+from sluicegate.audit.checkpoint import read_publics
+from sluicegate.audit.log import Audit
+from sluicegate.audit.record import read_schema
+from sluicegate.audit.recover import load
+from sluicegate.audit.settings import AuditSettings
+from sluicegate.audit.verify import Report, read_kept, verify
+from sluicegate.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
 
 SEED, DIGEST_KEY = b"s" * 32, b"d" * 32
 ITEM = {"name": "create_issue", "description": "Makes an issue", "inputSchema": {"type": "object"}}

@@ -20,7 +20,7 @@ from peers.fleet import free_port
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 KEY = f"slc_{secrets.token_urlsafe(32)}"
-ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "NO_COLOR": "1"}
 VERSION = {"mcp-protocol-version": "2026-07-28"}
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -106,7 +106,7 @@ def start(folder: Path, pin: str = "off", **changes: Any) -> Sluice:
     (folder / "sluice.yaml").write_text(json.dumps(config))
     environ = ENVIRONMENT | {"HOME": str(folder)}
     with (folder / "stderr").open("ab") as stderr:
-        command = [sys.executable, "-m", "proxy", "serve"]
+        command = [sys.executable, "-m", "sluicegate", "serve"]
         process = subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=stderr)
     found = Sluice(folder, process, mcp, admin)
     found.wait("/readyz", 200)

@@ -15,8 +15,8 @@ from typing import Any
 import uvloop
 from audit_kit import OK, make_call, settings
 
-from proxy.audit.log import Audit
-from proxy.audit.settings import AuditSettings
+from sluicegate.audit.log import Audit
+from sluicegate.audit.settings import AuditSettings
 
 SECONDS = 3.0
 ARGUMENTS = {"title": "A bug in the thing", "body": "Some text that is a bit longer than usual", "labels": ["a", "b"]}

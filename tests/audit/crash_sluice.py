@@ -14,14 +14,14 @@ from pathlib import Path
 
 import anyio
 
-import proxy.audit.log
-import proxy.metrics
-import proxy.policy.judge  # noqa: F401 - imported so that the forks need not
-from proxy import config
+import sluicegate.audit.log
+import sluicegate.metrics
+import sluicegate.policy.judge  # noqa: F401 - imported so that the forks need not
+from sluicegate import config
 
 
 def serve(file: Path) -> None:
-    app = importlib.import_module("proxy.app")  # what a process draws for itself at its start it draws here
+    app = importlib.import_module("sluicegate.app")  # what a process draws for itself at its start it draws here
     loaded = config.load(file)
     anyio.run(partial(app.serve, loaded, announce=lambda line: None, file=file), backend_options={"use_uvloop": True})
 

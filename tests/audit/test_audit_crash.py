@@ -25,15 +25,15 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from audit_kit import fits_schema
 from peers.fleet import free_port, running
 
-from proxy.audit.checkpoint import read_publics
-from proxy.audit.recover import list_files
-from proxy.audit.settings import is_segment
-from proxy.audit.verify import read_kept, verify
+from sluicegate.audit.checkpoint import read_publics
+from sluicegate.audit.recover import list_files
+from sluicegate.audit.settings import is_segment
+from sluicegate.audit.verify import read_kept, verify
 
 ROUNDS = int(os.environ.get("SLUICE_CRASH_ROUNDS", "50"))
 CONNECTIONS = 8
 HERE = Path(__file__).parent
-ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent.parent)}
+ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent.parent / "proxy")}
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "crash", "version": "1"},

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from audit_sluice import Sluice, start
 
-from proxy.audit.recover import list_files
+from sluicegate.audit.recover import list_files
 
 
 @contextmanager

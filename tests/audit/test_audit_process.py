@@ -10,7 +10,7 @@ import pytest
 from audit_kit import fits_ocsf
 from audit_sluice import ENVIRONMENT, HERE, META, VERSION, Sluice, records, run, start
 
-from proxy.audit.checkpoint import Signer, write_publics
+from sluicegate.audit.checkpoint import Signer, write_publics
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_one_client_on_stdio_is_recorded_with_its_trace_and_its_revision(tmp_pat
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "desk", "version": "7"}}
     trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
     call = {"name": "rec__note", "arguments": {}, "_meta": trace}
-    with Popen([sys.executable, "-m", "proxy", "stdio"], cwd=tmp_path, env=ENVIRONMENT, stdin=PIPE, stdout=PIPE,
+    with Popen([sys.executable, "-m", "sluicegate", "stdio"], cwd=tmp_path, env=ENVIRONMENT, stdin=PIPE, stdout=PIPE,
                stderr=DEVNULL) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
         for id, method, params in ((1, "initialize", hello), (2, "tools/call", call)):

@@ -27,15 +27,15 @@ from audit_kit import (
     settled,
 )
 
-from proxy.audit import chain, export
-from proxy.audit.chain import Head
-from proxy.audit.checkpoint import Signer
-from proxy.audit.follow import Follower
-from proxy.audit.read import Filter, Tail, approvals, search
-from proxy.audit.settings import Checkpointing, Rotation, SinkSettings
-from proxy.audit.sinks import open_channel
-from proxy.audit.verify import verify
-from proxy.call import Failure, refuse
+from sluicegate.audit import chain, export
+from sluicegate.audit.chain import Head
+from sluicegate.audit.checkpoint import Signer
+from sluicegate.audit.follow import Follower
+from sluicegate.audit.read import Filter, Tail, approvals, search
+from sluicegate.audit.settings import Checkpointing, Rotation, SinkSettings
+from sluicegate.audit.sinks import open_channel
+from sluicegate.audit.verify import verify
+from sluicegate.call import Failure, refuse
 
 SMALL = Rotation(size=6_000)
 

@@ -11,13 +11,25 @@ import jsonschema
 import pytest
 from audit_kit import CLIENT, ITEM, OK, TARGET, make_call, one_call, open_audit, records, segments
 
-from proxy.audit.chain import read
-from proxy.audit.failures import MAX_ADDRESSES, IdentityFailures
-from proxy.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, judge, needs_intent, read_schema
-from proxy.audit.redact import Redactor
-from proxy.audit.settings import Checkpointing, Rotation
-from proxy.call import REASON, Call, Client, Failure, InputRequired, Outcome, Result, Target, Verdict, not_found, refuse
-from proxy.lists.pinboard import PinEvent
+from sluicegate.audit.chain import read
+from sluicegate.audit.failures import MAX_ADDRESSES, IdentityFailures
+from sluicegate.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, judge, needs_intent, read_schema
+from sluicegate.audit.redact import Redactor
+from sluicegate.audit.settings import Checkpointing, Rotation
+from sluicegate.call import (
+    REASON,
+    Call,
+    Client,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    Verdict,
+    not_found,
+    refuse,
+)
+from sluicegate.lists.pinboard import PinEvent
 
 SCHEMA = read_schema()
 NAUGHTY = [

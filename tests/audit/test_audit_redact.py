@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, canonical, dump
+from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, canonical, dump
 
 KEY = b"k" * 32
 PLAIN = Redactor(KEY)

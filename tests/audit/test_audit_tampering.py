@@ -10,11 +10,11 @@ import anyio
 import pytest
 from audit_kit import SEED, check, check_one, lines, make_call, one_call, open_audit, segments
 
-from proxy.audit import chain
-from proxy.audit.chain import Head
-from proxy.audit.checkpoint import Signer, is_signed, key_id, read, read_publics, write_publics
-from proxy.audit.settings import Checkpointing, Rotation
-from proxy.audit.verify import Report, verify
+from sluicegate.audit import chain
+from sluicegate.audit.chain import Head
+from sluicegate.audit.checkpoint import Signer, is_signed, key_id, read, read_publics, write_publics
+from sluicegate.audit.settings import Checkpointing, Rotation
+from sluicegate.audit.verify import Report, verify
 
 Lines = list[bytes]
 

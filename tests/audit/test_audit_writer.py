@@ -12,9 +12,9 @@ import anyio
 import pytest
 from audit_kit import check_one, lines, make_call, one_call, open_audit, records, segments
 
-from proxy.audit.log import Audit
-from proxy.audit.settings import Checkpointing, Rotation
-from proxy.store.private import Exposed
+from sluicegate.audit.log import Audit
+from sluicegate.audit.settings import Checkpointing, Rotation
+from sluicegate.store.private import Exposed
 
 FAST = Checkpointing(every=0.05)
 

@@ -69,7 +69,7 @@ def look_at_sluice() -> None:
     tracer = Tracer()
     signal.signal(signal.SIGUSR1, tracer.toggle)
     atexit.register(tracer.write)
-    from proxy.__main__ import main
+    from sluicegate.__main__ import main
 
     main()
 
@@ -117,7 +117,7 @@ def counted(kind: str, counts: Path) -> list[tuple[str, str, float, float]]:
 
 def room(file: str) -> str:
     """`listen`, `message.py`; all that is not Sluice's is `libraries`."""
-    _, found, rest = file.rpartition("/proxy/")
+    _, found, rest = file.rpartition("/sluicegate/")
     return rest.partition("/")[0] if found else "libraries"
 
 

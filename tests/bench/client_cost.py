@@ -17,9 +17,9 @@ import httptools
 import httpx
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "proxy"))
 
-from proxy.downstream.wire import WireTransport, build_request, reply_of
+from sluicegate.downstream.wire import WireTransport, build_request, reply_of
 
 PORT = 18_421
 URL = httpx.URL(f"http://127.0.0.1:{PORT}/mcp")

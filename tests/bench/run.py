@@ -204,7 +204,7 @@ def session_memory(subject: Subject, plan: Plan) -> dict[str, float]:
 def bench(plan: Plan, python: str, folder: Path) -> dict[str, Any]:
     peer = interpreter.provide_peer() if plan.beside else None
     with fast_server(folder, LOAD_CORE) as backend, httpx.Client(trust_env=False, timeout=30) as client:
-        made = Bench(plan, backend, [python, "-m", "proxy"], peer, client)
+        made = Bench(plan, backend, [python, "-m", "sluicegate"], peer, client)
         kinds = [*plan.stepped, *plan.kinds]
         rows = [row for at, kind in enumerate(kinds) for row in made.kind(kind, folder / str(at))]
         return {
@@ -218,7 +218,7 @@ def bench(plan: Plan, python: str, folder: Path) -> dict[str, Any]:
 def script(path: str) -> str:
     """What another measurement prints, on the core of what is measured."""
     command = [sys.executable, str(ROOT / path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "proxy")}
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
 
 
@@ -230,7 +230,7 @@ def policy() -> dict[str, float]:
 def beside(options: argparse.Namespace, python: str) -> int:
     """What is measured without a comparison with nginx: how Sluice grows, what bad servers cost the healthy ones, what
     several workers bring."""
-    found, command = machine(interpreter.version_of(python)), [python, "-m", "proxy"]
+    found, command = machine(interpreter.version_of(python)), [python, "-m", "sluicegate"]
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         if options.growth is not None:
             growth.main(found, command, Path(folder), options.growth)

@@ -105,7 +105,7 @@ def running(core: int | Sequence[int], command: list[str], log: Path, is_ready: 
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PATH": _path(), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PATH": _path(), "PYTHONPATH": str(ROOT / "proxy")}
 
 
 def _await(process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool]) -> None:

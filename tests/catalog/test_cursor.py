@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.catalog.cursor import Position, generation, open_cursor, seal_cursor
+from sluicegate.catalog.cursor import Position, generation, open_cursor, seal_cursor
 
 KEY = AESGCM(bytes(range(32)))
 WHO = {"principal": "key:ci", "method": "resources/list", "generation": "g1"}

@@ -1,7 +1,7 @@
 """What the front says of itself."""
 
-from proxy.catalog.merge import MAX_INSTRUCTIONS, MERGED, NAMING, merged, mirrored, relayed
-from proxy.era.revisions import SUPPORTED
+from sluicegate.catalog.merge import MAX_INSTRUCTIONS, MERGED, NAMING, merged, mirrored, relayed
+from sluicegate.era.revisions import SUPPORTED
 
 
 def test_a_merged_front_declares_the_same_whatever_is_behind_it_but_subscriptions() -> None:

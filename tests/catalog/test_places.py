@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.catalog import places
-from proxy.message import Notification, dump
+from sluicegate.catalog import places
+from sluicegate.message import Notification, dump
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.catalog.snapshot import (
+from sluicegate.catalog.snapshot import (
     MAX_DEFINITION,
     Face,
     Listing,
@@ -15,7 +15,7 @@ from proxy.catalog.snapshot import (
     listing,
     to_json,
 )  # fmt: skip
-from proxy.message import Json
+from sluicegate.message import Json
 
 FACE = Face("github", "gh", 50)
 BARE = Face("github", "", 50)

@@ -7,7 +7,7 @@ import uritemplate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.catalog.uris import Rewriting, is_clean, literal_prefix, matches_template, own_uri, public_uri
+from sluicegate.catalog.uris import Rewriting, is_clean, literal_prefix, matches_template, own_uri, public_uri
 
 prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,19}", fullmatch=True)
 schemes = st.sampled_from(

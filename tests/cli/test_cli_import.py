@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy import config
-from proxy.cli import desktop, template, variables
+from sluicegate import config
+from sluicegate.cli import desktop, template, variables
 
 # client -> (its file, our servers, what is said)
 CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
@@ -197,8 +197,8 @@ def test_a_file_that_is_no_clients_config_is_refused(text: str, said: str) -> No
         {"command": "sluice", "args": ["stdio"]},
         {"command": "/home/x/.local/bin/sluice", "args": ["stdio", "-c", "x"]},
         {"command": "C:\\Tools\\sluice.exe", "args": ["stdio"]},
-        {"command": "uvx", "args": ["mcp-sluice", "stdio"]},
-        {"command": "uvx", "args": ["--from", "mcp-sluice", "sluice", "stdio"]},
+        {"command": "uvx", "args": ["sluicegate", "stdio"]},
+        {"command": "uvx", "args": ["--from", "sluicegate", "sluice", "stdio"]},
     ],
 )
 def test_our_own_entry_is_never_imported(entry: dict[str, Any]) -> None:

@@ -48,8 +48,8 @@ def sluice(tmp_path: Path) -> Sluice:
         (tmp_path / name).write_text(text)
 
     def run(*args: str) -> "subprocess.CompletedProcess[str]":
-        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "proxy", *args]
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "HOME": str(tmp_path), "NO_COLOR": "1"}
+        command = [sys.executable, "-m", "sluicegate", *args]
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
 
     return run

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from proxy import __version__, app, cli, config
+from sluicegate import __version__, app, cli, config
 
 ROOT = Path(__file__).parents[2]
 GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: x}}\n"
@@ -27,8 +27,9 @@ def sluice(tmp_path: Path) -> Any:
     """Runs the command in an empty directory with an empty home."""
 
     def run(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "NO_COLOR": "1", **environ}
-        command = [sys.executable, "-m", "proxy", *args]
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "HOME": str(tmp_path), "NO_COLOR": "1"}
+        env |= environ
+        command = [sys.executable, "-m", "sluicegate", *args]
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
 
     return run

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from proxy import config
-from proxy.call import Reason
-from proxy.cli import app
+from sluicegate import config
+from sluicegate.call import Reason
+from sluicegate.cli import app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -48,7 +48,7 @@ def test_every_command_in_a_shell_snippet_exists() -> None:
 
 
 def test_every_option_of_a_shell_snippet_exists() -> None:
-    declared = (ROOT / "proxy" / "cli").glob("*.py")
+    declared = (ROOT / "proxy" / "sluicegate" / "cli").glob("*.py")
     source = "".join(path.read_text() for path in declared)
     for text in snippets("sh"):
         for option in re.findall(r"^sluice .*?(--[a-z-]+)", text, re.MULTILINE):
@@ -106,17 +106,19 @@ def test_every_reason_of_the_code_is_explained_or_left_to_a_later_version() -> N
     assert explained <= set(get_args(Reason))
     used = {
         reason
-        for path in (ROOT / "proxy").rglob("*.py")
+        for path in (ROOT / "proxy" / "sluicegate").rglob("*.py")
         for reason in re.findall(r'(?:refuse|words\.answer)\([^"\n]*"([a-z_]+)"', path.read_text())
     }
     assert used == explained
 
 
 def test_the_tree_in_the_readme_is_the_tree() -> None:
-    tree = README.split("```text\nproxy/\n")[1].split("```")[0]
+    tree = README.split("```text\nproxy/sluicegate/\n")[1].split("```")[0]
     named = re.findall(r"^  (\w+(?:\.py|/))", tree, re.MULTILINE)
     real = {
-        path.name + ("/" if path.is_dir() else "") for path in (ROOT / "proxy").iterdir() if path.name != "__pycache__"
+        path.name + ("/" if path.is_dir() else "")
+        for path in (ROOT / "proxy" / "sluicegate").iterdir()
+        if path.name != "__pycache__"
     }
     assert set(named) == real
 

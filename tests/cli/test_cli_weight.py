@@ -11,12 +11,12 @@ HEAVY = ("rich", "pygments", "jwt", "limits", "opentelemetry.sdk", "requests")
 
 @pytest.fixture(scope="module")
 def modules() -> set[str]:
-    code = "import proxy.__main__, sys; print(*(name for name, module in sys.modules.items() if module))"
+    code = "import sluicegate.__main__, sys; print(*(name for name, module in sys.modules.items() if module))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
 @pytest.mark.parametrize("library", HEAVY)
 def test_what_starts_has_not_imported(library: str, modules: set[str]) -> None:
-    assert "proxy.app.http" in modules
+    assert "sluicegate.app.http" in modules
     assert library not in modules

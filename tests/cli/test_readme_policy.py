@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
 def sluice(folder: Path, line: str) -> "subprocess.CompletedProcess[str]":
     words = line.partition("#")[0].split()
     assert words[0] == "sluice"
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder), "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "proxy", *words[1:]]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "HOME": str(folder), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "sluicegate", *words[1:]]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 

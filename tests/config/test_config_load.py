@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from proxy import config
-from proxy.config.explain import SECTIONS, section_at
-from proxy.config.models import Section
+from sluicegate import config
+from sluicegate.config.explain import SECTIONS, section_at
+from sluicegate.config.models import Section
 
 FULL = """\
 version: 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy import config
+from sluicegate import config
 
 HASH = "sha256:" + "a" * 64
 # What a case needs besides, unless it says it itself.

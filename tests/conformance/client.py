@@ -57,7 +57,7 @@ class Client:
         }  # fmt: skip
         (folder / "sluice.yaml").write_text(json.dumps(config))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "proxy", "stdio", "-c", str(folder / "sluice.yaml")],
+            [sys.executable, "-m", "sluicegate", "stdio", "-c", str(folder / "sluice.yaml")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         )  # fmt: skip
         self._count = 0

@@ -67,7 +67,7 @@ def test_the_steps_of_the_image_make_a_sluice_that_runs(tmp_path: Path) -> None:
     assert re.search(r"\d+\.\d+", said.stdout)
     packages = prefix.glob("sluice/lib/python*/site-packages/*.dist-info")
     installed = {path.name.split("-")[0].lower() for path in packages}
-    assert "mcp_sluice" in installed and not installed & {"pytest", "mypy", "hypothesis", "pip_tools"}
+    assert "sluicegate" in installed and not installed & {"pytest", "mypy", "hypothesis", "pip_tools"}
     holds_what_it_needs(prefix / "sluice/bin", tmp_path)
 
 
@@ -148,7 +148,8 @@ def test_the_example_makes_its_key_and_sends_traffic_that_is_allowed_refused_and
     """The stack's own key, config, policy and traffic, with processes instead of containers."""
     keys = tmp_path / "keys"
     keys.mkdir()
-    environ = outside() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = outside() | {"PATH": path, "PYTHONPATH": str(ROOT / "proxy")}
     subprocess.run([sys.executable, DEPLOY / "compose/key.py", keys], check=True, env=environ)
     before = (keys / "demo.hash").read_text()
     subprocess.run([sys.executable, DEPLOY / "compose/key.py", keys], check=True, env=environ)

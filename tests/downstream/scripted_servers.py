@@ -11,10 +11,10 @@ from typing import Any
 
 import anyio
 
-from proxy.call import Ask, Call, Client, Outcome, Result
-from proxy.downstream.server import DownstreamServer
-from proxy.downstream.settings import ServerSettings
-from proxy.message import Json, Notification
+from sluicegate.call import Ask, Call, Client, Outcome, Result
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.message import Json, Notification
 
 CHILD = Path(__file__).with_name("scripted_child.py")
 LEGACY = Client("key:a", revision="2025-11-25", session="s1")

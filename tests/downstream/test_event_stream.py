@@ -8,8 +8,8 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.downstream.settings import TooLarge
-from proxy.downstream.sse import Events, Place
+from sluicegate.downstream.settings import TooLarge
+from sluicegate.downstream.sse import Events, Place
 
 STREAM = (
     b"\xef\xbb\xbf: comment\r\nretry: 250\r\nid: 1\r\ndata:\r\n\r\n"

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, endpoint, event, legacy_start, modern_start, running, until
 
-from proxy.call import Call, Client, Failure, InputRequired, Result, Target
-from proxy.message import Json
+from sluicegate.call import Call, Client, Failure, InputRequired, Result, Target
+from sluicegate.message import Json
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
 COMPLETE: Json = {**TEXT, "resultType": "complete"}

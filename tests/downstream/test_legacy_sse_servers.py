@@ -11,9 +11,9 @@ import anyio
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, running, until
 
-from proxy.call import Call, InputRequired, Result
-from proxy.downstream import legacy_sse
-from proxy.message import Json
+from sluicegate.call import Call, InputRequired, Result
+from sluicegate.downstream import legacy_sse
+from sluicegate.message import Json
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
 WHERE = "/messages/?session_id="

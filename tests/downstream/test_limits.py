@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from proxy.downstream.limits import Breaker, Gate
-from proxy.downstream.rules import may_resend
-from proxy.downstream.settings import Lost, ServerSettings
+from sluicegate.downstream.limits import Breaker, Gate
+from sluicegate.downstream.rules import may_resend
+from sluicegate.downstream.settings import Lost, ServerSettings
 
 
 async def test_the_gate_lets_so_many_in_and_the_rest_wait_in_order() -> None:

@@ -11,12 +11,12 @@ import anyio.lowlevel
 import pytest
 from scripted_servers import Asked, endpoint, event, legacy_start, running, until
 
-from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, TaskStarted, Trail
-from proxy.downstream import legacy, parking
-from proxy.downstream.server import DownstreamServer
-from proxy.era.asks import ROOTS_CHANGED
-from proxy.era.modern_client import capability_key
-from proxy.message import Json, Notification, Response
+from sluicegate.call import Call, Client, Failure, InputRequired, Outcome, Result, TaskStarted, Trail
+from sluicegate.downstream import legacy, parking
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.era.asks import ROOTS_CHANGED
+from sluicegate.era.modern_client import capability_key
+from sluicegate.message import Json, Notification, Response
 
 CHILD = Path(__file__).with_name("asking_child.py")
 ALL: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {"listChanged": True}}

@@ -9,13 +9,13 @@ import pytest
 from anyio.abc import TaskGroup
 from scripted_servers import until
 
-from proxy.call import Client, Era
-from proxy.downstream.connection import Connection, Receive
-from proxy.downstream.exchange import Exchange
-from proxy.downstream.pool import IDLE, IDLE_LANE, MODERN_KEY, SHARED, SPARE, Key, Pool, key_for
-from proxy.downstream.settings import Lost, ServerSettings
-from proxy.era.modern_server import Headers
-from proxy.era.revisions import Revision
+from sluicegate.call import Client, Era
+from sluicegate.downstream.connection import Connection, Receive
+from sluicegate.downstream.exchange import Exchange
+from sluicegate.downstream.pool import IDLE, IDLE_LANE, MODERN_KEY, SHARED, SPARE, Key, Pool, key_for
+from sluicegate.downstream.settings import Lost, ServerSettings
+from sluicegate.era.modern_server import Headers
+from sluicegate.era.revisions import Revision
 
 
 class NoWire:

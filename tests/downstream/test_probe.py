@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from proxy.downstream.probe import judge, judge_silence
-from proxy.downstream.settings import Lost
-from proxy.message import Response
+from sluicegate.downstream.probe import judge, judge_silence
+from sluicegate.downstream.settings import Lost
+from sluicegate.message import Response
 
 MODERN, LEGACY = {"modern"}, {"legacy"}
 

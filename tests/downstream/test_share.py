@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.downstream.share import BURST, MOST, PART, Share
+from sluicegate.downstream.share import BURST, MOST, PART, Share
 
 
 class Clock:

@@ -8,8 +8,8 @@ import anyio
 import pytest
 from scripted_servers import LEGACY, MODERN, child, running, until
 
-from proxy.call import LOG_LEVEL, Client, Failure, Result
-from proxy.downstream.stdio import Lines, Tail, environment
+from sluicegate.call import LOG_LEVEL, Client, Failure, Result
+from sluicegate.downstream.stdio import Lines, Tail, environment
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])

@@ -7,11 +7,11 @@ import anyio
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy_start, modern_start, running, until
 
-from proxy.call import Client, Failure
-from proxy.downstream import streams
-from proxy.downstream.pool import SHARED
-from proxy.downstream.watching import MAX_UNWATCHED, MAX_WATCHED, Board, Want
-from proxy.message import METHOD_NOT_FOUND, Json
+from sluicegate.call import Client, Failure
+from sluicegate.downstream import streams
+from sluicegate.downstream.pool import SHARED
+from sluicegate.downstream.watching import MAX_UNWATCHED, MAX_WATCHED, Board, Want
+from sluicegate.message import METHOD_NOT_FOUND, Json
 
 ABLE: Json = {"resources": {"subscribe": True}}
 OTHER = Client("key:b", revision="2025-11-25", session="s2")
@@ -224,7 +224,7 @@ class ModernServer:
 async def test_a_set_that_changes_is_a_new_stream_and_nothing_is_lost_or_told_twice_between_the_two(
     monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    monkeypatch.setattr("proxy.downstream.subscribing.OVERLAP", 2.0)
+    monkeypatch.setattr("sluicegate.downstream.subscribing.OVERLAP", 2.0)
     script = ModernServer()
     async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
         heard, other = Heard(), Heard()

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from proxy.downstream import wire_exchange, wire_pool
-from proxy.downstream.wire import Reply, WireTransport, build_request, reply_of
+from sluicegate.downstream import wire_exchange, wire_pool
+from sluicegate.downstream.wire import Reply, WireTransport, build_request, reply_of
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from network.authority import context_for
 
-from proxy.downstream.wire import WireTransport
-from proxy.downstream.wire_pool import Way
-from proxy.network.egress import Egress
+from sluicegate.downstream.wire import WireTransport
+from sluicegate.downstream.wire_pool import Way
+from sluicegate.network.egress import Egress
 
 
 async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -22,7 +22,7 @@ from peers.fleet import free_port, running
 
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "proxy"]
+COMMAND = [sys.executable, "-m", "sluicegate"]
 OPEN: Json = {"policy": {"use": "open"}, "clients": {"anonymous": {"roles": []}, "local": {"roles": []}}}
 
 
@@ -118,4 +118,4 @@ def stdio_command(config: Json, folder: Path) -> list[str]:
 def clean_environment() -> dict[str, str]:
     """Without what a developer may have set for Sluice, and with the package found from any directory."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    return ours | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    return ours | {"PYTHONPATH": str(ROOT / "proxy"), "NO_COLOR": "1"}

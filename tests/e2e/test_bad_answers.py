@@ -17,7 +17,7 @@ import pytest
 from e2e.sluice_process import Sluice, sluice
 from e2e.wire import META, MODERN
 
-from proxy.store.keys import KeyRing, Sealer
+from sluicegate.store.keys import KeyRing, Sealer
 
 Json = dict[str, Any]
 SERVER = [sys.executable, str(Path(__file__).parent / "mischief_server.py")]

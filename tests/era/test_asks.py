@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from proxy.call import Client, Failure
-from proxy.era import asks
-from proxy.era.refusal import refusal
-from proxy.message import Json, Request, Response
+from sluicegate.call import Client, Failure
+from sluicegate.era import asks
+from sluicegate.era.refusal import refusal
+from sluicegate.message import Json, Request, Response
 
 UI: Json = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}}
 EVERYTHING: Json = {

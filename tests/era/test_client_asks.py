@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from proxy.call import Client, Failure, Result
-from proxy.era.client_asks import CANCELLED, Question, Unanswered, read, render, unanswered
-from proxy.era.revisions import LEGACY
-from proxy.message import Json, Response
+from sluicegate.call import Client, Failure, Result
+from sluicegate.era.client_asks import CANCELLED, Question, Unanswered, read, render, unanswered
+from sluicegate.era.revisions import LEGACY
+from sluicegate.message import Json, Response
 
 ALL: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {}}
 SCHEMA: Json = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.era.headers import annotations, check_mirrored, decode_value, encode_value
+from sluicegate.era.headers import annotations, check_mirrored, decode_value, encode_value
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from proxy.call import LOG_LEVEL, Failure, InputRequired, Notification, Result
-from proxy.era.legacy_client import Handshake, initialize, initialize_result, notification, parse, respond
-from proxy.era.modern_client import Parsed
-from proxy.era.revisions import LEGACY
-from proxy.message import Request
+from sluicegate.call import LOG_LEVEL, Failure, InputRequired, Notification, Result
+from sluicegate.era.legacy_client import Handshake, initialize, initialize_result, notification, parse, respond
+from sluicegate.era.modern_client import Parsed
+from sluicegate.era.revisions import LEGACY
+from sluicegate.message import Request
 
 ME = {"name": "Sluice", "version": "1"}
 

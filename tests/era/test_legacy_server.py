@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from proxy.call import LOG_LEVEL, Call, Client, Failure, Result
-from proxy.era import legacy_server as dialect
-from proxy.message import Json, Response
+from sluicegate.call import LOG_LEVEL, Call, Client, Failure, Result
+from sluicegate.era import legacy_server as dialect
+from sluicegate.message import Json, Response
 
 MODERN = Client("key:a")
 LEGACY = Client("key:a", revision="2025-11-25")

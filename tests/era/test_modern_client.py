@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from proxy.call import MODERN, Failure, InputRequired, Notification, Result
-from proxy.era.modern_client import Parsed, Rejection, is_modern, notification, parse, respond, routing
-from proxy.era.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID
-from proxy.message import Request
+from sluicegate.call import MODERN, Failure, InputRequired, Notification, Result
+from sluicegate.era.modern_client import Parsed, Rejection, is_modern, notification, parse, respond, routing
+from sluicegate.era.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID
+from sluicegate.message import Request
 
 ME = {"name": "Sluice", "version": "1"}
 ENVELOPE = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from proxy.call import LOG_LEVEL, Call, Client, Failure, InputRequired, Outcome, Result
-from proxy.era import modern_server as dialect
-from proxy.message import Json, Response
+from sluicegate.call import LOG_LEVEL, Call, Client, Failure, InputRequired, Outcome, Result
+from sluicegate.era import modern_server as dialect
+from sluicegate.message import Json, Response
 
 INFO = {"name": "sluice", "version": "1"}
 MODERN = Client("key:a", capabilities={"elicitation": {"form": {}}})

@@ -6,11 +6,11 @@ import jsonschema
 import pytest
 from frames.rules import problems
 
-from proxy.call import Call, Client, Outcome, Result, Target, Trail
-from proxy.era import older
-from proxy.era.legacy_client import respond
-from proxy.era.revisions import LEGACY, REVISIONS
-from proxy.message import Json
+from sluicegate.call import Call, Client, Outcome, Result, Target, Trail
+from sluicegate.era import older
+from sluicegate.era.legacy_client import respond
+from sluicegate.era.revisions import LEGACY, REVISIONS
+from sluicegate.message import Json
 
 ICONS = [{"src": "data:image/png;base64,AA=="}]
 META: Json = {"ui": {"resourceUri": "ui://a"}}

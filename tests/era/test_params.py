@@ -2,10 +2,10 @@
 
 import pytest
 
-from proxy.call import Failure
-from proxy.era import legacy_client, modern_client
-from proxy.era.params import posing
-from proxy.message import Json, Request
+from sluicegate.call import Failure
+from sluicegate.era import legacy_client, modern_client
+from sluicegate.era.params import posing
+from sluicegate.message import Json, Request
 
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from proxy.call import Call, Client, Failure, Result, TaskStarted
-from proxy.era import legacy_client, legacy_server, modern_client, modern_server, tasks
-from proxy.era.modern_client import Parsed, Rejection
-from proxy.message import INTERNAL_ERROR, Json, Request, Response
+from sluicegate.call import Call, Client, Failure, Result, TaskStarted
+from sluicegate.era import legacy_client, legacy_server, modern_client, modern_server, tasks
+from sluicegate.era.modern_client import Parsed, Rejection
+from sluicegate.message import INTERNAL_ERROR, Json, Request, Response
 
 TIMES: Json = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z"}
 MODERN: Json = {"taskId": "x", "status": "working", **TIMES, "ttlMs": 60_000, "pollIntervalMs": 500}

@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from proxy.call import Call, Client, Failure, Guard, Handler, Outcome, Result
-from proxy.guards import ORDER, Witness, chain
+from sluicegate.call import Call, Client, Failure, Guard, Handler, Outcome, Result
+from sluicegate.guards import ORDER, Witness, chain
 
 CALL = Call(Client("local"), "tools/call", {"name": "x"})
 

@@ -8,19 +8,31 @@ import anyio
 import pytest
 from approval_kit import Town
 
-from proxy.call import Call, Client, Decision, Failure, Guard, InputRequired, Outcome, Result, Target, Trail, Verdict
-from proxy.call import not_found as unknown
-from proxy.guards.approve import approve
-from proxy.guards.commit import commit
-from proxy.guards.enforce import enforce
-from proxy.guards.measure import Measure
-from proxy.guards.record import Record
-from proxy.guards.seal import MAX_ROUNDS, seal
-from proxy.metrics.series import Count
-from proxy.policy.arguments import Violation
-from proxy.policy.rules import Ruling
-from proxy.store.keys import KeyRing, Sealer
-from proxy.store.memory import MemoryStore
+from sluicegate.call import (
+    Call,
+    Client,
+    Decision,
+    Failure,
+    Guard,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    Trail,
+    Verdict,
+)
+from sluicegate.call import not_found as unknown
+from sluicegate.guards.approve import approve
+from sluicegate.guards.commit import commit
+from sluicegate.guards.enforce import enforce
+from sluicegate.guards.measure import Measure
+from sluicegate.guards.record import Record
+from sluicegate.guards.seal import MAX_ROUNDS, seal
+from sluicegate.metrics.series import Count
+from sluicegate.policy.arguments import Violation
+from sluicegate.policy.rules import Ruling
+from sluicegate.store.keys import KeyRing, Sealer
+from sluicegate.store.memory import MemoryStore
 
 TOOL = Target("git", "tool", "push", "g__push", {"inputSchema": {}})
 

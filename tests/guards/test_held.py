@@ -12,11 +12,11 @@ import anyio
 import pytest
 from approval_kit import ANN, TOOL, Town
 
-from proxy import telemetry
-from proxy.call import Call, Failure, Handler, Outcome, Result, Target, TaskStarted
-from proxy.guards.approve import approve
-from proxy.guards.held import Holding, Ways
-from proxy.message import Json, Notification
+from sluicegate import telemetry
+from sluicegate.call import Call, Failure, Handler, Outcome, Result, Target, TaskStarted
+from sluicegate.guards.approve import approve
+from sluicegate.guards.held import Holding, Ways
+from sluicegate.message import Json, Notification
 
 
 class Place:

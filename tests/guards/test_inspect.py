@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from proxy.call import Call, Client, Emit, Failure, Guard, InputRequired, Outcome, Result, Target, Trail
-from proxy.guards import ORDER, chain
-from proxy.guards.inspect import LARGE, Mode, inspect
-from proxy.message import Json, Notification
-from proxy.policy.outputs import Outputs
+from sluicegate.call import Call, Client, Emit, Failure, Guard, InputRequired, Outcome, Result, Target, Trail
+from sluicegate.guards import ORDER, chain
+from sluicegate.guards.inspect import LARGE, Mode, inspect
+from sluicegate.message import Json, Notification
+from sluicegate.policy.outputs import Outputs
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOL = Target("git", "tool", "log", "g__log", {"name": "log"})

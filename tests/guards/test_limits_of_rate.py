@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from proxy.call import Call, Client, Decision, Failure, Guard, Outcome, Result, Target, Trail, Verdict, not_found
-from proxy.guards import ORDER, chain
-from proxy.guards.enforce import enforce
-from proxy.guards.name import name
-from proxy.guards.quota import quota
-from proxy.guards.throttle import throttle
-from proxy.policy.rates import Windows
+from sluicegate.call import Call, Client, Decision, Failure, Guard, Outcome, Result, Target, Trail, Verdict, not_found
+from sluicegate.guards import ORDER, chain
+from sluicegate.guards.enforce import enforce
+from sluicegate.guards.name import name
+from sluicegate.guards.quota import quota
+from sluicegate.guards.throttle import throttle
+from sluicegate.policy.rates import Windows
 
 TARGETS = {
     "g__push": Target("git", "tool", "push", "g__push", {}),

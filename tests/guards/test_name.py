@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from proxy.call import Call, Client, Failure, InputRequired, Outcome, Result, Target, not_found
-from proxy.catalog.uris import Rewriting
-from proxy.guards.name import name
+from sluicegate.call import Call, Client, Failure, InputRequired, Outcome, Result, Target, not_found
+from sluicegate.catalog.uris import Rewriting
+from sluicegate.guards.name import name
 
 CREATE = Target("github", "tool", "create issue", "gh__create_issue_0a1b2c", {"name": "create issue"})
 GREET = Target("github", "prompt", "greet", "gh__greet")

@@ -6,12 +6,12 @@ from typing import Any
 import anyio
 import pytest
 
-from proxy.audit.log import Audit
-from proxy.audit.settings import AuditSettings
-from proxy.call import REASON, Call, Client, Failure, Handler, Outcome, Result, Target, Trail
-from proxy.guards.commit import commit
-from proxy.guards.record import Record
-from proxy.store.memory import MemoryStore
+from sluicegate.audit.log import Audit
+from sluicegate.audit.settings import AuditSettings
+from sluicegate.call import REASON, Call, Client, Failure, Handler, Outcome, Result, Target, Trail
+from sluicegate.guards.commit import commit
+from sluicegate.guards.record import Record
+from sluicegate.store.memory import MemoryStore
 
 TOOL = Target("github", "tool", "push", "gh__push", {"name": "push"})
 

@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.call import Call, InputRequired, Outcome, Result
-from proxy.message import Json, Notification
+from sluicegate.call import Call, InputRequired, Outcome, Result
+from sluicegate.message import Json, Notification
 
 SCHEMA: Json = {"type": "object", "properties": {"name": {"type": "string"}}}
 FORM: Json = {"method": "elicitation/create", "params": {"mode": "form", "message": "m", "requestedSchema": SCHEMA}}

@@ -12,12 +12,12 @@ import anyio
 import anyio.lowlevel
 import httpx
 
-from proxy.call import Call, Failure, Outcome, Result
-from proxy.listen.identity import Identity, IdentitySettings, Key
-from proxy.listen.listener import Listener
-from proxy.listen.serve import HttpServer
-from proxy.listen.settings import Settings, Wire
-from proxy.message import Notification
+from sluicegate.call import Call, Failure, Outcome, Result
+from sluicegate.listen.identity import Identity, IdentitySettings, Key
+from sluicegate.listen.listener import Listener
+from sluicegate.listen.serve import HttpServer
+from sluicegate.listen.settings import Settings, Wire
+from sluicegate.message import Notification
 
 ACCEPT = "application/json, text/event-stream"
 INFO = {"name": "Sluice", "version": "test"}

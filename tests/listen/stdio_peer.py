@@ -9,11 +9,11 @@ from typing import Any
 
 import anyio
 
-from proxy import telemetry
-from proxy.call import Call, Client, Failure, Outcome, Result, not_found
-from proxy.listen.pipes import standard_streams
-from proxy.listen.stdio import serve
-from proxy.message import Notification
+from sluicegate import telemetry
+from sluicegate.call import Call, Client, Failure, Outcome, Result, not_found
+from sluicegate.listen.pipes import standard_streams
+from sluicegate.listen.stdio import serve
+from sluicegate.message import Notification
 
 SERVER_INFO = {"name": "sluice", "version": "0"}
 CLIENT = Client("local", ("role:owner",), "me")

@@ -12,10 +12,10 @@ import anyio
 import pytest
 from listen_harness import Raw, until
 
-from proxy.listen.http1 import Http1
-from proxy.listen.request import Request
-from proxy.listen.serve import HttpServer, on_unix_socket
-from proxy.listen.settings import Wire
+from sluicegate.listen.http1 import Http1
+from sluicegate.listen.request import Request
+from sluicegate.listen.serve import HttpServer, on_unix_socket
+from sluicegate.listen.settings import Wire
 
 GET = b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n"
 BOTH = GET % 1 + GET % 2

@@ -8,8 +8,8 @@ import anyio
 import httpx
 import pytest
 
-from proxy.listen.asgi import MAX_BODY, Event, Receive, Send, asgi
-from proxy.listen.serve import HttpServer
+from sluicegate.listen.asgi import MAX_BODY, Event, Receive, Send, asgi
+from sluicegate.listen.serve import HttpServer
 
 
 @asynccontextmanager

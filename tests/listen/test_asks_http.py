@@ -25,9 +25,9 @@ from asker import (
 )
 from listen_harness import B, Site, call, messages, open_session, post, site, until
 
-from proxy.call import Call, InputRequired, Outcome, Result, Trail
-from proxy.listen import asking, session
-from proxy.message import Json, Notification, Response
+from sluicegate.call import Call, InputRequired, Outcome, Result, Trail
+from sluicegate.listen import asking, session
+from sluicegate.message import Json, Notification, Response
 
 
 class Stream:

@@ -12,8 +12,8 @@ import pytest
 from asker import ACCEPTED, ALL, FORM, ROOTED, ROOTS, SAMPLE, Asker, answer, ask_its_name, result_for, said
 from test_listen_stdio import Wire, cancel, connected, modern, request, tool
 
-from proxy.call import Ask, Call, Outcome, Result
-from proxy.message import Json, Notification, Response
+from sluicegate.call import Ask, Call, Outcome, Result
+from sluicegate.message import Json, Notification, Response
 
 ROOT = Path(__file__).parents[2]
 
@@ -192,9 +192,9 @@ import anyio, sys
 sys.path.insert(0, "tests/listen")
 from asker import ask_its_name
 from test_asks_stdio import Site
-from proxy.call import Client
-from proxy.listen.pipes import standard_streams
-from proxy.listen.stdio import serve
+from sluicegate.call import Client
+from sluicegate.listen.pipes import standard_streams
+from sluicegate.listen.stdio import serve
 
 async def main():
     async with standard_streams() as (reader, writer):
@@ -206,7 +206,7 @@ anyio.run(main)
 
 
 def test_a_process_is_asked_and_answers_line_by_line() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "proxy")}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", CHILD], env=env, cwd=ROOT, **pipes) as child:
         assert child.stdin is not None and child.stdout is not None

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from proxy.listen.bridge import Past
-from proxy.message import Json, Notification, Request, Response, encode
+from sluicegate.listen.bridge import Past
+from sluicegate.message import Json, Notification, Request, Response, encode
 
 INFO: Json = {"name": "sluice", "version": "0"}
 MODERN_META: Json = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from listen_harness import ACCEPT, INFO, META, Scripted, key
 
-from proxy.listen.handover import Handover, owner_of
-from proxy.listen.identity import Identity, IdentitySettings
-from proxy.listen.listener import Listener
-from proxy.listen.serve import HttpServer
-from proxy.listen.settings import Settings, Wire
+from sluicegate.listen.handover import Handover, owner_of
+from sluicegate.listen.identity import Identity, IdentitySettings
+from sluicegate.listen.listener import Listener
+from sluicegate.listen.serve import HttpServer
+from sluicegate.listen.settings import Settings, Wire
 
 
 def test_everybody_has_one_owner_that_stays() -> None:

@@ -7,9 +7,9 @@ import anyio.lowlevel
 import pytest
 from listen_harness import META, B, events, messages, modern, patch, post, site, until
 
-from proxy.listen.identity import Identity, IdentitySettings
-from proxy.listen.listener import Listener
-from proxy.listen.settings import Settings
+from sluicegate.listen.identity import Identity, IdentitySettings
+from sluicegate.listen.listener import Listener
+from sluicegate.listen.settings import Settings
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"

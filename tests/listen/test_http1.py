@@ -6,8 +6,8 @@ import anyio
 import pytest
 from listen_harness import Raw, call, modern, open_session, post, site, until
 
-from proxy.listen.request import render
-from proxy.listen.settings import Wire
+from sluicegate.listen.request import render
+from sluicegate.listen.settings import Wire
 
 QUICK = Wire(head_deadline=0.2, request_deadline=0.4, idle=0.2, stall=0.3, linger=0.1)
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 from listen_harness import ANYBODY, modern, site
 
-from proxy.listen.identity import Identity, IdentitySettings, Key, Principal
+from sluicegate.listen.identity import Identity, IdentitySettings, Key, Principal
 
 KEY = Key("ci", sha256(b"secret").hexdigest(), ("role:ci",), "team", expires=100.0)
 LOOP = "127.0.0.1"

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from listen_harness import Raw, call, modern, open_session, post, site
 
-from proxy.listen.settings import Wire
+from sluicegate.listen.settings import Wire
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from listen_harness import A, B, Raw, Site, call, events, key, messages, open_session, patch, post, site, until
 
-from proxy.listen.identity import IdentitySettings
-from proxy.listen.settings import Settings
-from proxy.message import Notification
+from sluicegate.listen.identity import IdentitySettings
+from sluicegate.listen.settings import Settings
+from sluicegate.message import Notification
 
 CHANGED = Notification("notifications/tools/list_changed", {})
 OTHER = Notification("notifications/prompts/list_changed", {})

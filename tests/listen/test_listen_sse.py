@@ -10,10 +10,10 @@ import anyio
 import pytest
 from listen_harness import ANYBODY, TWO_KEYS, A, B, Raw, Site, call, key, modern, patch, site, until
 
-from proxy.call import Call, InputRequired, Outcome, Result
-from proxy.listen.identity import IdentitySettings
-from proxy.listen.settings import Settings, Wire
-from proxy.message import Notification
+from sluicegate.call import Call, InputRequired, Outcome, Result
+from sluicegate.listen.identity import IdentitySettings
+from sluicegate.listen.settings import Settings, Wire
+from sluicegate.message import Notification
 
 Json = dict[str, Any]
 HELLO: Json = {"capabilities": {"elicitation": {}, "roots": {}}, "clientInfo": {"name": "t", "version": "1"}}

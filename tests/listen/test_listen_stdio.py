@@ -12,11 +12,11 @@ import pytest
 from anyio.abc import SocketStream
 from stdio_peer import CLIENT, SERVER_INFO, Peer, failing
 
-from proxy.call import Handler
-from proxy.era.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, LEGACY, PROTOCOL_VERSION
-from proxy.era.revisions import SERVER_INFO as SERVER_KEY
-from proxy.listen import conversation, stdio
-from proxy.message import Json
+from sluicegate.call import Handler
+from sluicegate.era.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, LEGACY, PROTOCOL_VERSION
+from sluicegate.era.revisions import SERVER_INFO as SERVER_KEY
+from sluicegate.listen import conversation, stdio
+from sluicegate.message import Json
 
 ENVELOPE: Json = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {"roots": {}}, CLIENT_INFO: {"name": "t"}}
 

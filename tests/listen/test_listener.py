@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from listen_harness import ANYBODY, A, call, modern, open_session, patch, post, site
 
-from proxy.listen.settings import Names, Settings
+from sluicegate.listen.settings import Names, Settings
 
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.listen.received import Received
+from sluicegate.listen.received import Received
 
 
 def request(number: int, size: int, chunked: bool = False) -> bytes:

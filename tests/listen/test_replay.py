@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.listen.replay import Log, Outbox, parse_id, priming
-from proxy.message import Notification
+from sluicegate.listen.replay import Log, Outbox, parse_id, priming
+from sluicegate.message import Notification
 
 
 def test_a_log_drops_its_oldest_events_and_keeps_the_last() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from listen_harness import site
 
-from proxy.listen.identity import IdentitySettings
-from proxy.listen.identity.issuers import Issuer
-from proxy.listen.identity.tokens import TokenSettings
-from proxy.listen.settings import Names, Settings
+from sluicegate.listen.identity import IdentitySettings
+from sluicegate.listen.identity.issuers import Issuer
+from sluicegate.listen.identity.tokens import TokenSettings
+from sluicegate.listen.settings import Names, Settings
 
 TOKENS = IdentitySettings(tokens=TokenSettings((Issuer("https://login.test", "x"), Issuer("https://login.test", "y"))))
 TRUSTING = Settings(names=Names(trusted_proxies=("127.0.0.1",)))

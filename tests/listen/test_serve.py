@@ -6,8 +6,8 @@ import anyio
 import pytest
 from listen_harness import A, call, messages, modern, open_session, post, site, until
 
-from proxy.listen.request import Request
-from proxy.listen.serve import HttpServer
+from sluicegate.listen.request import Request
+from sluicegate.listen.serve import HttpServer
 
 
 async def nothing(request: Request) -> None:

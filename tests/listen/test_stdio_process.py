@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.message import Json
+from sluicegate.message import Json
 
 PEER = Path(__file__).parent / "stdio_peer.py"
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def lines(*messages: Json) -> bytes:
 
 def start(loop: str = "asyncio", grace: float = 5, **streams: Any) -> "subprocess.Popen[bytes]":
     given: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "LOOP": loop}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "proxy"), "LOOP": loop}
     return subprocess.Popen([sys.executable, str(PEER), str(grace)], env=env, **given)
 
 

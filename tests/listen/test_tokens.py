@@ -14,12 +14,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from issuer import AUDIENCE, Issuer, ec_key, ed_key, issuer, public, rsa_key
 
-from proxy.listen.identity import Identity, IdentitySettings, Principal, Refused
-from proxy.listen.identity import issuers as keys
-from proxy.listen.identity.issuers import KeySets
-from proxy.listen.identity.tokens import MAX_GROUPS, SKEW, TokenSettings
-from proxy.network.egress import Egress
-from proxy.network.fetch import Fetcher
+from sluicegate.listen.identity import Identity, IdentitySettings, Principal, Refused
+from sluicegate.listen.identity import issuers as keys
+from sluicegate.listen.identity.issuers import KeySets
+from sluicegate.listen.identity.tokens import MAX_GROUPS, SKEW, TokenSettings
+from sluicegate.network.egress import Egress
+from sluicegate.network.fetch import Fetcher
 
 Json = dict[str, Any]
 NOW = int(time.time())

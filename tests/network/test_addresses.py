@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.network.addresses import Kind, is_literal, kind_of
-from proxy.network.egress import TELL_EVERY, Blocked, Egress, Refused
+from sluicegate.network.addresses import Kind, is_literal, kind_of
+from sluicegate.network.egress import TELL_EVERY, Blocked, Egress, Refused
 
 FORBIDDEN = [
     "169.254.169.254", "169.254.0.1", "fe80::1", "fe80::1%eth0", "ff02::1%lo", "::ffff:169.254.169.254",

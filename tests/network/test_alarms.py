@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from proxy.network.alarms import GRAIN, Alarm, Alarms, alarms_of
+from sluicegate.network.alarms import GRAIN, Alarm, Alarms, alarms_of
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])

@@ -10,8 +10,8 @@ import anyio
 import pytest
 from network.authority import context_for
 
-from proxy.network.egress import Egress, Refused
-from proxy.network.fetch import MAX_BYTES, Fetcher, Unfetched
+from sluicegate.network.egress import Egress, Refused
+from sluicegate.network.fetch import MAX_BYTES, Fetcher, Unfetched
 
 
 @dataclass

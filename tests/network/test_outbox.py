@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.network.outbox import MOST, Outbox, outbox_of
+from sluicegate.network.outbox import MOST, Outbox, outbox_of
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])

@@ -16,8 +16,8 @@ import pytest
 from peers.debian import provide
 from ruamel.yaml import YAML
 
-from proxy.metrics import Metrics
-from proxy.metrics.scraped import TABLE
+from sluicegate.metrics import Metrics
+from sluicegate.metrics.scraped import TABLE
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]

@@ -7,12 +7,12 @@ import json
 import random
 from time import perf_counter, process_time
 
-from proxy.call import Client, Target
-from proxy.policy.engine import Engine
-from proxy.policy.files import bundled_model
-from proxy.policy.profiles import BUILT_IN
-from proxy.policy.rules import Policy
-from proxy.policy.table import read_rows
+from sluicegate.call import Client, Target
+from sluicegate.policy.engine import Engine
+from sluicegate.policy.files import bundled_model
+from sluicegate.policy.profiles import BUILT_IN
+from sluicegate.policy.rules import Policy
+from sluicegate.policy.table import read_rows
 
 SERVERS, TOOLS, ROWS = 50, 40, 1_000
 VERBS = ("get", "list", "create", "update", "delete")

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from proxy.call import Client, Kind, Target
-from proxy.policy.engine import Engine
-from proxy.policy.files import bundled_model
-from proxy.policy.lint import lint
-from proxy.policy.profiles import BUILT_IN, Profile
-from proxy.policy.rules import Policy
-from proxy.policy.table import Row, read_rows
+from sluicegate.call import Client, Kind, Target
+from sluicegate.policy.engine import Engine
+from sluicegate.policy.files import bundled_model
+from sluicegate.policy.lint import lint
+from sluicegate.policy.profiles import BUILT_IN, Profile
+from sluicegate.policy.rules import Policy
+from sluicegate.policy.table import Row, read_rows
 
 MODEL = bundled_model().read_text()
 HERE = Path(__file__).parent

@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.call import Client, Target, Verdict
-from proxy.policy.allowlist import ToolRules, allowlist
+from sluicegate.call import Client, Target, Verdict
+from sluicegate.policy.allowlist import ToolRules, allowlist
 
 ME = Client("local")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.policy.arguments import NO_RULES, ArgumentRules, Schema
-from proxy.policy.bounds import DIALECT, SchemaRefused, check_bounds
+from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Schema
+from sluicegate.policy.bounds import DIALECT, SchemaRefused, check_bounds
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.call import Target
-from proxy.policy.classes import Class, Classes
+from sluicegate.call import Target
+from sluicegate.policy.classes import Class, Classes
 
 CLASSES = Classes({"git": {"delete_*": "destroy", "*": "read", "merge": "write", "delete_draft": "read"}})
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from proxy.call import Client, Verdict
-from proxy.policy.arguments import ArgumentRules, Schema
-from proxy.policy.classes import Classified
-from proxy.policy.diff import Side, compare, compare_rows, render
-from proxy.policy.explain import explain
-from proxy.policy.explain import render as render_explanation
-from proxy.policy.target import read_target
+from sluicegate.call import Client, Verdict
+from sluicegate.policy.arguments import ArgumentRules, Schema
+from sluicegate.policy.classes import Classified
+from sluicegate.policy.diff import Side, compare, compare_rows, render
+from sluicegate.policy.explain import explain
+from sluicegate.policy.explain import render as render_explanation
+from sluicegate.policy.target import read_target
 from tests.policy.policies import policy_of
 
 ROWS = """\

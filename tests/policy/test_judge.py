@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from proxy.call import Call, Client, Decision, Target, Verdict
-from proxy.policy.allowlist import ToolRules, allowlist
-from proxy.policy.classes import Classes
-from proxy.policy.judge import Accepted, Judge, Law
-from proxy.policy.rulebook import Rulebook
+from sluicegate.call import Call, Client, Decision, Target, Verdict
+from sluicegate.policy.allowlist import ToolRules, allowlist
+from sluicegate.policy.classes import Classes
+from sluicegate.policy.judge import Accepted, Judge, Law
+from sluicegate.policy.rulebook import Rulebook
 from tests.policy.policies import policy_of, tool
 
 ALICE = Client("key:alice")

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.finding import Finding
-from proxy.policy.lint import lint
-from proxy.policy.sense import Denies, Known, is_wider
-from proxy.policy.table import read_rows
+from sluicegate.policy.finding import Finding
+from sluicegate.policy.lint import lint
+from sluicegate.policy.sense import Denies, Known, is_wider
+from sluicegate.policy.table import read_rows
 from tests.policy.policies import PROFILES, build, lines
 
 KNOWN = Known(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.policy.outputs import MAX_KNOWN, MAX_PATTERNS, Outputs
+from sluicegate.policy.outputs import MAX_KNOWN, MAX_PATTERNS, Outputs
 
 ROWS = {
     "type": "object",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy import pins, visible
-from proxy.policy.pins import Book, Found, Mode
+from sluicegate.policy import pins, visible
+from sluicegate.policy.pins import Book, Found, Mode
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(

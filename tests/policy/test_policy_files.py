@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.policy.cases import read_cases, run
-from proxy.policy.classes import Classes
-from proxy.policy.engine import check_model
-from proxy.policy.files import BUNDLED, Sources, bundled, bundled_model, load
-from proxy.policy.finding import PolicyError
-from proxy.policy.sense import Known
+from sluicegate.policy.cases import read_cases, run
+from sluicegate.policy.classes import Classes
+from sluicegate.policy.engine import check_model
+from sluicegate.policy.files import BUNDLED, Sources, bundled, bundled_model, load
+from sluicegate.policy.finding import PolicyError
+from sluicegate.policy.sense import Known
 from tests.policy.policies import MODEL, policy_of
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.call import Client, Decision, Target, Verdict
-from proxy.policy.engine import Engine
-from proxy.policy.profiles import BUILT_IN
-from proxy.policy.rules import MAX_RESOURCES, Disagreement, Policy
-from proxy.policy.table import Row
+from sluicegate.call import Client, Decision, Target, Verdict
+from sluicegate.policy.engine import Engine
+from sluicegate.policy.profiles import BUILT_IN
+from sluicegate.policy.rules import MAX_RESOURCES, Disagreement, Policy
+from sluicegate.policy.table import Row
 from tests.policy.policies import MODEL, policy_of, rows_of, tool
 
 ALICE = Client("key:alice", ("role:dev", "group:eng"))
@@ -183,7 +183,7 @@ def test_a_policy_shows_its_state() -> None:
 
 
 def test_what_was_decided_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.policy.rules.MAX_DECISIONS", 10)
+    monkeypatch.setattr("sluicegate.policy.rules.MAX_DECISIONS", 10)
     policy = policy_of("p, *, *, *, *, allow")
     for n in range(50):
         policy.decide(ALICE, tool("git", f"t{n}"), "read")

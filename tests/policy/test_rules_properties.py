@@ -8,12 +8,12 @@ from casbin.core_enforcer import EnforceContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.call import Client, Target, Verdict
-from proxy.policy import roles
-from proxy.policy.classes import Classified
-from proxy.policy.explain import explain
-from proxy.policy.globs import covers, matches, meets
-from proxy.policy.shard import Shard, read_rules
+from sluicegate.call import Client, Target, Verdict
+from sluicegate.policy import roles
+from sluicegate.policy.classes import Classified
+from sluicegate.policy.explain import explain
+from sluicegate.policy.globs import covers, matches, meets
+from sluicegate.policy.shard import Shard, read_rules
 from tests.policy.policies import ACTS, MODEL, PROFILES, acts, build, clients, lines, targets
 
 SETTINGS = settings(deadline=None, max_examples=300)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.message import Malformed, dump
-from proxy.policy.pins import canonical
-from proxy.policy.text import MAX_FLAGS, clean, clean_text, flags, flags_in, is_plain, is_plain_json
+from sluicegate.message import Malformed, dump
+from sluicegate.policy.pins import canonical
+from sluicegate.policy.text import MAX_FLAGS, clean, clean_text, flags, flags_in, is_plain, is_plain_json
 
 
 def cleaned(text: str) -> tuple[str, set[str]]:

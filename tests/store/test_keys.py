@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.store.keys import KEY_BYTES, KeyRing, Sealer, is_same, new_operator_token, read_operator_token
-from proxy.store.private import Exposed
+from sluicegate.store.keys import KEY_BYTES, KeyRing, Sealer, is_same, new_operator_token, read_operator_token
+from sluicegate.store.private import Exposed
 
 RING = KeyRing([b"k" * KEY_BYTES])
 SEALER = Sealer(RING)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.store.private import Exposed
-from proxy.store.revoked import FILE, Revoked, revoke
+from sluicegate.store.private import Exposed
+from sluicegate.store.revoked import FILE, Revoked, revoke
 
 
 def test_a_key_is_taken_back_by_its_hash_and_its_name_stays_good(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from proxy.store import Store, Write
-from proxy.store.memory import PURGE_EVERY, MemoryStore
-from proxy.store.private import Exposed
-from proxy.store.sqlite import SqliteStore
+from sluicegate.store import Store, Write
+from sluicegate.store.memory import PURGE_EVERY, MemoryStore
+from sluicegate.store.private import Exposed
+from sluicegate.store.sqlite import SqliteStore
 
 
 class Clock:
@@ -154,7 +154,7 @@ def test_a_file_that_is_no_database_is_refused_with_its_name(tmp_path: Path) -> 
 
 _WRITER = """
 import asyncio, pathlib, sys
-from proxy.store.sqlite import SqliteStore
+from sluicegate.store.sqlite import SqliteStore
 
 async def main():
     store = SqliteStore(pathlib.Path(sys.argv[1]))
@@ -196,7 +196,7 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 _SPENDER = """
 import asyncio, pathlib, sys
-from proxy.store.sqlite import SqliteStore
+from sluicegate.store.sqlite import SqliteStore
 
 async def main():
     store = SqliteStore(pathlib.Path(sys.argv[1]))

@@ -10,9 +10,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from scripted_server import Front
 from tasks.test_task_router import ANN, BOB, LEGACY, OLD, TARGET, Later, begin, modern, task
 
-from proxy.call import Call, Client, Failure, Outcome, Result, TaskStarted, not_found
-from proxy.message import INVALID_PARAMS, Json, Notification
-from proxy.router import following
+from sluicegate.call import Call, Client, Failure, Outcome, Result, TaskStarted, not_found
+from sluicegate.message import INVALID_PARAMS, Json, Notification
+from sluicegate.router import following
 
 DONE: Json = {"result": {"content": [], "resultType": "complete"}}
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from scripted_server import Front, Scripted
 
-from proxy.call import Call, Client, Failure, Outcome, Result, Target, TaskStarted, not_found
-from proxy.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
-from proxy.router import taskbook
-from proxy.router.taskbook import TaskBook
-from proxy.store.memory import MemoryStore
+from sluicegate.call import Call, Client, Failure, Outcome, Result, Target, TaskStarted, not_found
+from sluicegate.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
+from sluicegate.router import taskbook
+from sluicegate.router.taskbook import TaskBook
+from sluicegate.store.memory import MemoryStore
 
 EXTENSION: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 LEGACY: Json = {"tools": {}, "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}

@@ -2,10 +2,10 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.app.share import Share
-from proxy.metrics import Metrics
-from proxy.metrics.merged import STATES, Merged
-from proxy.metrics.scraped import TABLE
+from sluicegate.app.share import Share
+from sluicegate.metrics import Metrics
+from sluicegate.metrics.merged import STATES, Merged
+from sluicegate.metrics.scraped import TABLE
 
 
 def worker(up: int, sessions: int, changes: int, waits: tuple[float, ...]) -> str:

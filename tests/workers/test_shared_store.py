@@ -6,11 +6,11 @@ import anyio
 import pytest
 from approval_kit import ANN, CAREFUL, Town
 
-from proxy.approval.desk import Desk, Settings
-from proxy.lists.pinboard import Pinboard, PinEvent
-from proxy.policy import pins
-from proxy.policy.pins import Found, Mode, Wanted
-from proxy.store.memory import MemoryStore
+from sluicegate.approval.desk import Desk, Settings
+from sluicegate.lists.pinboard import Pinboard, PinEvent
+from sluicegate.policy import pins
+from sluicegate.policy.pins import Found, Mode, Wanted
+from sluicegate.store.memory import MemoryStore
 
 
 def found(**texts: str) -> dict[str, Found]:

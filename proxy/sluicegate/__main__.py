@@ -1,0 +1,13 @@
+"""`python -m sluicegate` and the installed command `sluice`."""
+
+import sys
+
+# They come with typer, and structlog, httpx and pydantic import them because they are there: 4 MiB and 80 ms, for
+# colours that nothing here shows. To them they are not there.
+for name in ("rich", "pygments"):
+    sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+from sluicegate.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    main()

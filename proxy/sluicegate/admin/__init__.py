@@ -1,0 +1,280 @@
+"""The admin port: health, metrics and what is behind, as an ASGI application.
+
+Knows no other room: what it shows and who may see it comes from functions it is given. Probes and metrics need no
+credential; `/api/v1/` needs the operator's token, from this machine alone, or a client key, and the right.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from urllib.parse import parse_qs
+
+import anyio
+
+from sluicegate.admin import page as pages
+from sluicegate.admin.access import (
+    Host,
+    Scope,
+    bearer,
+    header,
+    host_of,
+    is_known_host,
+    is_known_origin,
+    is_loopback_peer,
+)
+from sluicegate.admin.answer import (
+    JSON,
+    MAX_BODY,
+    Answer,
+    Application,
+    Events,
+    Receive,
+    Send,
+    read_body,
+    send_answer,
+    send_stream,
+    to_error,
+    to_json,
+)
+from sluicegate.admin.approvals import Approvals
+from sluicegate.admin.audit import Log
+from sluicegate.admin.audit import show as show_head
+from sluicegate.admin.page import Page
+from sluicegate.admin.pins import Pins, accept, show
+from sluicegate.message import Json
+from sluicegate.store.keys import is_same
+
+log = logging.getLogger(__name__)
+
+_PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
+_API: Final = "/api/v1/"
+_QUEUE: Final = ("approvals", "grants")
+_OPERATOR: Final = "local"  # whom the operator's token stands for, in the policy as elsewhere
+MAX_QUERY: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Hosts are `name` or `name:port`, origins as browsers write them."""
+
+    operator_token: str
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+
+
+async def nobody(credential: str) -> tuple[None, str]:
+    """Only who is known at once gets in."""
+    return None, "credential"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the admin port can tell, as functions."""
+
+    ready: Callable[[], list[str]]  # why Sluice is not ready; nothing: it is
+    metrics: Callable[[], Callable[[], tuple[bytes, str]]] | None
+    """How things stand, to be rendered in a worker thread as text and content type; None: not shown."""
+    describe_servers: Callable[[], list[Json]]
+    list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
+    principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
+    may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
+    pins: Pins | None = None  # None: nothing is pinned
+    approvals: Approvals | None = None  # None: nobody is asked anything
+    audit: Log | None = None
+    denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
+    admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
+    refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
+    page: Page | None = None  # None: nobody is sent a link
+    notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
+
+
+def application(settings: Settings, sources: Sources) -> Application:
+    """The ASGI callable. Anything but HTTP is left alone."""
+    admin = _Admin(settings, sources)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            answer = await admin.answer(scope, receive)
+            if isinstance(answer, Events):
+                await send_stream(send, answer)
+            else:
+                await send_answer(send, answer, with_body=scope["method"] != "HEAD")
+
+    return app
+
+
+def _methods(path: str) -> tuple[str, ...]:
+    """What may be done at a path."""
+    if path.startswith(pages.PATH):
+        return "GET", "POST"
+    match path.removeprefix(_API).split("/"):
+        case ["pins"]:
+            return "GET", "HEAD", "POST"
+        case ["approvals", _, "decisions" | "cancel" | "reveal"]:
+            return ("POST",)
+        case ["grants", _]:
+            return "GET", "HEAD", "DELETE"
+    return "GET", "HEAD"
+
+
+def _address(scope: Scope) -> str:
+    peer = scope.get("client")
+    return str(peer[0]) if peer else "unknown"
+
+
+class _Admin:
+    def __init__(self, settings: Settings, sources: Sources) -> None:
+        self._token, self._sources = settings.operator_token, sources
+        self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
+        self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
+
+    async def answer(self, scope: Scope, receive: Receive) -> Answer | Events:
+        """Host, then Origin, then path and method, then the credential: the order of the contract."""
+        path, method = scope["path"], scope["method"]
+        host = host_of(scope)
+        if host is None:
+            return to_error(400, "one well-formed Host header is needed")
+        # Probes come from orchestrators, under whatever name or address they use.
+        if path not in _PROBES and not is_known_host(scope, host, self._hosts):
+            return to_error(421, "this Host is not served here: add it to listen.allowed_hosts")
+        if not is_known_origin(scope, self._origins):
+            return to_error(403, "this Origin may not ask")
+        is_page = path.startswith(pages.PATH) and self._sources.page is not None
+        if path not in _PROBES and not path.startswith(_API) and not is_page:
+            return to_error(404, "no such path")
+        if method not in (allowed := _methods(path)):
+            return to_error(405, f"served here: {', '.join(allowed)}", (b"allow", ", ".join(allowed).encode("ascii")))
+        if path in _PROBES:
+            return await self._probe(scope, path, host)
+        if self._sources.page is not None and is_page:  # the link is the credential
+            return await self._page(scope, receive, self._sources.page)
+        who = await self._known(scope)
+        if who is None:
+            if bearer(scope) is None:
+                self._refused(scope, "admin_none")
+            return to_error(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
+        is_write = method in ("POST", "DELETE")
+        if refusal := self._refusal(who, path, is_write):
+            return refusal
+        return await (self._write(scope, receive, who) if is_write else self._api(scope, path, who))
+
+    # ------------------------------------------------------------ probes
+
+    async def _probe(self, scope: Scope, path: str, host: Host) -> Answer:
+        if path == "/livez":
+            return to_json(200, {"status": "ok"})
+        if path == "/metrics":
+            if self._sources.metrics is None:
+                return to_error(404, "metrics are off: see telemetry.metrics")
+            body, kind = await anyio.to_thread.run_sync(self._sources.metrics())
+            return Answer(200, body, kind)
+        reasons = self._sources.ready()
+        status, word = (503, "not ready") if reasons else (200, "ready")
+        if await self._may_see_reasons(scope, host):
+            notes = self._sources.notes()
+            return to_json(status, {"status": word, "reasons": reasons, **({"notes": notes} if notes else {})})
+        return Answer(status, b"", "text/plain")
+
+    async def _may_see_reasons(self, scope: Scope, host: Host) -> bool:
+        """With a credential; without one from this machine, if it is no page that a foreign name led here."""
+        if await self._known(scope) is not None:
+            return True
+        return is_loopback_peer(scope) and is_known_host(scope, host, self._hosts)
+
+    async def _page(self, scope: Scope, receive: Receive, page: Page) -> Answer:
+        id = scope["path"].removeprefix(pages.PATH)
+        if scope["method"] == "GET":
+            query = scope.get("query_string", b"")
+            status, text = await page.get(id, query[:MAX_QUERY].decode("latin-1"))
+        else:
+            body = await read_body(receive)
+            status, text = await page.post(id, (body or b"").decode("utf-8", "replace"))
+        return Answer(status, pages.html(text), "text/html; charset=utf-8", pages.HEADERS)
+
+    # ------------------------------------------------------------ credentials
+
+    def _principal(self, scope: Scope) -> str | None:
+        token = bearer(scope)
+        if token is None:
+            return None
+        is_operator = is_loopback_peer(scope) and is_same(token, self._token)
+        return _OPERATOR if is_operator else self._sources.principal_of(token)
+
+    async def _known(self, scope: Scope) -> str | None:
+        """Whoever asks. A credential that is nobody's is written down."""
+        who, token = self._principal(scope), bearer(scope)
+        if who is not None or token is None:
+            return who
+        who, why = await self._sources.admit(token)
+        if who is None:
+            self._refused(scope, f"admin_{why}")
+        return who
+
+    def _refused(self, scope: Scope, why: str) -> None:
+        if self._sources.refused is not None:
+            self._sources.refused(_address(scope), why)
+
+    def _refusal(self, who: str, path: str, is_write: bool) -> Answer | None:
+        """None for who may ask: a row of the policy says so."""
+        area, act = path.removeprefix(_API).partition("/")[0], "write" if is_write else "read"
+        if area == "approvals" and path.endswith("/reveal"):
+            area, act = "secrets", "read"
+        if self._sources.may(who, area, act):
+            return None
+        log.info("admin: %s without the right asked for %s", who, path)
+        self._sources.denied(who, area, act)
+        return to_error(403, f"the policy gives {who} no right on Sluice itself to {act} this")
+
+    # ------------------------------------------------------------ /api/v1/
+
+    async def _api(self, scope: Scope, path: str, who: str) -> Answer | Events:
+        if path == _API + "servers":
+            return to_json(200, {"servers": self._sources.describe_servers()})
+        if path == _API + "audit/head":
+            return to_json(*show_head(self._sources.audit))
+        query = scope.get("query_string", b"")
+        if len(query) > MAX_QUERY:
+            return to_error(400, "the query is too long")
+        values = parse_qs(query.decode("latin-1"))
+        if path == _API + "tools":
+            return await self._tools(values)
+        if path == _API + "pins" and self._sources.pins is not None:
+            return to_json(*show(self._sources.pins, values))
+        parts = tuple(path.removeprefix(_API).split("/"))
+        if parts[0] in _QUEUE and self._sources.approvals is not None:
+            if parts == ("approvals", "events"):
+                return Events(self._sources.approvals.events(who, partial(self._may_go_on, scope, who)))
+            return to_json(*await self._sources.approvals.get(parts, values, who))
+        return to_error(404, "no such path")
+
+    def _may_go_on(self, scope: Scope, who: str) -> bool:
+        return self._principal(scope) == who and self._sources.may(who, "approvals", "read")
+
+    async def _write(self, scope: Scope, receive: Receive, who: str) -> Answer:
+        """A page can send a form to any site, but no JSON and no DELETE without being asked for its Origin first."""
+        parts = tuple(scope["path"].removeprefix(_API).split("/"))
+        if scope["method"] == "DELETE":
+            approvals = self._sources.approvals
+            return to_error(404, "no such path") if approvals is None else to_json(*await approvals.delete(parts, who))
+        if [kind.partition(";")[0].strip().lower() for kind in header(scope, "content-type")] != [JSON]:
+            return to_error(415, "the body must be application/json")
+        body = await read_body(receive)
+        if body is None:
+            return to_error(413, f"the body is larger than {MAX_BODY} bytes")
+        if parts == ("pins",) and self._sources.pins is not None:
+            return to_json(*await accept(self._sources.pins, body, who))
+        if self._sources.approvals is None:
+            return to_error(404, "no such path")
+        keys = header(scope, "idempotency-key")
+        if len(keys) > 1:
+            return to_error(400, "one Idempotency-Key at most")
+        return to_json(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who))
+
+    async def _tools(self, values: dict[str, list[str]]) -> Answer:
+        clients = values.get("as", ["local"])
+        if set(values) - {"as"} or len(clients) != 1:
+            return to_error(400, "the query is ?as=ID, once, or nothing")
+        tools = await self._sources.list_tools(clients[0])
+        return to_error(404, "no such client") if tools is None else to_json(200, {"as": clients[0], "tools": tools})

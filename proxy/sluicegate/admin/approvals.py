@@ -1,0 +1,201 @@
+"""`/api/v1/approvals` and `/api/v1/grants`: what waits for a person, and the person's word.
+
+Whoever comes here has a credential and the right; what of the queue is theirs to see and to decide says the desk. A
+decision that is sent twice under one idempotency key is made once, and answered twice with the same words.
+"""
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+
+from sluicegate.admin import events
+from sluicegate.approval import shown
+from sluicegate.approval.ballot import MAX_COMMENT, Ballot, Refused
+from sluicegate.approval.desk import Desk
+from sluicegate.approval.grants import Grant
+from sluicegate.approval.persons import may_see, objection
+from sluicegate.approval.record import SCOPES, Approval
+from sluicegate.approval.states import TRANSITIONS, WAITING
+from sluicegate.call import Client
+from sluicegate.message import Json, Malformed, decode, decode_fast, dump
+from sluicegate.policy.visible import lines, visible
+from sluicegate.store import Store
+
+Told = tuple[int, Json]
+"""A status and the body that goes with it."""
+
+MAX_LISTED: Final = 200
+MAX_KEY: Final = 200
+REMEMBERED: Final = 24 * 3600.0
+_SHAPE: Final = (
+    'the body is {"decision": "approve" or "deny", "seen_digest": DIGEST (needed to approve), '
+    f'"scope": "once", "session" or "15m", "comment": TEXT of at most {MAX_COMMENT} characters}}'
+)
+_QUERY: Final = "the query is ?state=STATE and ?server=KEY, each once, or nothing"
+_UNKNOWN: Final[Told] = (404, {"error": "no such approval"})
+_NO_GRANT: Final[Told] = (404, {"error": "no such grant"})
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """What is asked of others: a client by its name, all its roles, the row that a decision names, the newest calls of
+    somebody."""
+
+    client_of: Callable[[str], Client | None]
+    roles_of: Callable[[Client], frozenset[str]]
+    row_text: Callable[[str], str]
+    history: Callable[[str], Awaitable[list[Json]]]
+
+
+class Approvals:
+    def __init__(self, desk: Desk, people: People, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self._desk, self._people, self._store, self._clock = desk, people, store, clock
+        self._posting = anyio.Lock()
+
+    # ------------------------------------------------------------ looking
+
+    async def get(self, path: tuple[str, ...], query: Mapping[str, list[str]], who: str) -> Told:
+        """`path` is what follows /api/v1/."""
+        client = self._client(who)
+        match path:
+            case ("approvals",):
+                return await self._list(query, client)
+            case ("approvals", id) if not query:
+                return await self._show(id, client)
+            case ("grants",) if not query:
+                return 200, {"grants": [_grant(grant) for grant in self._desk.grants.all()]}
+            case ("grants", id) if not query and (grant := self._desk.grants.get(id)) is not None:
+                return 200, _grant(grant)
+            case ("grants", _):
+                return _NO_GRANT
+        return 404, {"error": "no such path"}
+
+    async def _list(self, query: Mapping[str, list[str]], who: Client) -> Told:
+        state, server = query.get("state", [""]), query.get("server", [""])
+        if set(query) - {"state", "server"} or len(state) != 1 or len(server) != 1:
+            return 400, {"error": _QUERY}
+        if state[0] and state[0] not in TRANSITIONS:
+            return 400, {"error": f"states are {', '.join(TRANSITIONS)}"}
+        # Whoever asks for what is pending asks what waits for somebody's word.
+        wanted = WAITING if state[0] == "pending" else {state[0]} if state[0] else set(TRANSITIONS)
+        found = self._desk.open_ones() + ([] if wanted <= WAITING else await self._desk.book.finished())
+        roles = self._people.roles_of(who)
+        mine = [one for one in found if one.state in wanted and server[0] in ("", one.matter.server)]
+        mine = sorted((one for one in mine if may_see(one, who, roles)), key=lambda one: one.created)
+        rows = [shown.tell(one, await self._desk.book.shown(one.id)) for one in mine[-MAX_LISTED:]]
+        return 200, {"approvals": rows, "total": len(mine)}
+
+    async def _show(self, id: str, who: Client) -> Told:
+        approval = await self._desk.get(id)
+        if approval is None or not may_see(approval, who, self._people.roles_of(who)):
+            return _UNKNOWN
+        book, matter = self._desk.book, approval.matter
+        kept, last = await book.shown(id), await book.last(approval)
+        calls = await self._people.history(matter.principal)
+        row = self._people.row_text(matter.rule)
+        return 200, shown.tell_all(approval, kept, last, calls, row, self._clock())
+
+    def events(self, who: str, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+        """What becomes of approvals that `who` may see, as server-sent events."""
+
+        def sees(approval: Approval) -> bool:
+            client = self._client(who)
+            return may_see(approval, client, self._people.roles_of(client))
+
+        return events.stream(self._desk, sees, is_allowed)
+
+    # ------------------------------------------------------------ deciding
+
+    async def post(self, path: tuple[str, ...], body: bytes, key: str, who: str) -> Told:
+        if not key:
+            return await self._post(path, body, who)
+        if len(key) > MAX_KEY or not key.isprintable():
+            return 400, {"error": f"an idempotency key has at most {MAX_KEY} characters"}
+        place = f"admin/once/{_digest(who, key)}"
+        of = _digest("/".join(path), body.decode("utf-8", "replace"))
+        async with self._posting:
+            known = await self._store.get(place)
+            if known is not None:
+                before: Json = decode_fast(known)
+                same = before["of"] == of
+                return (before["status"], before["body"]) if same else (422, {"error": "the key was used for another"})
+            status, told = await self._post(path, body, who)
+            if status < 500 and status != 404:  # nothing was done, and another worker may have it
+                await self._store.put(place, dump({"of": of, "status": status, "body": told}), REMEMBERED)
+            return status, told
+
+    async def _post(self, path: tuple[str, ...], body: bytes, who: str) -> Told:
+        client = self._client(who)
+        match path:
+            case ("approvals", id, "decisions"):
+                ballot = _ballot(body)
+                if isinstance(ballot, str):
+                    return 400, {"error": ballot}
+                return await self._told(await self._desk.decide(id, client, ballot, "api"))
+            case ("approvals", id, "reveal"):
+                told = await self._desk.reveal(id, client)
+                return (told.status, {"error": told.text}) if isinstance(told, Refused) else (200, _shown_whole(told))
+            case ("approvals", id, "cancel"):
+                return await self._cancel(id, client)
+        return 404, {"error": "no such path"}
+
+    async def _cancel(self, id: str, who: Client) -> Told:
+        approval = await self._desk.get(id)
+        roles = self._people.roles_of(who)
+        if approval is None or not may_see(approval, who, roles):
+            return _UNKNOWN
+        if who.principal != approval.matter.principal and (why := objection(approval, who, roles)):
+            return 403, {"error": why}
+        if approval.is_finished:
+            return 409, {"error": f"it is {approval.state} already"}
+        ended = await self._desk.end(id, "cancelled", who.principal)
+        return await self._told(ended or Refused(404, "no such approval"))
+
+    async def _told(self, decided: Approval | Refused) -> Told:
+        if isinstance(decided, Refused):
+            return decided.status, {"error": decided.text}
+        return 200, shown.tell(decided, await self._desk.book.shown(decided.id))
+
+    async def delete(self, path: tuple[str, ...], who: str) -> Told:
+        """A grant is taken back. Whoever has the right may: it only takes away."""
+        grant = self._desk.grants.get(path[1]) if len(path) == 2 and path[0] == "grants" else None
+        if grant is None:
+            return _NO_GRANT
+        if not await self._desk.grants.revoke(grant, who):
+            return 503, {"error": "the audit log cannot be written, and nothing is changed unrecorded"}
+        return 200, _grant(grant)
+
+    def _client(self, who: str) -> Client:
+        return self._people.client_of(who) or Client(who)
+
+
+def _shown_whole(told: Json) -> Json:
+    """Unmasked, but nothing hides in it."""
+    return {**told, "arguments_lines": lines(told["arguments"])}
+
+
+def _ballot(body: bytes) -> Ballot | str:
+    try:
+        value: Any = decode(body)
+    except Malformed as problem:
+        return problem.text
+    match value:
+        case {"decision": "approve" | "deny" as word, **rest} if not rest.keys() - {"scope", "comment", "seen_digest"}:
+            scope, comment, seen = rest.get("scope", "once"), rest.get("comment", ""), rest.get("seen_digest", "")
+            if scope in SCOPES and isinstance(comment, str) and isinstance(seen, str) and len(comment) <= MAX_COMMENT:
+                return Ballot(word, seen, scope, comment)
+    return _SHAPE
+
+
+def _grant(grant: Grant) -> Json:
+    told = grant.show()
+    times = {name: shown.stamp(told[name]) for name in ("made_at", "expires_at")}
+    return {**told, **times, "tool": visible(grant.matter.own)}
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

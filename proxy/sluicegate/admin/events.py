@@ -1,0 +1,62 @@
+"""Server-sent events of approvals: first what waits, then whatever becomes of any of them.
+
+A reader that is too slow loses its stream, and finds everything again in the next one's beginning. The right to read
+is asked for again and again: a stream does not outlive it.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import anyio
+
+from sluicegate.approval import shown
+from sluicegate.approval.desk import Desk
+from sluicegate.approval.record import Approval
+
+MAX_BEHIND: Final = 1_000
+MAX_STREAMS: Final = 100
+LOOK_EVERY: Final = 1.0
+ALIVE_EVERY: Final = 15
+
+
+async def stream(desk: Desk, sees: Callable[[Approval], bool], is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+    if len(desk.watchers) >= MAX_STREAMS:
+        yield b"event: full\ndata: {}\n\n"
+        return
+    into, out = anyio.create_memory_object_stream[Approval](MAX_BEHIND)
+    is_behind = False
+
+    def watch(approval: Approval) -> None:
+        nonlocal is_behind
+        try:
+            into.send_nowait(approval)
+        except anyio.WouldBlock:
+            is_behind = True
+
+    desk.watchers.append(watch)
+    try:
+        yield b": approvals\n\n"
+        for approval in desk.open_ones():
+            if sees(approval):
+                yield await _event(desk, approval)
+        quiet = 0
+        while is_allowed() and not (is_behind or desk.is_closing):
+            changed: Approval | None = None
+            with anyio.move_on_after(LOOK_EVERY):
+                changed = await out.receive()
+            if changed is not None and sees(changed):
+                yield await _event(desk, changed)
+            quiet = 0 if changed is not None else quiet + 1
+            if quiet >= ALIVE_EVERY:
+                quiet = 0
+                yield b": \n\n"
+    finally:
+        desk.watchers.remove(watch)
+        into.close()
+        out.close()
+
+
+async def _event(desk: Desk, approval: Approval) -> bytes:
+    told = shown.tell(approval, await desk.book.shown(approval.id))
+    return b"event: %b\ndata: %b\n\n" % (approval.state.encode("ascii"), json.dumps(told).encode("ascii"))

@@ -1,0 +1,297 @@
+"""The admin port of several workers: one for whoever asks, made of theirs.
+
+What one worker has, an approval for one, is asked of them until one knows it; what each has a part of is put together;
+what changes something for all is known to all before it is answered. Credentials and rights are judged by the workers.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import anyio
+import anyio.to_thread
+import httpx
+
+from sluicegate.admin.access import Scope, host_of
+from sluicegate.admin.answer import (
+    Answer,
+    Application,
+    Events,
+    Receive,
+    Send,
+    read_body,
+    send_answer,
+    send_stream,
+    to_error,
+    to_json,
+)
+from sluicegate.admin.approvals import MAX_LISTED
+from sluicegate.admin.page import PATH as PAGES
+from sluicegate.admin.peers import LOOK, Peer, Up, request
+from sluicegate.message import Json
+from sluicegate.metrics.merged import Merged
+
+_API: Final = "/api/v1/"
+_DONE: Final = 200
+_UNKNOWN: Final = 404
+_LOOK_EVERY: Final = 1.0
+_CIRCUITS: Final = ("closed", "half-open", "open")
+MAX_BEHIND: Final = 1_000
+
+
+class Gateway:
+    """`down` says which workers are not up, and why Sluice as a whole is not ready; `owner_of` gives the number of
+    the worker that a principal belongs to."""
+
+    def __init__(self, up: Up, down: Callable[[], list[str]], owner_of: Callable[[str], int]) -> None:
+        self._up, self._down, self._owner_of = up, down, owner_of
+        self._merged, self._merging = Merged(), anyio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Gateway({len(self._up())} up)"
+
+    def application(self) -> Application:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            answer = await self._answer(scope, receive)
+            if isinstance(answer, Events):
+                await send_stream(send, answer)
+            else:
+                await send_answer(send, answer, with_body=scope["method"] != "HEAD")
+
+        return app
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | Events:
+        path, is_look = scope["path"], scope["method"] in ("GET", "HEAD")
+        if path == "/livez" and is_look and host_of(scope) is not None:
+            return to_json(200, {"status": "ok"})
+        body = await read_body(receive)
+        if body is None:
+            return to_error(413, "the body is too large")
+        peers = self._up()
+        if not peers:
+            return Answer(503, b"", "text/plain") if path == "/readyz" else _nobody()
+        return await (self._show if is_look else self._change)(scope, body, peers)
+
+    async def _show(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> Answer | Events:
+        match scope["path"].removeprefix(_API):
+            case "/metrics":
+                return await self._metrics(scope, peers)
+            case "/readyz":
+                return await self._ready(scope, peers)
+            case "servers":
+                return _joined(await _all(scope, peers), "servers", _servers)
+            case "approvals":
+                return _joined(await _all(scope, peers), "approvals", _newest)
+            case "grants":
+                return _joined(await _all(scope, peers), "grants", list)
+            case "audit/head":
+                return _heads(await _all(scope, peers, goes_on=(_UNKNOWN,)))
+            case "approvals/events":
+                return await self._events(scope, body, peers)
+            case "tools":
+                return await self._tools(scope, peers)
+        return await self._whoever_has_it(scope, body, peers)
+
+    # ------------------------------------------------------------ one of them
+
+    async def _whoever_has_it(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> Answer:
+        """The first answer that is no "not found"; pins and what there is not are the same for all."""
+        path, last = scope["path"], None
+        has_one = path.startswith((PAGES, _API + "approvals/", _API + "grants/"))
+        for peer in peers:
+            answer = await peer.ask(scope, body)
+            if answer is not None and (answer.status != _UNKNOWN or not has_one):
+                return answer
+            last = answer or last
+        if last is None or (has_one and (missing := self._down())):
+            return _nobody(*(missing if last is not None else ()))
+        return last
+
+    async def _tools(self, scope: Scope, peers: Sequence[Peer]) -> Answer:
+        """As a client sees them: by the connections that its own worker has for it."""
+        who = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("as", ["local"])[0]
+        principal = who if ":" in who or who in ("local", "anonymous") else f"key:{who}"
+        owner = next((peer for peer in peers if peer.number == self._owner_of(principal)), None)
+        return _nobody() if owner is None else await owner.ask(scope, b"") or _nobody()
+
+    async def _change(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> Answer:
+        answer = await self._whoever_has_it(scope, body, peers)
+        if answer.status == _DONE and scope["path"] == _API + "pins":
+            async with anyio.create_task_group() as group:
+                for peer in peers:
+                    group.start_soon(peer.ask, scope, b"", "GET", LOOK)
+        return answer
+
+    # ------------------------------------------------------------ all of them
+
+    async def _ready(self, scope: Scope, peers: Sequence[Peer]) -> Answer:
+        answers = [answer for answer in await _all(scope, peers, goes_on=(503,)) if answer is not None]
+        missing = self._down()
+        if len(answers) == 1 and answers[0].status not in (200, 503):
+            return answers[0]
+        is_ready = not missing and bool(answers) and all(answer.status == _DONE for answer in answers)
+        status, word = (200, "ready") if is_ready else (503, "not ready")
+        told = [json.loads(answer.body) for answer in answers if answer.body]
+        if not told:  # who asks is told no reasons
+            return Answer(status, b"", "text/plain")
+        reasons = [*missing, *(reason for one in told for reason in one["reasons"])]
+        notes = list(dict.fromkeys(note for one in told for note in one.get("notes", ())))
+        said = {"status": word, "reasons": list(dict.fromkeys(reasons)), **({"notes": notes} if notes else {})}
+        return to_json(status, said)
+
+    async def _metrics(self, scope: Scope, peers: Sequence[Peer]) -> Answer:
+        async with self._merging:
+            answers = await _ask_all(scope, peers)
+            first = next((answer for answer in answers.values() if answer is not None), None)
+            if first is None or first.status != _DONE:
+                return first or _nobody()
+            texts = {peer.mark: one.body.decode() for peer, one in answers.items() if one is not None}
+            there = {peer.mark for peer in self._up()}
+            text, kind = await anyio.to_thread.run_sync(_merge, self._merged, texts, there)
+        return Answer(_DONE, text, kind)
+
+    async def _events(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> Answer | Events:
+        """What happens at each, as one stream. It ends when one of them does, or another comes: in the beginning of
+        the next one everything is found again."""
+        marks = [peer.mark for peer in peers]
+        streams = AsyncExitStack()
+        try:
+            opened = []
+            for peer in peers:
+                client = await streams.enter_async_context(peer.client(timeout=None))
+                response = await client.send(request(client, scope, body), stream=True)
+                streams.push_async_callback(response.aclose)
+                if response.status_code != _DONE:
+                    await streams.aclose()
+                    return await peer.ask(scope, body) or _nobody()
+                opened.append(response)
+        except httpx.TransportError:
+            await streams.aclose()
+            return _nobody()
+        except BaseException:
+            await streams.aclose()
+            raise
+        return Events(self._parts(streams, opened, lambda: [peer.mark for peer in self._up()] == marks))
+
+    async def _parts(
+        self, streams: AsyncExitStack, opened: Iterable[httpx.Response], is_same: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        queue = asyncio.Queue[bytes](MAX_BEHIND)
+        readers = [asyncio.create_task(_read(response, queue)) for response in opened]
+        try:
+            while is_same() and not (queue.empty() and any(reader.done() for reader in readers)):
+                part = b""
+                with anyio.move_on_after(_LOOK_EVERY):
+                    part = await queue.get()
+                if part:
+                    yield part
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+            with anyio.CancelScope(shield=True):
+                await streams.aclose()
+
+
+async def _read(response: httpx.Response, queue: "asyncio.Queue[bytes]") -> None:
+    """Event by event: those of several streams must not be mixed."""
+    waiting = b""
+    try:
+        async for data in response.aiter_raw():
+            *events, waiting = (waiting + data).split(b"\n\n")
+            for event in events:
+                await queue.put(event + b"\n\n")
+    except httpx.TransportError:
+        return
+
+
+def _nobody(*why: str) -> Answer:
+    return to_error(503, "; ".join(why) or "no worker is up: they are being started anew", (b"retry-after", b"1"))
+
+
+def _merge(merged: Merged, texts: Mapping[Any, str], there: set[Any]) -> tuple[bytes, str]:
+    for mark in merged.known - there:
+        merged.end(mark)
+    for mark, text in texts.items():
+        merged.take(mark, text)
+    return merged.render()
+
+
+# ---------------------------------------------------------------- asking
+
+
+async def _ask_all(scope: Scope, peers: Sequence[Peer]) -> dict[Peer, Answer | None]:
+    found: dict[Peer, Answer | None] = dict.fromkeys(peers)
+
+    async def one(peer: Peer) -> None:
+        found[peer] = await peer.ask(scope, b"", "GET")
+
+    async with anyio.create_task_group() as group:
+        for peer in found:
+            group.start_soon(one, peer)
+    return found
+
+
+async def _all(scope: Scope, peers: Sequence[Peer], goes_on: tuple[int, ...] = ()) -> list[Answer | None]:
+    """The first is asked alone: a credential that is refused is refused, and written down, once."""
+    first, *others = peers
+    answer = await first.ask(scope, b"", "GET")
+    if answer is not None and answer.status != _DONE and answer.status not in goes_on:
+        return [answer]
+    return [answer, *(await _ask_all(scope, others)).values()]
+
+
+def _joined(answers: list[Answer | None], name: str, join: Callable[[list[Json]], list[Json]]) -> Answer:
+    """One list of all their lists; or the first answer that is none."""
+    there = [answer for answer in answers if answer is not None]
+    if not there:
+        return _nobody()
+    if bad := next((answer for answer in there if answer.status != _DONE), None):
+        return bad
+    told = [json.loads(answer.body) for answer in there]
+    whole = {name: join([row for one in told for row in one[name]])}
+    return to_json(_DONE, whole | ({"total": sum(one["total"] for one in told)} if "total" in told[0] else {}))
+
+
+def _heads(answers: list[Answer | None]) -> Answer:
+    """Every worker has a log of its own: one checkpoint a line, as `audit verify --checkpoint` takes them."""
+    there = [answer for answer in answers if answer is not None]
+    found = [answer.body for answer in there if answer.status == _DONE]
+    if not found:
+        return there[0] if there else _nobody()
+    return Answer(_DONE, b"".join(found))
+
+
+# ---------------------------------------------------------------- putting together
+
+
+def _newest(rows: list[Json]) -> list[Json]:
+    return sorted(rows, key=lambda row: str(row["created_at"]))[-MAX_LISTED:]
+
+
+def _servers(rows: list[Json]) -> list[Json]:
+    """A row for each server: numbers added up, and of states the one that somebody should know."""
+    found: dict[str, list[Json]] = {}
+    for row in rows:
+        found.setdefault(row["key"], []).append(row)
+    return [_server(parts) for parts in found.values()]
+
+
+def _server(parts: list[Json]) -> Json:
+    return {name: _told(name, [part[name] for part in parts]) for name in parts[0]}
+
+
+def _told(name: str, values: list[Any]) -> Any:
+    if name == "circuit":
+        return max(values, key=_CIRCUITS.index)
+    if name == "status":
+        return next((value for value in values if value != "up"), "up")
+    if isinstance(values[0], list):
+        merged = [item for value in values for item in value]
+        return merged if name in ("pids", "stderr") else sorted(set(merged))
+    if isinstance(values[0], int):
+        return sum(values)
+    return next((value for value in values if value), values[0])

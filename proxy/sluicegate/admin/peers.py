@@ -1,0 +1,94 @@
+"""Workers as the admin port of all of them asks: each has its own on a Unix socket, where nobody else gets in.
+
+What is asked there is what was asked here, word for word, with the addresses that it came by; `front` is the worker's
+side of that. Knows HTTP and sockets; no path but its own, and nothing of what is told.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from sluicegate.admin.access import Scope
+from sluicegate.admin.answer import Answer, Application, Receive, Send, send_answer
+
+LOOK: Final = "/look"
+"""Only on the Unix sockets: another worker was told something that stands in the store."""
+
+TIMEOUT: Final = 30.0
+_UNUSED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Nothing is encrypted on a Unix socket; without it httpx would read all authorities for each client, 30 ms."""
+_CLIENT, _SERVER = b"sluice-client", b"sluice-server"
+# Of a connection, or made anew for each.
+_LEFT: Final = frozenset({
+    b"connection", b"content-length", b"transfer-encoding", b"expect", b"te", b"trailer", b"upgrade", b"keep-alive",
+    b"accept-encoding", _CLIENT, _SERVER,
+})  # fmt: skip
+_KEPT: Final = frozenset({"allow", "www-authenticate", "content-security-policy", "referrer-policy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A worker that is up. `mark` is its own, not that of the one before it; `address` its Unix socket."""
+
+    number: int
+    mark: Hashable
+    address: str
+
+    def client(self, timeout: float | None = TIMEOUT) -> httpx.AsyncClient:
+        # trust_env: a proxy from the environment must never see the token
+        limits = httpx.Limits(max_keepalive_connections=0)
+        transport = httpx.AsyncHTTPTransport(uds=self.address, limits=limits, verify=_UNUSED)
+        return httpx.AsyncClient(transport=transport, trust_env=False, timeout=httpx.Timeout(TIMEOUT, read=timeout))
+
+    async def ask(self, scope: Scope, body: bytes, method: str = "", path: str = "") -> Answer | None:
+        """What it answers to the request; None if it ended over it."""
+        try:
+            async with self.client() as client:
+                answer = await client.send(request(client, scope, body, method, path))
+        except httpx.TransportError:
+            return None
+        headers = tuple((name.encode(), value.encode()) for name, value in answer.headers.items() if name in _KEPT)
+        return Answer(answer.status_code, answer.content, answer.headers.get("content-type", "text/plain"), headers)
+
+
+Up = Callable[[], Sequence[Peer]]
+"""Those that are up now, in the order of their numbers."""
+
+
+def request(client: httpx.AsyncClient, scope: Scope, body: bytes, method: str = "", path: str = "") -> httpx.Request:
+    """The request of a scope, for a worker: word for word unless another method or path is said."""
+    url = f"http://worker{quote(path or scope['path'])}"
+    if query := scope.get("query_string", b""):
+        url += f"?{query.decode('latin-1')}"
+    headers = [header for header in scope["headers"] if header[0].lower() not in _LEFT]
+    headers += [(name, _written(scope.get(key))) for name, key in ((_CLIENT, "client"), (_SERVER, "server"))]
+    return client.build_request(method or scope["method"], url, headers=headers, content=body)
+
+
+def _written(address: Any) -> bytes:
+    return b"" if address is None else f"{address[0]} {address[1]}".encode()
+
+
+def _read(written: bytes) -> tuple[str, int] | None:
+    host, _, port = written.decode().partition(" ")
+    return (host, int(port)) if port else None
+
+
+def front(app: Application, look: Callable[[], Awaitable[object]]) -> Application:
+    """The admin port of one worker, as it is on its Unix socket."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == LOOK:
+            await look()
+            await send_answer(send, Answer(200, b""), with_body=True)
+            return
+        said: Mapping[bytes, bytes] = dict(scope["headers"])
+        headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER)]
+        places = {"client": _read(said.get(_CLIENT, b"")), "server": _read(said.get(_SERVER, b""))}
+        await app({**scope, **places, "headers": headers}, receive, send)
+
+    return answer

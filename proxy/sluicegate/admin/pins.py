@@ -1,0 +1,64 @@
+"""`/api/v1/pins`: what servers say of themselves, what of it waits for a person, and the person's word.
+
+Pure but for the pins themselves, which are given. A definition is accepted by its fingerprint, so that nobody accepts
+what came after the look.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from sluicegate.message import Json, Malformed, decode
+from sluicegate.policy.pins import WORDS, PinKind, Wanted
+
+_KINDS: Final[Mapping[Any, PinKind]] = {word: kind for kind, word in WORDS.items()}
+_SHAPE: Final = (
+    'the body is {"server": KEY, "accept": [{"kind": "tool|prompt|template|instructions", "name": NAME, '
+    '"fingerprint": HEX}, ...]}'
+)
+_QUERY: Final = "the query is ?server=KEY and ?definitions=1, each once, or nothing"
+
+Told = tuple[int, Json]
+"""A status and the body that goes with it."""
+
+
+class Pins(Protocol):
+    def rows(self, server: str | None = None, definitions: bool = False) -> list[Json]: ...
+
+    async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str: ...
+
+
+def show(pins: Pins, query: Mapping[str, list[str]]) -> Told:
+    server, definitions = query.get("server", [""]), query.get("definitions", ["0"])
+    if set(query) - {"server", "definitions"} or len(server) != 1 or definitions not in (["0"], ["1"]):
+        return 400, {"error": _QUERY}
+    return 200, {"pins": pins.rows(server[0] or None, definitions == ["1"])}
+
+
+async def accept(pins: Pins, body: bytes, by: str) -> Told:
+    """All that is named or nothing; 409 if something is not what the server gave last."""
+    try:
+        value = decode(body)
+    except Malformed as problem:
+        return 400, {"error": problem.text}
+    wanted = _wanted(value)
+    if wanted is None:
+        return 400, {"error": _SHAPE}
+    told = await pins.accept(value["server"], wanted, by)
+    return (409, {"error": told}) if isinstance(told, str) else (200, {"pins": told})
+
+
+def _wanted(value: Any) -> list[Wanted] | None:
+    match value:
+        case {"server": str(), "accept": list() as items, **rest} if not rest:
+            found = [_one(item) for item in items]
+            return None if None in found else [one for one in found if one is not None]
+    return None
+
+
+def _one(item: Any) -> Wanted | None:
+    match item:
+        case {"kind": str() as word, "name": str() as name, "fingerprint": str() as mark, **rest} if not rest:
+            kind = _KINDS.get(word)
+            if kind is not None:
+                return Wanted(kind, "" if kind == "instructions" else name, mark)
+    return None

@@ -1,0 +1,104 @@
+"""What is behind, wired: servers, what they list, what of it is pinned, and how they reach clients outside of calls."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from sluicegate import __version__
+from sluicegate.app import observing, slices
+from sluicegate.app.judging import Judging
+from sluicegate.app.services import Services
+from sluicegate.app.tasking import Tasking
+from sluicegate.call import Ask, Publish
+from sluicegate.config import AnyServer
+from sluicegate.downstream.http import transport_to
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.guards.name import signed
+from sluicegate.hub import Hub
+from sluicegate.lists import Lists
+from sluicegate.lists.pinboard import Pinboard, PinEvent
+from sluicegate.message import Json, Response
+
+ME: Final[Json] = {"name": "sluice", "title": "Sluice", "version": __version__}
+
+
+class Asking:
+    """Servers ask outside of calls through whichever way in has the session; there is one, and it comes last."""
+
+    through: Ask | None = None
+
+    async def __call__(self, server: str, session: str, method: str, params: Json) -> Response | None:
+        """`server` is the name to show, empty where Sluice stands for that server alone."""
+        if self.through is None:
+            return None
+        shown = signed({"method": method, "params": params}, server)["params"] if server else params
+        return await self.through(session, method, shown)
+
+
+class _Later:
+    """Servers publish to the lists, and the lists are made of the servers: the wire between them comes second."""
+
+    publish: Publish
+
+    def __call__(self, *args: object) -> None:
+        self.publish(*args)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    servers: Mapping[str, DownstreamServer]
+    lists: Lists
+    pins: Pinboard
+    hub: Hub
+    asking: Asking
+    tasking: Tasking
+
+
+@asynccontextmanager
+async def open_behind(services: Services) -> AsyncIterator[Behind]:
+    """Servers are made here, and reached when they are run."""
+    config, judges, metrics = services.config, services.judging, services.metrics
+    hub, announce, asking, tasking = Hub(), _Later(), Asking(), Tasking()
+
+    def server(key: str, told: AnyServer) -> DownstreamServer:
+        settings = slices.server(key, told, config, services.share.of(told.concurrency))
+        shown = key if told.prefix else ""
+        transport, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
+        return DownstreamServer(settings, transport=transport, publish=announce, client_info=ME, ask=ask)
+
+    async with AsyncExitStack() as stack:
+        servers = {key: server(key, told) for key, told in config.servers.items() if told.enabled}
+        pins = Pinboard(slices.pins(config), services.store, partial(_pin_changed, services))
+        await pins.load()
+        stack.push_async_callback(pins.flush)
+        lists = Lists(slices.lists(config, servers), servers, hub, services.store, pins)
+        stack.callback(lists.close)
+        announce.publish = tasking.publish(hub, lists.publish)
+        judges.ask(pins.has_accepted)
+        pins.moved = partial(_pins_moved, judges, lists)
+        judges.on_change = partial(_reconsider, services, lists)
+        metrics.watch(partial(observing.servers, servers))
+        metrics.watch(partial(observing.definitions, servers, lists, pins))
+        yield Behind(servers, lists, pins, hub, asking, tasking)
+
+
+def _pins_moved(judges: Judging, lists: Lists, server: str) -> None:
+    lists.serve_anew(server)
+    judges.forget_accepted(server)
+
+
+def _pin_changed(services: Services, event: PinEvent) -> None:
+    if event.what in ("withheld", "reported"):
+        services.metrics.definition_changed(event.server, event.kind)
+    services.notes.pin(event)
+
+
+def _reconsider(services: Services, lists: Lists, server: str | None) -> None:
+    """Rights may have changed: whoever remembers what follows from them looks again."""
+    services.notes.policy()
+    services.metrics.forget()
+    if services.audit is not None:
+        services.audit.composer.forget()
+    lists.reconsider(server)

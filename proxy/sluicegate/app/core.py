@@ -1,0 +1,121 @@
+"""What every way in shares: services, what is behind, people who are asked, and the one Handler made of them.
+
+Everything is opened in an order and closed in the opposite one; nothing about MCP is decided.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from sluicegate import telemetry
+from sluicegate.app import approving, observing, slices
+from sluicegate.app.approving import Pages, open_desk
+from sluicegate.app.behind import ME, Behind, open_behind
+from sluicegate.app.pipeline import pipeline
+from sluicegate.app.services import Services, open_services
+from sluicegate.app.share import WHOLE, Share
+from sluicegate.approval.desk import Desk
+from sluicegate.approval.webhook import Webhooks
+from sluicegate.call import Call, Client, Handler, Result
+from sluicegate.config import Config
+from sluicegate.message import Json
+from sluicegate.router import Router
+
+__all__ = ["ME", "Core", "core"]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One handler, and what stands behind it."""
+
+    handler: Handler
+    router: Router
+    services: Services
+    behind: Behind
+    desk: Desk
+    pages: Pages
+
+    def end_session(self, session: str) -> None:
+        self.desk.grants.end_session(session)
+        for server in self.behind.servers.values():
+            server.end_session(session)
+
+    def abandon(self, call_id: str) -> None:
+        """A call has ended that waited for its client's answers."""
+        for server in self.behind.servers.values():
+            server.abandon(call_id)
+
+    def keep(self, principals: Container[str]) -> None:
+        """Nobody else can come in any more, so nobody waits for them."""
+        for server in self.behind.servers.values():
+            server.parking.keep(principals)
+
+    def describe(self) -> list[Json]:
+        return [server.describe() for server in self.behind.servers.values()]
+
+    async def ready(self) -> None:
+        """Every server has come up or has failed to for the first time."""
+        for server in self.behind.servers.values():
+            await server.ready()
+
+    async def tools(self, client: Client) -> list[Json]:
+        """The merged catalog of tools as that client sees it, all pages."""
+        found: list[Json] = []
+        params: Json = {}
+        while True:
+            outcome = await self.router(Call(client, "tools/list", params))
+            if not isinstance(outcome, Result):
+                return found
+            found += outcome.value["tools"]
+            if "nextCursor" not in outcome.value:
+                return found
+            params = {"cursor": outcome.value["nextCursor"]}
+
+
+@asynccontextmanager
+async def core(
+    config: Config, transport: str = "http", file: Path | None = None, share: Share = WHOLE
+) -> AsyncIterator[Core]:
+    """Servers are dialled, everything is wired; closed in the opposite order. What `file` says later on is taken into
+    use. Raises `PolicyError` where the policy cannot be."""
+    async with AsyncExitStack() as stack:
+        services = await stack.enter_async_context(open_services(config, file, transport, share))
+        behind = await stack.enter_async_context(open_behind(services))
+        desk, pages = open_desk(config, services.judging, services.store, services.audit, share), Pages()
+        services.metrics.watch(partial(approving.samples, desk))
+        desk.watchers.append(partial(approving.time_waits, services.metrics.waited))
+        router, handler = pipeline(services, behind, desk, pages)
+        made = Core(handler, router, services, behind, desk, pages)
+        await desk.refresh()
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        stack.push_async_callback(_close, behind)
+        behind.tasking.start = lambda job: group.start_soon(telemetry.supervise, "held call", job)
+        for name, run in _tasks(made):
+            group.start_soon(telemetry.supervise, name, run)
+        stack.callback(behind.hub.close)
+        yield made
+
+
+def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
+    """Everything that runs beside calls."""
+    services, behind = made.services, made.behind
+    for key, server in behind.servers.items():
+        yield f"server {key}", server.run
+    yield "approvals", made.desk.run
+    yield "webhooks", Webhooks(made.desk, lambda: slices.receivers(services.judging.config)).run
+    yield "pins", behind.pins.watch
+    yield "loop", partial(observing.watch_loop, services.metrics.lagged)
+    if services.audit is not None:
+        yield "audit retention", services.audit.run
+
+
+async def _close(behind: Behind) -> None:
+    """All servers at once: a child that does not want to leave takes seconds, and ten of them no longer."""
+    async with anyio.create_task_group() as group:
+        for server in behind.servers.values():
+            group.start_soon(server.aclose)

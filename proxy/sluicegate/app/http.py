@@ -1,0 +1,283 @@
+"""Serving over HTTP: the port for clients, the admin port beside it, and the life from greeting to drain."""
+
+import gc
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from sluicegate import __version__, admin, telemetry
+from sluicegate.admin.answer import Application
+from sluicegate.admin.approvals import Approvals
+from sluicegate.admin.page import Page, link
+from sluicegate.admin.peers import front
+from sluicegate.app import observing, slices
+from sluicegate.app.admitting import bearer_of, identities
+from sluicegate.app.approving import people
+from sluicegate.app.core import ME, Core, core
+from sluicegate.app.share import WHOLE, Share
+from sluicegate.call import Client
+from sluicegate.config import Address, Config
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.listen import settings as listening
+from sluicegate.listen.asgi import asgi
+from sluicegate.listen.handover import Handover
+from sluicegate.listen.identity import Identity, Principal
+from sluicegate.listen.listener import Listener
+from sluicegate.listen.serve import HttpServer as Port
+from sluicegate.listen.serve import on_unix_socket
+from sluicegate.message import Json
+from sluicegate.store.keys import new_operator_token
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A Sluice that serves over HTTP. `endpoint` and `admin` are URLs."""
+
+    endpoint: str
+    admin: str
+    core: Core
+    stop: Callable[[], None]
+    """Ends it at once. Leaving the context lets open calls end first, within the drain time."""
+
+    def servers(self) -> list[Json]:
+        return self.core.describe()
+
+    async def ready(self) -> None:
+        await self.core.ready()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker is: `sockets` are those that all of them serve; at `taking`, addresses of Unix sockets, each takes
+    the connections that are its own; at `asked` we are by whoever serves the admin port, whose URL is `admin`, and
+    the operator's token there `token`."""
+
+    share: Share
+    sockets: Sequence[socket.socket]
+    taking: Sequence[str]
+    asked: str
+    admin: str
+    token: str = field(repr=False)
+
+
+class Outdated(Exception):
+    """A worker cannot begin: the config or policy on disk cannot be used. The arguments say why."""
+
+
+@asynccontextmanager
+async def running(config: Config, file: Path | None = None, place: Place | None = None) -> AsyncIterator[Running]:
+    """A Sluice that listens on both its ports, or a worker at its `place`. Raises `OSError` where a port cannot be had,
+    `PolicyError` where the policy cannot be used, `Outdated` where a worker must not begin. What `file` says later on
+    is taken into use."""
+    async with AsyncExitStack() as stack:
+        share = WHOLE if place is None else place.share
+        token = new_operator_token(Path(config.state.dir)) if place is None else place.token
+        inner = await stack.enter_async_context(core(config, file=file, share=share))
+        if place is not None:
+            await _catch_up(inner)
+        clients, operators = identities(inner)
+        refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
+        handover = None if place is None else Handover(share.index, place.taking)
+        listener = Listener(inner.handler, ME, clients, slices.listening(config), inner.end_session, refused,
+                            on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover)  # fmt: skip
+        inner.behind.asking.through = listener.ask
+        inner.services.metrics.watch(partial(observing.listener, listener))
+        wire = listening.Wire(headers=config.limits.headers, is_shared=place is not None)
+        bound = () if place is None else place.sockets
+        port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
+        application = _admin(config, inner, operators, token, refused, port)
+        port.bind()
+        if place is None:
+            backstage = admin_port(config, application)
+            backstage.bind()
+        admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
+        if slices.has_reachable_pages(config):
+            inner.pages.link = partial(link, inner.services.sealer.seal, admin_url)
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        group.start_soon(telemetry.supervise, "sessions", listener.run)
+        if place is None:
+            await group.start(backstage.run)
+        else:
+            behind = asgi(front(application, inner.behind.pins.refresh))
+            await stack.enter_async_context(on_unix_socket(behind, place.asked))
+        if handover is not None:
+            group.start_soon(telemetry.supervise, "connections of others", partial(handover.run, port.adopt))
+        # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
+        calls = await stack.enter_async_context(anyio.create_task_group())
+        await calls.start(port.run)
+        # The other way round: not ready, and nothing is accepted any more; then streams end, and who waits is answered.
+        stack.callback(inner.desk.release)
+        stack.callback(listener.close)
+        stack.callback(port.stop)
+        yield Running(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
+
+
+async def _catch_up(inner: Core) -> None:
+    """A worker that comes later begins with what is in force by then, as the others have it, or not at all."""
+    reload = inner.services.judging.reload
+    await reload.looked.wait()
+    if reload.problems:
+        raise Outdated(*reload.problems)
+
+
+def url(address: Address, port: int) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"http://{host}:{port}"
+
+
+def admin_port(config: Config, application: Application) -> Port:
+    return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, drain=5.0)
+
+
+def _admin(
+    config: Config, inner: Core, identity: Identity, token: str, refused: Callable[[str, str], None] | None, port: Port
+) -> Application:
+    judges = inner.services.judging
+    page = Page(inner.desk, judges.client_of, inner.services.sealer.unseal)
+
+    async def list_tools(principal: str) -> list[Json] | None:
+        client = judges.client_of(principal)
+        return None if client is None else await inner.tools(client)
+
+    def principal_of(token: str) -> str | None:
+        found = identity.identify(_bearer(token), True, None)
+        return None if found is None else found.name
+
+    async def admit(token: str) -> tuple[str | None, str]:
+        found = await identity.verify(_bearer(token))
+        return (found.name, "") if isinstance(found, Principal) else (None, found.reason)
+
+    def operator(principal: str) -> Client | None:
+        return bearer_of(identity, principal) or judges.client_of(principal)
+
+    def may(principal: str, area: str, act: str) -> bool:
+        client = operator(principal)
+        return client is not None and judges.judge.may_administer(client, area, act)
+
+    return admin.application(
+        admin.Settings(token, frozenset(config.listen.allowed_hosts), frozenset(config.listen.allowed_origins)),
+        admin.Sources(
+            ready=partial(_unready, config, inner, port),
+            metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
+            describe_servers=inner.describe,
+            list_tools=list_tools,
+            pins=inner.behind.pins,
+            approvals=Approvals(inner.desk, people(judges, inner.services.audit, operator), inner.desk.book.store),
+            page=page,
+            principal_of=principal_of,
+            admit=admit,
+            may=may,
+            denied=inner.services.notes.denied,
+            refused=refused,
+            audit=inner.services.audit,
+            notes=judges.notes,
+        ),
+    )
+
+
+def _bearer(token: str) -> bytes:
+    return b"Bearer " + token.encode("utf-8", "surrogatepass")
+
+
+def _unready(config: Config, inner: Core, front: Port) -> list[str]:
+    """Why Sluice is not ready: it is about to end, nothing can be decided, calls could not be recorded, or a server
+    that is `required` is not up. Others may come when they can."""
+    unwritable = inner.services.audit.problem if inner.services.audit is not None else None
+    inner.services.judging.look()
+    reasons = ["Sluice is stopping: open calls may end"] * front.is_stopping
+    reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
+    reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
+    return reasons + [
+        f"server {key} is {server.status}"
+        for key, server in inner.behind.servers.items()
+        if config.servers[key].required and server.status != "up"
+    ]
+
+
+async def serve(config: Config, *, announce: Announce, file: Path | None = None) -> None:
+    """Until SIGTERM or SIGINT; open calls may end then, and a second signal ends it at once. SIGHUP has `file` read
+    again. Raises `KeyboardInterrupt` at the end if it was SIGINT."""
+    telemetry.configure(config.log.level, config.log.format)
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as group:
+            async with running(config, file) as sluice:
+                group.start_soon(_reload_at_hangup, sluice)
+                judge = sluice.core.services.judging.judge
+                policy = policy_line(config, judge.revision(), judge.law.is_shadow)
+                for line in (*greeting(config, sluice.endpoint, sluice.admin), policy):
+                    announce(line)
+                group.start_soon(announce_servers, sluice, announce)
+                received = await anext(signals)
+                sluice.core.services.notes.act("drain", by=received.name)
+                announce(stopping(config))
+                group.start_soon(_stop_at_next, signals, sluice)
+            group.cancel_scope.cancel()
+    if received == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+async def _reload_at_hangup(sluice: Running) -> None:
+    if sys.platform == "win32":
+        return
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            sluice.core.services.notes.act("reload", by="SIGHUP")
+            sluice.core.services.judging.reload.ask()
+
+
+async def _stop_at_next(signals: AsyncIterator[signal.Signals], sluice: Running) -> None:
+    await anext(signals)
+    sluice.stop()
+
+
+def stopping(config: Config) -> str:
+    return f"stopping: open calls have {config.drain:g}s to end; a second signal ends them now"
+
+
+def greeting(config: Config, endpoint: str, admin: str) -> Iterable[str]:
+    yield f"Sluice {__version__}"
+    yield f"  endpoint  {endpoint}"
+    yield f"  admin     {admin}  (/livez /readyz{' /metrics' if config.telemetry.metrics else ''})"
+
+
+def policy_line(config: Config, revision: str, is_shadow: bool) -> str:
+    if config.policy.use == "open":
+        return "  POLICY    open: every client may use everything that is not on a deny list (development only)"
+    if is_shadow:
+        return f"  POLICY    shadow mode until {config.policy.until}: what it denies is let through and logged"
+    return f"  policy    {config.policy.use or 'your own'}, revision {revision}"
+
+
+async def announce_servers(sluice: Running, announce: Announce) -> None:
+    """One line per server, as each comes up or fails."""
+    started = time.monotonic()
+
+    async def one(server: DownstreamServer) -> None:
+        await server.ready()
+        told = server.describe()
+        how = f"{'/'.join(told['eras']) or '-':<13} {time.monotonic() - started:4.1f}s"
+        announce(f"  server    {server.key:<20} {server.status:<9} {how}  {told['last_error']}".rstrip())
+
+    async with anyio.create_task_group() as group:
+        for server in sluice.core.behind.servers.values():
+            group.start_soon(one, server)
+    _calm_collector()
+
+
+def _calm_collector() -> None:
+    """What lives as long as the process is no longer walked, and the rest less often: a call makes no cycles. The
+    defaults cost 15 us of CPU a call, of about 200."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)

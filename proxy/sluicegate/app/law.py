@@ -1,0 +1,82 @@
+"""The config's policy as what decides: where its files are, what else is known to it, and the law made of both.
+
+Used wherever a policy is read: at the start, at a reload, and by the commands that check and explain offline.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from sluicegate.call import Target
+from sluicegate.config import Config
+from sluicegate.policy import files
+from sluicegate.policy.allowlist import ToolRules, allowlist
+from sluicegate.policy.classes import Classes
+from sluicegate.policy.files import Loaded, Sources
+from sluicegate.policy.judge import Law
+from sluicegate.policy.profiles import BUILT_IN, Profile
+from sluicegate.policy.rulebook import Rulebook, nobody_accepted
+from sluicegate.policy.sense import Known
+
+
+def load(config: Config) -> Loaded:
+    """The policy of a config, checked and tested. Raises `PolicyError`. Reads files: not for the event loop."""
+    about = sources(config), profiles(config), known(config), classes(config)
+    loaded = files.load(*about, shadow=_is_shadow(config))
+    # What comes with Sluice is for everybody: roles that are not given here, for one, are no mistake of this config.
+    return loaded if config.policy.use is None else replace(loaded, warnings=())
+
+
+def sources(config: Config) -> Sources:
+    policy = config.policy
+    if policy.use is not None:
+        return files.bundled(policy.use)
+    return Sources(policy.model or files.bundled_model(), policy.files, config.base, policy.arguments, policy.tests)
+
+
+def profiles(config: Config) -> dict[str, Profile]:
+    own = {
+        name: Profile(name, profile.tier, profile.quorum, frozenset(profile.approvers))
+        for name, profile in config.approvals.profiles.items()
+    }
+    return {**BUILT_IN, **own}
+
+
+def known(config: Config) -> Known:
+    """Whom and what the policy can speak of. Which tools there are shows only when servers answer."""
+    clients = config.clients
+    given = [clients.local.roles, clients.anonymous.roles if clients.anonymous else ()]
+    given += [key.roles for key in clients.keys.values()]
+    return Known(
+        servers=frozenset(key for key, server in config.servers.items() if server.enabled),
+        roles=frozenset(role for roles in given for role in roles),
+        keys=frozenset(clients.keys),
+    )
+
+
+def classes(config: Config) -> Classes:
+    return Classes({key: server.tools.classes for key, server in config.servers.items()})
+
+
+def make(
+    config: Config,
+    loaded: Loaded,
+    running: Iterable[str] | None = None,
+    is_accepted: Callable[[Target], bool] = nobody_accepted,
+) -> Law:
+    """`running` are the servers there are, all that are enabled unless said: one that the config no longer has is
+    denied as a whole."""
+    enabled = {key: server for key, server in config.servers.items() if server.enabled}
+    there = enabled.keys() if running is None else enabled.keys() & set(running)
+    lists = allowlist({key: ToolRules(enabled[key].tools.allow, enabled[key].tools.deny) for key in there})
+    until = config.policy.until
+    return Law(
+        Rulebook(loaded.policy, classes(config), lists, loaded.arguments, is_accepted),
+        explains=config.policy.on_deny == "explain",
+        until=until.timestamp() if until else None,
+    )
+
+
+def _is_shadow(config: Config) -> bool:
+    policy = config.policy
+    return policy.mode == "shadow" and policy.until is not None and policy.until.timestamp() > time.time()

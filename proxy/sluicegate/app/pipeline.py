@@ -1,0 +1,90 @@
+"""The way of a call, wired: every guard with the functions of other rooms that it goes by, and the router inside."""
+
+from collections.abc import Awaitable
+from functools import partial
+
+from sluicegate.app import observing, slices
+from sluicegate.app.approving import Pages, means
+from sluicegate.app.behind import Behind
+from sluicegate.app.services import Services
+from sluicegate.app.tracing import towards_clients, towards_servers
+from sluicegate.approval.desk import Desk
+from sluicegate.call import Call, Guard, Handler, Outcome
+from sluicegate.catalog import cursor
+from sluicegate.catalog.uris import Rewriting
+from sluicegate.config import Config
+from sluicegate.guards import chain
+from sluicegate.guards.approve import approve
+from sluicegate.guards.commit import commit
+from sluicegate.guards.enforce import enforce
+from sluicegate.guards.inspect import inspect
+from sluicegate.guards.measure import Measure
+from sluicegate.guards.name import name
+from sluicegate.guards.quota import quota
+from sluicegate.guards.record import Record
+from sluicegate.guards.seal import seal
+from sluicegate.guards.throttle import throttle
+from sluicegate.lists import Resolver
+from sluicegate.metrics import Metrics
+from sluicegate.policy.outputs import Outputs
+from sluicegate.policy.rates import Windows
+from sluicegate.router import Cursors, Router
+
+
+def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tuple[Router, Handler]:
+    """The router by itself, for who may see everything that a client sees, and all guards around it."""
+    config, judge, sealer, audit = services.config, services.judging.judge, services.sealer, services.audit
+    metrics = services.metrics if config.telemetry.metrics else None
+    resolver = Resolver(behind.lists, judge.may_list)
+    cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(slices.generation(config)))
+    router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
+                    judge.decide, services.store, judge.stance)  # fmt: skip
+    behind.tasking.tasks = router.tasks
+    windows = _windows(config)
+    services.metrics.watch(partial(observing.limits, windows))
+    asked = means(config, services.judging, resolver, behind.pins, pages)
+    guards: dict[str, Guard | None] = {
+        "measure": Measure(metrics.call, metrics.calls) if metrics else None,
+        "record": Record(audit.outcome if audit else None),
+        "throttle": throttle(windows["client"]) if "client" in windows else None,
+        "name": name(partial(behind.tasking.resolve, resolver), _rewriting(config).__getitem__, resolver.find),
+        "seal": seal(sealer.seal, sealer.unseal),
+        "enforce": enforce(
+            observing.timed(judge.decide, metrics.decided) if metrics else judge.decide,
+            judge.check_arguments,
+            judge.explains,
+        ),
+        "quota": quota(windows["tool"]) if "tool" in windows else None,
+        "approve": approve(desk, asked, is_task=True),
+        "commit": commit(services.store.spend, audit.intent if audit else None),
+        "inspect": inspect(strict, Outputs().check) if (strict := slices.results(config)) else None,
+    }
+    innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
+    # A call that waits as a task was measured, counted and named when it came: it is made from the decision on.
+    again = chain({**guards, **dict.fromkeys(("measure", "throttle", "name", "quota"))}, innermost)
+    guards["approve"] = approve(desk, asked, behind.tasking.holding(desk, asked.current, again))
+    # What a client is told of a task is no request of its own, but is judged, recorded and named as one would be.
+    router.following.told = chain({**guards, **dict.fromkeys(("measure", "throttle", "quota"))}, innermost)
+    return router, towards_clients(services.tracer, chain(guards, innermost))
+
+
+def _windows(config: Config) -> dict[str, Windows]:
+    rates = {"client": config.limits.per_client, "tool": config.limits.per_tool}
+    return {scope: Windows(rate.amount, rate.seconds) for scope, rate in rates.items() if rate is not None}
+
+
+def _rewriting(config: Config) -> dict[str, Rewriting | None]:
+    return {
+        key: Rewriting(server.prefix, server.uris == "plain") if server.prefix else None
+        for key, server in config.servers.items()
+    }
+
+
+def _timed(router: Router, metrics: Metrics) -> Handler:
+    """What servers take is measured inside all guards: the difference to `measure` is our own share."""
+    guard = Measure(metrics.server_call, metrics.server_calls)
+
+    def handle(call: Call) -> Awaitable[Outcome]:
+        return router(call) if call.target is None else guard(call, router)
+
+    return handle

@@ -1,0 +1,217 @@
+"""A config that changes while Sluice runs: noticed, read whole, checked and tested aside, and put in force at once.
+
+Knows files and the config; what is to be done with a new one is said by whoever made us. Whatever is wrong with it,
+a file that vanished included, leaves what is in force in place, and is told. Files are looked at every second: that
+works on every file system, and through the links by which Kubernetes swaps a whole directory.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from sluicegate import config
+from sluicegate.app import law
+from sluicegate.config import Config, Tools
+from sluicegate.policy.files import Loaded
+from sluicegate.policy.finding import PolicyError
+
+POLL: Final = 1.0
+QUIET: Final = 0.3
+MAX_TRIES: Final = 5  # at files that change while they are read; then at the next look
+MAX_TOLD: Final = 20
+
+Mark = tuple[int, int, int] | None
+Marks = dict[Path, Mark]
+"""Size, modification time and inode of each file; None for one that is not there."""
+
+_UNREAD: Final[Mark] = (-1, -1, -1)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What the files say, and the files themselves as they were when they were read."""
+
+    config: Config
+    loaded: Loaded
+    marks: Marks
+
+
+class Rejected(Exception):
+    """The files cannot be used; the arguments are findings as texts."""
+
+    def __init__(self, findings: Iterable[str], marks: Marks) -> None:
+        super().__init__(*findings)
+        self.marks = marks
+
+
+class Reload:
+    """`config` is what is in force. `problems` say why the newest files are not, `restart` which of their changes
+    wait for a restart. Without a `file` nothing ever changes."""
+
+    def __init__(
+        self, running: Config, revision: str, file: Path | None, transport: str,
+        apply: Callable[[Config, Loaded], None],
+    ) -> None:  # fmt: skip
+        self.config = running
+        self.problems: tuple[str, ...] = ()
+        self.restart: tuple[str, ...] = ()
+        self.at = time.time()
+        self._running = running
+        self._revision = revision
+        self._transport = transport
+        self._file = file
+        self._apply = apply
+        self._asked = anyio.Event()
+        self.looked = anyio.Event()  # for the first time: what changed since the start was read is known
+        self.on_rejected: Callable[[int], None] = lambda problems: None
+
+    def __repr__(self) -> str:
+        return f"Reload({self._file}, {len(self.problems)} problems)"
+
+    def ask(self) -> None:
+        """Reload now, whether anything seems to have changed or not."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        if self._file is None:
+            return
+        marks = await self._reload(self._file)  # what changed since the start was read is not missed
+        self.looked.set()
+        while True:
+            with anyio.move_on_after(POLL):
+                await self._asked.wait()
+            asked, self._asked = self._asked.is_set(), anyio.Event()
+            if asked or (self.config.policy.watch and await _quieted(marks)):
+                marks = await self._reload(self._file)
+
+    async def _reload(self, file: Path) -> Marks:
+        try:
+            return await self._take(file)
+        except BaseException:
+            self.problems = ("the last reload did not end",)
+            raise
+
+    async def _take(self, file: Path) -> Marks:
+        before = self.problems
+        try:
+            fresh = await anyio.to_thread.run_sync(_read_steadily, file, self.config)
+        except Rejected as error:
+            self.problems = error.args[:MAX_TOLD]
+            if self.problems != before:
+                _tell(self.problems)
+                self.on_rejected(len(error.args))
+            return error.marks
+        revision = fresh.loaded.policy.revision
+        if fresh.config != self.config or revision != self._revision:
+            self._apply(fresh.config, fresh.loaded)
+            self.config, self._revision, self.at = fresh.config, revision, time.time()
+            self.restart = tuple(_fixed(self._running, fresh.config, self._transport))
+            for finding in fresh.loaded.warnings:
+                log.warning(str(finding))
+            log.info("config reloaded", extra={"policy": revision, "needs_a_restart": list(self.restart)})
+        elif before:
+            log.info("the config is again what is in force")
+        self.problems = ()
+        return fresh.marks
+
+
+def _tell(problems: Iterable[str]) -> None:
+    for text in problems:
+        log.error(text)
+    log.error("the changed config is not in force: what was in force stays")
+
+
+async def _quieted(marks: Marks) -> bool:
+    """Whether a file changed. Returns when none has for a moment, so that nobody is caught half-way through."""
+    now = await anyio.to_thread.run_sync(_mark, marks)
+    if now == marks:
+        return False
+    while True:
+        await anyio.sleep(QUIET)
+        later = await anyio.to_thread.run_sync(_mark, now)
+        if later == now:
+            return True
+        now = later
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _read_steadily(file: Path, current: Config) -> Fresh:
+    """The config and its policy, each file the same before and after. Raises `Rejected`."""
+    before = _mark(_files(file, current))
+    for _ in range(MAX_TRIES):
+        fresh = _read(file)
+        marks = fresh.marks
+        if all(path in before and before[path] == mark for path, mark in marks.items()):
+            if isinstance(fresh, Rejected):
+                raise fresh
+            return fresh
+        before = marks
+    raise Rejected([f"{file}: the files keep changing while they are read"], {file: _UNREAD})
+
+
+def _read(file: Path) -> Fresh | Rejected:
+    checked = config.check(file)
+    if checked.config is None:
+        return Rejected(map(str, checked.errors), _mark(checked.files))
+    paths = (*checked.files, *_policy_files(checked.config))
+    try:
+        loaded = law.load(checked.config)
+    except PolicyError as error:
+        return Rejected((str(one) for one in error.findings if one.level == "error"), _mark(paths))
+    return Fresh(checked.config, loaded, _mark(paths))
+
+
+def _files(file: Path, current: Config) -> tuple[Path, ...]:
+    """All that a config was read from, as far as it can be known without reading it again."""
+    return (*config.check(file).files, *_policy_files(current))
+
+
+def _policy_files(current: Config) -> Iterator[Path]:
+    sources = law.sources(current)
+    yield from (sources.model, *sources.files, *filter(None, (sources.tests, sources.arguments)))
+    if sources.arguments is not None:
+        yield from sorted(sources.arguments.rglob("*"))
+
+
+def _mark(paths: Iterable[Path]) -> Marks:
+    return {path: _mark_one(path) for path in paths}
+
+
+def _mark_one(path: Path) -> Mark:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+# ---------------------------------------------------------------- what a running Sluice does not change
+
+
+def _fixed(running: Config, wanted: Config, transport: str) -> Iterator[str]:
+    """The parts of the config that differ and that only a restart brings into force."""
+    live = {"policy", "approvals", "clients", "servers", "log"}
+    for name in Config.model_fields.keys() - live:
+        if getattr(running, name) != getattr(wanted, name):
+            yield name
+    if transport == "stdio" and running.clients.local != wanted.clients.local:
+        yield "clients.local"
+    there, then = running.servers, wanted.servers
+    for key in dict.fromkeys((*there, *then)):
+        if key not in there or key not in then or _without_tools(there[key]) != _without_tools(then[key]):
+            yield f"servers.{key}"
+    if [key for key in there if key in then] != [key for key in then if key in there]:
+        yield "the order of servers"
+
+
+def _without_tools(server: config.AnyServer) -> config.AnyServer:
+    return server.model_copy(update={"tools": Tools()})

@@ -1,0 +1,153 @@
+"""The config, cut into the settings that each room is given. Values only: nothing is made or started here."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from sluicegate.approval.desk import Settings as Approvals
+from sluicegate.approval.record import BUILT_IN, Terms
+from sluicegate.approval.webhook import Receiver
+from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
+from sluicegate.config import AnyServer, Config, HttpServer
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.guards.inspect import Mode as Strictness
+from sluicegate.listen import settings as wire
+from sluicegate.listen.identity import IdentitySettings, Key
+from sluicegate.listen.identity.issuers import Issuer
+from sluicegate.listen.identity.tokens import TokenSettings
+from sluicegate.lists import ListSettings
+from sluicegate.message import Json
+from sluicegate.policy.pins import Mode
+
+
+def server(key: str, server: AnyServer, config: Config, concurrency: int) -> ServerSettings:
+    """`concurrency` is our share of the server's."""
+    common = partial(
+        ServerSettings, key, era=server.era, sharing=server.sharing, lazy=server.lazy, timeout=server.timeout,
+        max_time=server.max_time, concurrency=concurrency, max_result=config.limits.max_result,
+        is_mirrored=not server.prefix,
+    )  # fmt: skip
+    if isinstance(server, HttpServer):
+        headers = {header: value.get_secret_value() for header, value in server.headers.items()}
+        ca = str(server.ca) if server.ca else None
+        return common(url=server.url, headers=headers, ca=ca, transport=server.transport)
+    env = {variable: value.get_secret_value() for variable, value in server.env.items()}
+    return common(command=(server.command, *server.args), env=env, cwd=str(server.cwd))
+
+
+def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettings:
+    enabled = {key: config.servers[key] for key in servers}
+    transparent = any(not server.prefix for server in enabled.values())
+    return ListSettings(
+        prefixes={key: server.prefix for key, server in enabled.items()},
+        plain=frozenset(key for key, server in enabled.items() if server.uris == "plain"),
+        transparent=transparent,
+        forward_unlisted=transparent and any(server.unlisted == "forward" for server in enabled.values()),
+        names_max=config.names.max,
+        page=config.limits.page,
+    )
+
+
+def approvals(config: Config) -> Approvals:
+    told = config.approvals
+    own = {
+        name: Terms(
+            name, profile.tier, profile.quorum, profile.approvers, profile.channels, profile.expires, profile.remember,
+            profile.require_reason,
+        )
+        for name, profile in told.profiles.items()
+    }  # fmt: skip
+    return Approvals(told.hold_for, {**BUILT_IN, **own}, config.limits.pending_approvals)
+
+
+def receivers(config: Config) -> tuple[Receiver, ...]:
+    return tuple(
+        Receiver(webhook.url, webhook.secret.get_secret_value(), frozenset(webhook.profiles))
+        for webhook in config.approvals.notify
+    )
+
+
+AUDIT_STATE = "audit"  # in the state directory: public keys, published checkpoints, positions of sinks
+
+
+def audit(config: Config, transport: str = "http") -> AuditSettings:
+    told = config.audit
+    return AuditSettings(
+        path=told.path,
+        state=Path(config.state.dir) / AUDIT_STATE,
+        durability=told.durability,
+        on_failure=told.on_failure,
+        arguments=told.arguments,
+        results=told.results,
+        transport=transport,
+        redact=Redaction(told.redact.keys, told.redact.pointers),
+        rotate=Rotation(told.rotate.size, told.rotate.age),
+        retain=told.retain,
+        checkpoints=Checkpointing(told.checkpoints.every, to=told.checkpoints.to),
+        sinks=tuple(
+            SinkSettings(sink.name, sink.to, {name: value.get_secret_value() for name, value in sink.headers.items()})
+            for sink in told.sinks
+        ),
+    )
+
+
+def pins(config: Config) -> dict[str, Mode]:
+    return {key: server.pinning for key, server in config.servers.items() if server.enabled}
+
+
+def results(config: Config) -> dict[str, Strictness]:
+    """How answers are inspected; nothing if no server's are."""
+    modes = {key: server.results for key, server in config.servers.items() if server.enabled}
+    return modes if set(modes.values()) - {"off"} else {}
+
+
+def generation(config: Config) -> Json:
+    """What a cursor depends on: which servers there are, in which order, under which names. No secret is in it."""
+    return {
+        key: {
+            "prefix": server.prefix, "uris": server.uris, "allow": server.tools.allow, "deny": server.tools.deny,
+            "where": server.url if isinstance(server, HttpServer) else [server.command, *server.args],
+        }
+        for key, server in config.servers.items() if server.enabled
+    }  # fmt: skip
+
+
+def identity(config: Config, *, admin: bool = False) -> IdentitySettings:
+    """Who gets in at the port for clients, or at the admin port."""
+    keys = tuple(
+        Key(
+            name, key.hash.get_secret_value().removeprefix("sha256:"), key.roles, key.owner,
+            key.expires.timestamp() if key.expires else None,
+        )
+        for name, key in config.clients.keys.items()
+    )  # fmt: skip
+    if admin:
+        return IdentitySettings(keys, tokens=TokenSettings(_issuers(config, admin)))
+    anonymous = config.clients.anonymous
+    tokens = TokenSettings(_issuers(config, admin), config.clients.jwt.scopes)
+    return IdentitySettings(keys, anonymous.roles if anonymous else None, tokens)
+
+
+def _issuers(config: Config, admin: bool) -> tuple[Issuer, ...]:
+    return tuple(
+        Issuer(one.issuer, audience, one.jwks, one.roles_from, one.algorithms, one.typ)
+        for one in config.clients.jwt.issuers
+        if (audience := one.admin_audience if admin else one.audience) is not None
+    )
+
+
+def listening(config: Config) -> wire.Settings:
+    limits, listen = config.limits, config.listen
+    return wire.Settings(
+        names=wire.Names(listen.allowed_hosts, listen.allowed_origins, listen.public_url, listen.trusted_proxies),
+        limits=wire.Limits(limits.max_request, limits.max_depth, limits.max_batch, limits.streams),
+    )
+
+
+def has_reachable_pages(config: Config) -> bool:
+    """Whether a client's user is sure to reach the admin port at its own address."""
+    listen = config.listen
+    if listen.admin.is_loopback:  # by who is on this machine, as all clients are where nothing says otherwise
+        return listen.mcp.is_loopback and not (listen.public_url or listen.trusted_proxies)
+    return listen.admin.host not in ("0.0.0.0", "::")

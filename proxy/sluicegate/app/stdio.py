@@ -1,0 +1,161 @@
+"""Serving a client on stdin and stdout: by a firewall of our own, or by that of a process that was here first.
+
+Several desktop clients with one config share its servers, sessions and limits: the first process runs the firewall, the
+others carry lines to it, and one of them takes over when it ends.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from sluicegate import telemetry
+from sluicegate.app.core import ME, Core, core
+from sluicegate.app.seat import Seat
+from sluicegate.call import Ask, Client
+from sluicegate.config import Config
+from sluicegate.config.digest import digest
+from sluicegate.listen import pipes, stdio
+from sluicegate.listen.bridge import Line, Past, carry, pump
+from sluicegate.message import Json, Response
+
+log = logging.getLogger(__name__)
+
+_AGAIN: Final = 0.05
+Serve = Callable[[pipes.Reader, pipes.Writer], Awaitable[None]]
+
+
+async def serve_stdio(config: Config, *, file: Path | None = None) -> None:
+    """One client on stdin and stdout, until it closes stdin or SIGTERM comes. Without a file it shares nothing."""
+    telemetry.configure(config.log.level, config.log.format)
+    # The streams first: from here on whatever is printed goes to stderr, and stdout carries MCP alone.
+    async with pipes.standard_streams() as (stdin, writer):
+        with _until_sigterm(stdin) as reader:
+            await _serve(config, file, reader, writer)
+
+
+async def _serve(config: Config, file: Path | None, reader: pipes.Reader, writer: pipes.Writer) -> None:
+    seat = Seat(Path(config.state.dir), digest(config, file)) if file is not None else None
+    if seat is not None and not seat.can_be_shared:
+        log.warning("state.dir is too deep for a socket: every client runs a firewall of its own")
+    if seat is None or not seat.can_be_shared:
+        async with core(config, "stdio", file) as inner:
+            await _server(config, inner)(reader, writer)
+    elif seat.take():
+        async with _firewall(config, file, seat) as serve:
+            await serve(reader, writer)
+    else:
+        await _go_along(config, file, seat, reader, writer)
+
+
+class _Endable:
+    """A reader that can be ended from here as if its peer had closed it."""
+
+    def __init__(self, inner: pipes.Reader) -> None:
+        self._inner = inner
+        self._is_over = False
+        self._reading = anyio.CancelScope()
+
+    async def read(self, n: int) -> bytes:
+        with anyio.CancelScope() as self._reading:
+            if not self._is_over:
+                return await self._inner.read(n)
+        return b""
+
+    def end(self) -> None:
+        self._is_over = True
+        self._reading.cancel()
+
+
+@contextmanager
+def _until_sigterm(stdin: pipes.Reader) -> Iterator[pipes.Reader]:
+    """Who started us may send SIGTERM (2026-07-28 basic/transports/stdio#shutdown). It is the end of stdin in other
+    words, so that open calls, servers and the audit log end as they do then."""
+    if sys.platform == "win32":
+        yield stdin
+        return
+    reader, loop = _Endable(stdin), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, reader.end)
+    try:
+        yield reader
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+@asynccontextmanager
+async def _firewall(config: Config, file: Path | None, seat: Seat) -> AsyncIterator[Serve]:
+    async with core(config, "stdio", file) as inner:
+        serve = _server(config, inner)
+        async with seat.open(serve):
+            yield serve
+
+
+def _server(config: Config, inner: Core) -> Serve:
+    """Serves one client on a pair of streams; each is the local one."""
+    limits, everybody = config.limits, _Everybody()
+    inner.behind.asking.through = everybody
+
+    async def serve(reader: pipes.Reader, writer: pipes.Writer) -> None:
+        with everybody.one() as offer_ask:
+            await stdio.serve(
+                inner.handler, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
+                server_info=ME, on_session_end=inner.end_session, max_line=limits.max_request,
+                max_depth=limits.max_depth, max_batch=limits.max_batch, on_abandoned=inner.abandon,
+                offer_ask=offer_ask,
+            )  # fmt: skip
+
+    return serve
+
+
+async def _go_along(config: Config, file: Path | None, seat: Seat, reader: pipes.Reader, writer: pipes.Writer) -> None:
+    """Carries this client's lines to whoever runs the firewall: another process, and some day this one."""
+    past = Past(ME)
+    send, inbox = anyio.create_memory_object_stream[Line](0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(pump, reader, config.limits.max_request, send)
+        async with AsyncExitStack() as ours, inbox:
+            while not await _carried(seat, inbox, writer, past):
+                if seat.take():
+                    await ours.enter_async_context(_firewall(config, file, seat))
+                else:  # whoever holds the lock is not ready yet, or about to end
+                    await anyio.sleep(_AGAIN)
+        group.cancel_scope.cancel()
+
+
+async def _carried(seat: Seat, inbox: MemoryObjectReceiveStream[Line], writer: pipes.Writer, past: Past) -> bool:
+    """Whether the client is done; not yet where nobody answers, and where who did has ended."""
+    sluice = await seat.connect()
+    return sluice is not None and await carry(inbox, writer, sluice, past)
+
+
+class _Everybody:
+    """All clients of this process: a question outside of calls is for the one whose session it names."""
+
+    def __init__(self) -> None:
+        self._asks: set[Ask] = set()
+
+    @contextmanager
+    def one(self) -> Iterator[Callable[[Ask], None]]:
+        offered: list[Ask] = []
+
+        def offer(ask: Ask) -> None:
+            offered.append(ask)
+            self._asks.add(ask)
+
+        try:
+            yield offer
+        finally:
+            self._asks.difference_update(offered)
+
+    async def __call__(self, session: str, method: str, params: Json) -> Response | None:
+        for ask in tuple(self._asks):
+            if (answer := await ask(session, method, params)) is not None:
+                return answer
+        return None

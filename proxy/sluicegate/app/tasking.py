@@ -1,0 +1,61 @@
+"""Where tasks meet the other rooms: whose a server's word on one is, and what a request about one is about.
+
+Functions of one room are handed to another here; what tasks are is decided in `router/tasks.py`.
+"""
+
+from collections.abc import Callable
+
+from sluicegate.approval.desk import Desk
+from sluicegate.call import ABOUT_A_TASK, Ask, Call, Client, Handler, Outcome, Publish, Target, session_scope
+from sluicegate.era import tasks
+from sluicegate.guards.held import Holding, Job, Ways
+from sluicegate.hub import Event, Hub
+from sluicegate.lists import Resolver
+from sluicegate.message import Json, Notification, Response
+from sluicegate.router.tasks import Tasks
+
+
+class Tasking:
+    """Servers are made before the router that knows their tasks: `tasks` comes second, and then whatever runs what
+    nobody waits for."""
+
+    tasks: Tasks
+    start: Callable[[Job], object]
+    announce: Publish
+
+    def holding(self, desk: Desk, current: Callable[[Client], Client], again: Handler) -> Holding:
+        """Calls that wait for a person as tasks of our own."""
+        ways = Ways(
+            again=again, start=lambda job: self.start(job), unfit=self.tasks.unfit, may_hold=self.tasks.may_hold,
+            keep=self.tasks.keep, hand_over=self.tasks.hand_over, forget=self.tasks.forget, about=self.tasks.about,
+            announce=self.announce, current=current,
+        )  # fmt: skip
+        return Holding(desk, ways)
+
+    def publish(self, hub: Hub, publish: Publish) -> Publish:
+        """What a server says of a task is for the client that has it alone."""
+
+        def tell(server: str, scope: str | None, notification: Notification) -> None:
+            if notification.method != tasks.STATUS:
+                publish(server, scope, notification)
+            elif (told := self.tasks.heard(server, notification)) is not None:
+                hub.publish(Event(server, session_scope(told[0]), told[1]))
+
+        self.announce = tell
+        return tell
+
+    def ask(self, server: str, ask: Ask) -> Ask:
+        """A question outside of any call may be a task's: its client knows that by our id."""
+
+        async def asked(session: str, method: str, params: Json) -> Response | None:
+            own = tasks.relation(params)
+            if own is not None:
+                params = tasks.related(params, self.tasks.public_id(server, own, session))
+            return await ask(session, method, params)
+
+        return asked
+
+    async def resolve(self, resolver: Resolver, call: Call) -> Target | Outcome | None:
+        if call.method in ABOUT_A_TASK:
+            return await self.tasks.resolve(call)
+        return await resolver.resolve(call) or resolver.unlisted(call)

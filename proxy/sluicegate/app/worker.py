@@ -1,0 +1,127 @@
+"""One of several workers, as a process of its own: told at its start what to serve, and later on what to do.
+
+It goes by the orders of whoever started it, and drains when nobody gives any more. A signal from elsewhere, such as to
+all processes of a service, drains it as well; only an order cuts open calls.
+"""
+
+import asyncio
+import pickle
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from sluicegate import telemetry
+from sluicegate.app.http import Announce, Place, Running, announce_servers, running
+from sluicegate.app.meeting import Meeting
+from sluicegate.app.share import Share
+from sluicegate.config import Config
+
+Order = Literal["drain", "cut", "reload"]
+
+ORDERS: Final[dict[bytes, Order]] = {b"d": "drain", b"c": "cut", b"r": "reload"}
+UP: Final = b"u"
+"""What a worker says when it serves."""
+_LENGTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker is told at its start. `sockets` are file descriptors it has; `admin` is the admin port's URL, and
+    `token` the operator's there; `is_first`: it is the one that says what needs to be said once."""
+
+    config: Config
+    file: Path
+    share: Share
+    meeting: Path
+    sockets: tuple[int, ...]
+    admin: str
+    token: str = field(repr=False)
+    is_first: bool
+
+
+def packed(task: Task) -> bytes:
+    """As `read_task` finds it: the config goes along as it was read and checked, with all that came from variables."""
+    data = pickle.dumps(task)
+    return len(data).to_bytes(_LENGTH, "big") + data
+
+
+def read_task(orders: socket.socket) -> Task:
+    """The first thing that comes. Only from the process that started us: nobody else has the other end."""
+    task = pickle.loads(_read(orders, int.from_bytes(_read(orders, _LENGTH), "big")))
+    assert isinstance(task, Task)
+    return task
+
+
+def _read(orders: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        if not (part := orders.recv(size - len(data))):
+            raise EOFError("whoever starts workers has ended")
+        data += part
+    return data
+
+
+async def serve_worker(task: Task, orders: socket.socket, announce: Announce) -> None:
+    """Until it is told to end. Raises what `running` does."""
+    config, share = task.config, task.share
+    telemetry.configure(config.log.level, config.log.format)
+    telemetry.name_process(worker=share.index + 1)
+    meeting = Meeting(task.meeting)
+    sockets = [socket.socket(fileno=one) for one in task.sockets]
+    for one in (orders, *sockets):
+        one.set_inheritable(False)  # not for servers that are started
+    taking = [meeting.taking(index) for index in range(share.count)]
+    place = Place(share, sockets, taking, meeting.asked(share.index), task.admin, task.token)
+    into, out = anyio.create_memory_object_stream[Order](100)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_hear_signals, into)
+        async with running(config, task.file, place) as sluice:
+            reader, writer = await asyncio.open_unix_connection(sock=orders)
+            group.start_soon(_hear, reader, into)
+            writer.write(UP)
+            group.start_soon(announce_servers, sluice, announce if task.is_first else _silent)
+            await _obey(sluice, out)
+            sluice.core.services.notes.act("drain", by="SIGTERM")
+            group.start_soon(_obey_to_the_end, sluice, out)
+        group.cancel_scope.cancel()
+
+
+async def _obey(sluice: Running, out: MemoryObjectReceiveStream[Order]) -> None:
+    """Until it is to end."""
+    async for order in out:
+        if order == "reload":
+            sluice.core.services.notes.act("reload", by="SIGHUP")
+            sluice.core.services.judging.reload.ask()
+            continue
+        if order == "cut":
+            sluice.stop()
+        return
+
+
+async def _obey_to_the_end(sluice: Running, out: MemoryObjectReceiveStream[Order]) -> None:
+    async for order in out:
+        if order == "cut":
+            sluice.stop()
+
+
+async def _hear(reader: asyncio.StreamReader, into: MemoryObjectSendStream[Order]) -> None:
+    while byte := await reader.read(1):
+        into.send_nowait(ORDERS[byte])
+    into.send_nowait("drain")  # whoever started us has ended
+
+
+async def _hear_signals(into: MemoryObjectSendStream[Order]) -> None:
+    hangups = () if sys.platform == "win32" else (signal.SIGHUP,)
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangups) as signals:
+        async for one in signals:
+            into.send_nowait("reload" if one in hangups else "drain")
+
+
+def _silent(line: str) -> None:
+    """Another worker says it."""

@@ -1,0 +1,205 @@
+"""Several workers as one Sluice: started, started anew when they end, told of signals, and ended together.
+
+This process has the sockets, which live as long as it does, and the admin port; no client is served here. A worker is
+the same command once more, with an option that nobody else gives it. Knows processes and no MCP.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from sluicegate import telemetry
+from sluicegate.admin.gateway import Gateway
+from sluicegate.admin.peers import Peer
+from sluicegate.app import law
+from sluicegate.app.http import Announce, admin_port, greeting, policy_line, stopping, url
+from sluicegate.app.meeting import Meeting, new_meeting
+from sluicegate.app.share import Share
+from sluicegate.app.worker import ORDERS, UP, Order, Task, packed
+from sluicegate.config import Config
+from sluicegate.listen.handover import owner_of
+from sluicegate.listen.serve import bind
+from sluicegate.store.keys import new_operator_token
+from sluicegate.telemetry import Backoff
+
+OPTION: Final = "--as-worker"
+"""Of the command line: the file descriptor by which a worker gets its orders."""
+
+_AGAIN: Final = Backoff(first=0.1, last=30.0, healthy=60.0)
+_KILLED: Final = 70
+_BYTES: Final = {order: byte for byte, order in ORDERS.items()}
+
+log = logging.getLogger(__name__)
+
+
+async def serve_workers(config: Config, count: int, *, announce: Announce, file: Path) -> int:
+    """Until SIGTERM or SIGINT, as `serve`: an exit code. It is 0, or that of a worker which could not be started in the
+    first place. Raises `OSError` where a port cannot be had, `PolicyError` where the policy cannot be used, and
+    `KeyboardInterrupt` at the end if it was SIGINT."""
+    telemetry.configure(config.log.level, config.log.format)
+    loaded = await anyio.to_thread.run_sync(law.load, config)
+    state = Path(config.state.dir)
+    async with AsyncExitStack() as stack:
+        meeting = stack.enter_context(new_meeting(state))
+        sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
+        crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
+        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count))
+        backstage = admin_port(config, gateway.application())
+        crew.admin = url(config.listen.admin, backstage.bind())
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        await group.start(backstage.run)
+        endpoint = url(config.listen.mcp, sockets[0].getsockname()[1]) + "/mcp"
+        policy = policy_line(config, loaded.policy.revision, law.make(config, loaded).is_shadow)
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            group.start_soon(crew.hear, signals, announce)
+            async with anyio.create_task_group() as lives:
+                if await crew.start(lives):
+                    lines = (*greeting(config, endpoint, crew.admin), f"  workers   {count}", policy)
+                    for line in lines:
+                        announce(line)
+    if crew.ended_by == signal.SIGINT:
+        raise KeyboardInterrupt
+    return crew.code
+
+
+class _Worker:
+    """One place among the workers, whoever has it."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self.writer: asyncio.StreamWriter | None = None
+        self.mark: int | None = None  # of the process that is up
+        self.came = anyio.Event()  # once it is up for the first time, or never will be
+        self.was_up = False
+
+    def __repr__(self) -> str:
+        return f"Worker({self.share.index + 1}, {'up' if self.mark is not None else 'not up'})"
+
+    def tell(self, order: Order) -> None:
+        if self.writer is not None and not self.writer.is_closing():
+            self.writer.write(_BYTES[order])
+
+
+class Crew:
+    """All workers. `code` and `ended_by` are known when the last one has ended."""
+
+    def __init__(
+        self, config: Config, file: Path, count: int, meeting: Meeting, sockets: Sequence[socket.socket], token: str
+    ) -> None:
+        self._config, self._file, self._meeting, self._sockets = config, file, meeting, sockets
+        self._token = token
+        self._workers = [_Worker(Share(index, count)) for index in range(count)]
+        self._marks = 0
+        self._stopped = anyio.Event()
+        self.admin = ""
+        self.code = 0
+        self.ended_by: signal.Signals | None = None
+
+    def __repr__(self) -> str:
+        return f"Crew({self._workers})"
+
+    # ------------------------------------------------------------ as the admin port sees them
+
+    def up(self) -> list[Peer]:
+        there = ((one.share.index, one.mark) for one in self._workers)
+        return [Peer(index, mark, self._meeting.asked(index)) for index, mark in there if mark is not None]
+
+    def down(self) -> list[str]:
+        """Why Sluice as a whole is not ready."""
+        if self._stopped.is_set():
+            return ["Sluice is stopping: open calls may end"]
+        return [f"worker {one.share.index + 1} is not up" for one in self._workers if one.mark is None]
+
+    # ------------------------------------------------------------ their life
+
+    async def start(self, lives: TaskGroup) -> bool:
+        """Whether all came up."""
+        for worker in self._workers:
+            lives.start_soon(self._keep, worker)
+        for worker in self._workers:
+            await worker.came.wait()
+        return not self._stopped.is_set()
+
+    async def hear(self, signals: AsyncIterator[signal.Signals], announce: Announce) -> None:
+        async for received in signals:
+            if received == signal.SIGHUP:
+                self._tell("reload")
+            elif self._stopped.is_set():
+                self._tell("cut")
+            else:
+                self.ended_by = received
+                announce(stopping(self._config))
+                self._stop()
+
+    def _stop(self) -> None:
+        self._stopped.set()
+        for one in self._sockets:
+            one.close()
+        self._tell("drain")
+
+    def _tell(self, order: Order) -> None:
+        for worker in self._workers:
+            worker.tell(order)
+
+    async def _keep(self, worker: _Worker) -> None:
+        failures = 0
+        while not self._stopped.is_set():
+            started = time.monotonic()
+            code = await self._live(worker)
+            if self._stopped.is_set() or not worker.was_up:
+                self.code = self.code or (code if code >= 0 else _KILLED)
+                break
+            failures = 1 if time.monotonic() - started >= _AGAIN.healthy else failures + 1
+            pause = _AGAIN.pause(failures)
+            about = {"number": worker.share.index + 1, "code": code, "failures": failures, "restart_in": pause}
+            log.error("worker ended", extra=about)
+            with anyio.move_on_after(pause):
+                await self._stopped.wait()
+        worker.came.set()
+        if not self._stopped.is_set():
+            self._stop()
+
+    async def _live(self, worker: _Worker) -> int:
+        """One process from its start to its end: its exit code."""
+        orders, theirs = socket.socketpair()
+        with theirs:
+            sockets = tuple(one.fileno() for one in self._sockets)
+            command = [sys.executable, *sys.orig_argv[1:], OPTION, str(theirs.fileno())]
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(), *sockets)
+            )
+        task = Task(
+            self._config, self._file, worker.share, self._meeting.path, sockets, self.admin, self._token,
+            is_first=worker.share.index == 0 and not worker.was_up,
+        )  # fmt: skip
+        reader, writer = await asyncio.open_unix_connection(sock=orders)
+        with closing(writer):
+            if worker is not self._workers[0]:  # what is made, or goes wrong, at a first start is made and said once
+                await self._workers[0].came.wait()
+            writer.write(packed(task))
+            worker.writer = writer
+            if self._stopped.is_set():
+                worker.tell("drain")
+            try:
+                if await reader.read(1) == UP:
+                    self._marks += 1
+                    worker.mark, worker.was_up = self._marks, True
+                    worker.came.set()
+            except OSError:
+                pass  # it ended before it had read all
+            try:
+                return await process.wait()
+            finally:
+                worker.mark = worker.writer = None

@@ -1,0 +1,157 @@
+"""Grants: an approval that is remembered for a while, for every call of the same tool by the same client.
+
+A grant knows no arguments, so only profiles give one in which one person decides and that say so (`remember`). It is
+bound to the tool's definition, the rule and profile that asked, and the policy in force: when one of them changes it
+is dead. One for a session is bound to that session, where there are sessions, and ends when it is idle. Whoever came in
+with a token has it for as long as they have a token.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from sluicegate.approval.record import Approval, Matter, Scope, new_id, read_matter, session_mark
+from sluicegate.call import Client
+from sluicegate.message import Json, decode_fast, dump
+from sluicegate.store import Store, Write
+
+SECONDS: Final = 15 * 60.0
+IDLE: Final = 30 * 60.0
+_PLACE: Final = "approval/grant/"
+
+Tell = Callable[[Json], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """`digest` of the matter is that of the call which was approved, and says nothing here. `token_end` is that of its
+    holder's token, as far as it was known then."""
+
+    id: str
+    approval: str
+    matter: Matter
+    policy: str
+    scope: Scope
+    session: str
+    by: str
+    made: float
+    expires: float
+    token_end: float | None = None
+
+    def is_orphaned(self, now: float, end: float | None) -> bool:
+        """Whether its holder's token is over, and `end` is not that of a newer one."""
+        known = [one for one in (self.token_end, end) if one is not None]
+        return bool(known) and max(known) <= now
+
+    def covers(self, matter: Matter, policy: str, session: str) -> bool:
+        is_here = self.scope != "session" or self.session == session
+        return is_here and self.policy == policy and replace(self.matter, digest=matter.digest) == matter
+
+    def show(self) -> Json:
+        matter = self.matter
+        return {
+            "id": self.id, "approval": self.approval, "principal": matter.principal, "server": matter.server,
+            "tool": matter.own, "kind": matter.kind, "profile": matter.terms.name, "scope": self.scope, "by": self.by,
+            "made_at": self.made, "expires_at": self.expires,
+        }  # fmt: skip
+
+
+class Grants:
+    """`is_mine` says whose grants are kept here: all, or those of one worker's principals."""
+
+    def __init__(
+        self, store: Store, tell: Tell, clock: Callable[[], float],
+        is_mine: Callable[[str], bool] = lambda principal: True,
+    ) -> None:  # fmt: skip
+        self._store, self._tell, self._clock, self._is_mine = store, tell, clock, is_mine
+        self._all: dict[str, Grant] = {}
+        self._over: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __repr__(self) -> str:
+        return f"Grants({len(self)})"
+
+    @property
+    def principals(self) -> frozenset[str]:
+        return frozenset(grant.matter.principal for grant in self._all.values())
+
+    def make(
+        self, approval: Approval, scope: Scope, by: str, policy: str, token_end: float | None
+    ) -> tuple[Grant, Write]:
+        """A new grant, and what has to be written for it."""
+        now = self._clock()
+        life = IDLE if scope == "session" else SECONDS
+        grant = Grant(
+            new_id("grt"), approval.id, approval.matter, policy, scope, approval.session, by, now, now + life, token_end
+        )
+        return grant, Write(_PLACE + grant.id, _encode(grant), life)
+
+    def add(self, grant: Grant) -> None:
+        self._all[grant.id] = grant
+
+    def find(self, matter: Matter, policy: str, client: Client) -> Grant | None:
+        now, session = self._clock(), session_mark(client.session)
+        fits = (one for one in self._all.values() if one.expires > now and one.covers(matter, policy, session))
+        return next(fits, None)
+
+    async def use(self, grant: Grant) -> bool:
+        """Whether it still is one: another process may have ended it. An idle time begins anew."""
+        raw = await self._store.get(_PLACE + grant.id)
+        if raw is None or grant.id in self._over:
+            return False
+        if grant.scope == "session":
+            renewed = replace(grant, expires=self._clock() + IDLE)
+            if not await self._store.swap(_PLACE + grant.id, raw, [Write(_PLACE + grant.id, _encode(renewed), IDLE)]):
+                return await self._store.get(_PLACE + grant.id) is not None
+            self._all[grant.id] = renewed
+        return True
+
+    def get(self, id: str) -> Grant | None:
+        return self._all.get(id)
+
+    def all(self) -> list[Grant]:
+        now = self._clock()
+        return [grant for grant in self._all.values() if grant.expires > now]
+
+    async def revoke(self, grant: Grant, by: str) -> bool:
+        """False if it could not be recorded; then it stays."""
+        said = {"id": grant.approval, "state": "revoked", "grant": grant.id, "scope": grant.scope, "approver": by}
+        about = {"principal": grant.matter.principal, "server": grant.matter.server, "own": grant.matter.own}
+        if not await self._tell({"approval": said, **about}):
+            return False
+        await self._forget(grant.id)
+        return True
+
+    def end_session(self, session: str) -> None:
+        mark = session_mark(session)
+        self._over.update(one.id for one in self._all.values() if one.scope == "session" and one.session == mark)
+
+    async def refresh(
+        self, policy: str, is_gone: Callable[[str], bool], token_end: Callable[[str], float | None]
+    ) -> None:
+        """Others may have made or ended some; what no longer fits the policy, or whose holder is gone, ends now."""
+        now = self._clock()
+        found = {raw_id.removeprefix(_PLACE): raw for raw_id, raw in (await self._store.scan(_PLACE)).items()}
+        grants = ((id, _decode(raw)) for id, raw in found.items())
+        self._all = {id: grant for id, grant in grants if self._is_mine(grant.matter.principal)}
+        for grant in list(self._all.values()):
+            who = grant.matter.principal
+            is_held = not (is_gone(who) or grant.is_orphaned(now, token_end(who)))
+            if grant.id in self._over or grant.policy != policy or not is_held:
+                await self._forget(grant.id)
+        self._over &= self._all.keys()
+
+    async def _forget(self, id: str) -> None:
+        await self._store.delete(_PLACE + id)
+        self._all.pop(id, None)
+
+
+def _encode(grant: Grant) -> bytes:
+    return dump(asdict(grant))
+
+
+def _decode(raw: bytes) -> Grant:
+    fields: Json = decode_fast(raw)
+    return Grant(**{**fields, "matter": read_matter(fields["matter"])})

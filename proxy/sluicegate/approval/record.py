@@ -1,0 +1,172 @@
+"""An approval as it is kept: what it is for, under which terms, who has decided what. Pure.
+
+It holds no arguments. What binds it to one call is the digest; what people look at is kept beside it, masked.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, get_args
+
+from sluicegate.approval.states import FINISHED, WAITING, State, may_become
+from sluicegate.audit.record import fingerprint
+from sluicegate.audit.redact import canonical
+from sluicegate.call import Client, Target
+from sluicegate.message import Json, decode_fast, dump
+
+Tier = Literal["self", "other"]
+Scope = Literal["once", "session", "15m"]
+Word = Literal["approve", "deny"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+
+# Nothing of a retry is bound: it continues a call, and its seal says which.
+_NOT_BOUND: Final = frozenset({"_meta", "requestState", "inputResponses"})
+# Without letters and digits that are taken for one another (Crockford's base 32); 60 bits.
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A profile as it was when somebody was asked. `expires` is in seconds."""
+
+    name: str
+    tier: Tier
+    quorum: int = 1
+    approvers: tuple[str, ...] = ()
+    via: tuple[str, ...] = ("api",)
+    expires: float = 1800.0
+    remember: tuple[str, ...] = ("once",)
+    require_reason: bool = False
+
+    def describe(self) -> str:
+        """Who may approve, in words."""
+        if self.tier == "self":
+            return "whoever asked"
+        who = " or ".join(self.approvers)
+        return f"{self.quorum} of {who}, of different owners" if self.quorum > 1 else who
+
+
+BUILT_IN: Final[Mapping[str, Terms]] = {
+    terms.name: terms
+    for terms in (
+        Terms("confirm", "self", via=("elicitation", "api"), expires=300.0, remember=("once", "session")),
+        Terms("one-of-leads", "other", 1, ("role:lead",), expires=1800.0, remember=("once", "15m")),
+        Terms("two-person", "other", 2, ("role:lead",), expires=3600.0, require_reason=True),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Matter:
+    """What an approval is for: everything that must be the same when it is used."""
+
+    digest: str
+    principal: str
+    server: str
+    kind: str
+    own: str
+    definition: str
+    rule: str
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """Somebody's yes."""
+
+    principal: str
+    persons: tuple[str, ...]
+    channel: str
+    at: float
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """`persons` are who asked (see `persons`), `session` a digest of the requester's session. `by`, `comment` and
+    `ended` say how it ended; `home` is the process that asks, `token_end` when the token ends that the
+    requester came with."""
+
+    id: str
+    state: State
+    matter: Matter
+    method: str
+    public: str
+    class_: str
+    policy: str
+    persons: tuple[str, ...]
+    owner: str
+    session: str
+    client: str
+    trace: str
+    home: str
+    created: float
+    expires: float
+    votes: tuple[Vote, ...] = ()
+    by: str = ""
+    comment: str = ""
+    ended: float | None = None
+    scope: Scope = "once"
+    token_end: float | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in FINISHED
+
+    @property
+    def version(self) -> tuple[State, int]:
+        return self.state, len(self.votes)
+
+    def become(self, state: State, **changes: Any) -> "Approval":
+        """Raises `ValueError` for a way that there is not."""
+        if not may_become(self.state, state):
+            raise ValueError(f"{self.id} cannot become {state}: it is {self.state}")
+        return replace(self, state=state, **changes)
+
+    def encode(self) -> bytes:
+        return dump(asdict(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Approval":
+        fields: Json = decode_fast(data)
+        matter, votes = read_matter(fields.pop("matter")), fields.pop("votes")
+        return cls(matter=matter, votes=tuple(Vote(**_tuples(vote)) for vote in votes), **_tuples(fields))
+
+
+def read_matter(fields: Json) -> Matter:
+    return Matter(**{**fields, "terms": Terms(**_tuples(fields["terms"]))})
+
+
+def _tuples(fields: Mapping[str, Any]) -> Json:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+# ---------------------------------------------------------------- making one
+
+
+def new_id(kind: str = "apr") -> str:
+    return f"{kind}_{''.join(secrets.choice(_ALPHABET) for _ in range(12))}"
+
+
+def bind(client: Client, method: str, target: Target, params: Json, rule: str, terms: Terms) -> Matter:
+    """The matter of a call. Two calls are the same one if their digests are: the order of members and the spelling
+    of strings count nothing, any other difference does, between 1 and 1.0 too."""
+    definition = "" if target.item is None else fingerprint(target.item)
+    bound: Json = {
+        "principal": client.principal, "server": target.server, "tool": target.own, "definition": definition,
+        "params": {name: value for name, value in params.items() if name not in _NOT_BOUND},
+    }  # fmt: skip
+    if method != "tools/call":
+        bound["method"] = method
+    digest = "sha256:" + hashlib.sha256(canonical(bound).encode("ascii")).hexdigest()
+    return Matter(digest, client.principal, target.server, target.kind, target.own, definition, rule, terms)
+
+
+def session_mark(session: str | None) -> str:
+    """A session's id is a bearer's right in old revisions: what is kept tells two sessions apart, and no more."""
+    return "" if session is None else hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,147 @@
+"""Telling a webhook that somebody is needed, in the form of Standard Webhooks (https://www.standardwebhooks.com).
+
+What is told is a pointer: it has the command to decide with, and decides nothing by itself. A receiver that is down,
+slow or wrong loses nothing: each approval is told again, ever more rarely, until it was taken or nobody is needed any
+more, across restarts too. Redirects are not followed, and no proxy of the environment sees anything.
+"""
+
+import json
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Final
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+from standardwebhooks import Webhook as Signer
+
+from sluicegate.approval import shown
+from sluicegate.approval.desk import Desk
+from sluicegate.approval.record import Approval
+from sluicegate.message import Json
+from sluicegate.policy.visible import visible
+
+TIMEOUT: Final = 10.0
+FIRST_PAUSE: Final = 1.0
+LAST_PAUSE: Final = 60.0
+AT_ONCE: Final = 8
+_TOLD: Final = "approval/told/"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """`profiles` are those it is told of; none means all. `secret` is whsec_ and base64."""
+
+    url: str
+    secret: str
+    profiles: frozenset[str] = frozenset()
+
+    @property
+    def mark(self) -> str:
+        """It, in the store: an address may hold a secret."""
+        return sha256(self.url.encode()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"Receiver({self.mark})"
+
+
+class Webhooks:
+    """`receivers` says who is to be told, at each approval anew: a reload may change it."""
+
+    def __init__(self, desk: Desk, receivers: Callable[[], tuple[Receiver, ...]], pause: float = FIRST_PAUSE) -> None:
+        self._desk, self._receivers, self._pause = desk, receivers, pause
+        self._limit = anyio.Semaphore(AT_ONCE)
+        self._busy: set[tuple[str, str]] = set()
+        self.sent = self.failures = 0
+
+    def __repr__(self) -> str:
+        return f"Webhooks({len(self._busy)} on their way, {self.sent} sent, {self.failures} failures)"
+
+    async def run(self) -> None:
+        """Until it is cancelled. What waited before we began is told as well."""
+        into, out = anyio.create_memory_object_stream[Approval](100_000)
+
+        def watch(approval: Approval) -> None:
+            if approval.is_waiting and not approval.votes:
+                into.send_nowait(approval)
+
+        self._desk.watchers.append(watch)
+        try:
+            async with (
+                into, out, httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, follow_redirects=False) as http,
+                anyio.create_task_group() as group,
+            ):  # fmt: skip
+                for approval in self._desk.open_ones():
+                    watch(approval)
+                async for approval in out:
+                    self._tell_all(group, http, approval)
+        finally:
+            self._desk.watchers.remove(watch)
+
+    def _tell_all(self, group: TaskGroup, http: httpx.AsyncClient, approval: Approval) -> None:
+        for receiver in self._receivers():
+            key = (receiver.mark, approval.id)
+            if key not in self._busy and (not receiver.profiles or approval.matter.terms.name in receiver.profiles):
+                self._busy.add(key)
+                group.start_soon(self._tell, http, receiver, approval)
+
+    async def _tell(self, http: httpx.AsyncClient, receiver: Receiver, approval: Approval) -> None:
+        place, pause, store = f"{_TOLD}{receiver.mark}/{approval.id}", self._pause, self._desk.book.store
+        body = json.dumps(payload(approval, await self._desk.book.shown(approval.id)))
+        try:
+            while await store.get(place) is None and await self._is_needed(approval):
+                async with self._limit:
+                    is_taken = await self._send(http, receiver, approval, body)
+                if is_taken:
+                    self.sent += 1
+                    await store.put(place, b"1", approval.matter.terms.expires)
+                    return
+                self.failures += 1
+                await anyio.sleep(pause * random.uniform(0.8, 1.2))
+                pause = min(2 * pause, LAST_PAUSE)
+        finally:
+            self._busy.discard((receiver.mark, approval.id))
+
+    async def _is_needed(self, approval: Approval) -> bool:
+        now = await self._desk.get(approval.id)
+        return now is not None and now.is_waiting
+
+    async def _send(self, http: httpx.AsyncClient, receiver: Receiver, approval: Approval, body: str) -> bool:
+        """Whether it was taken. The same id each time, so that a receiver can tell a repetition."""
+        id, now = f"msg_{approval.id}", datetime.now(UTC)
+        headers = {
+            "content-type": "application/json", "webhook-id": id, "webhook-timestamp": str(int(now.timestamp())),
+            "webhook-signature": Signer(receiver.secret).sign(id, now, body),
+        }  # fmt: skip
+        try:
+            with anyio.fail_after(TIMEOUT):  # of each part httpx keeps the time itself; of the whole we do
+                async with http.stream("POST", receiver.url, content=body, headers=headers) as response:
+                    status = response.status_code
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            log.warning("webhook %s not reached: %s", receiver.mark, type(error).__name__)
+            return False
+        if not 200 <= status < 300:
+            log.warning("webhook %s did not take %s: %d", receiver.mark, approval.id, status)
+        return 200 <= status < 300
+
+
+def payload(approval: Approval, kept: Json) -> Json:
+    """What is told. Arguments are masked, and cut at 2 KiB."""
+    matter = approval.matter
+    return {
+        "type": "approval.pending",
+        "timestamp": shown.stamp(approval.created),
+        "data": {
+            "id": approval.id, "profile": matter.terms.name, "approvers": list(matter.terms.approvers),
+            "principal": matter.principal, "client_claims_to_be": visible(approval.client),
+            "server": matter.server, "tool": visible(matter.own), "class": approval.class_, "digest": matter.digest,
+            "arguments": shown.preview(kept), "expires_at": shown.stamp(approval.expires),
+            "command": f"sluice approve {approval.id} --seen {matter.digest}",
+        },
+    }  # fmt: skip

@@ -1,0 +1,203 @@
+"""The audit log as the rest of Sluice sees it: intents, outcomes and notes in; counts and problems out.
+
+No record, no call: `intent` says whether a record of the call is kept, and who gets a no must not let it pass.
+Knows calls and outcomes; the thread below it (`writer`) knows only bytes.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from sluicegate.audit import checkpoint, retain
+from sluicegate.audit.checkpoint import Checkpoint, Signer
+from sluicegate.audit.failures import IdentityFailures
+from sluicegate.audit.publish import Publisher, read_newest
+from sluicegate.audit.record import Composer, needs_intent
+from sluicegate.audit.redact import Redactor
+from sluicegate.audit.segment import Lock
+from sluicegate.audit.settings import AuditSettings
+from sluicegate.audit.sinks import Sink
+from sluicegate.audit.writer import Counts, Writer
+from sluicegate.call import Call, Outcome, Target
+from sluicegate.message import Json
+from sluicegate.metrics import Tally
+from sluicegate.store import private
+
+log = logging.getLogger(__name__)
+
+PUBLIC_KEYS: Final = "sign.pub"
+MAX_WRITERS: Final = 100
+_HOUSEKEEPING: Final = 3_600.0
+
+
+class Audit:
+    """`digest_key` and `sign_seeds` come from the key rings. `start` before the first call, `stop` after the last;
+    `run` is a long-lived task beside them."""
+
+    def __init__(
+        self,
+        settings: AuditSettings,
+        digest_key: bytes,
+        sign_seeds: Iterable[bytes],
+        classify: Callable[[Target], str] = lambda target: "",
+        revision: Callable[[], str] = str,
+    ) -> None:
+        self.settings = settings
+        self._signer = Signer(sign_seeds)
+        redactor = Redactor(digest_key, settings.redact.keys, settings.redact.pointers)
+        self.composer = Composer(redactor, settings.arguments, settings.results, settings.transport, classify, revision)
+        self._open: dict[str, str] = {}  # by call: what its intent said of it
+        self._failures = IdentityFailures(lambda fields: self.note("identity", fields))
+        self._refused = self._lost = 0
+        self._writer: Writer | None = None
+        self._publisher: Publisher | None = None
+        self._sinks: list[Sink] = []
+        self._lock: Lock | None = None
+
+    def __repr__(self) -> str:
+        return f"Audit({self._writer!r}, {len(self._open)} open calls)"
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Opens the log, or begins to try. Raises `OSError` where directory or modes need a person."""
+        settings = self.settings
+        for directory in (settings.path.parent, settings.state):
+            private.make_directory(directory)
+            private.check(directory, private.DIRECTORY)
+        private.write(settings.state / PUBLIC_KEYS, checkpoint.write_publics(self._signer.publics), replace=True)
+        name, self._lock = _claim(settings)
+        self._publisher = Publisher(settings.state, name, settings.checkpoints.to)
+        newest = read_newest(settings.state, name)
+        self._writer = Writer(settings, name, self._signer, self._publisher.put, newest)
+        self._publisher.start()
+        await self._writer.start()
+        self._sinks = [Sink(sink, settings.path.parent, settings.state, name) for sink in settings.sinks]
+        for sink in self._sinks:
+            sink.start()
+
+    async def run(self) -> None:
+        """Deletes what is older than `retain`, once an hour."""
+        while True:
+            await self.delete_old()
+            await anyio.sleep(_HOUSEKEEPING)
+
+    async def stop(self) -> None:
+        """Everything is written, signed and published; sinks go on from where they are at the next start."""
+        self._failures.flush()
+        if self._writer is not None:
+            await self._writer.stop()
+        for helper in (self._publisher, *self._sinks):
+            if helper is not None:
+                await anyio.to_thread.run_sync(helper.stop, abandon_on_cancel=True)
+        if self._lock is not None:
+            self._lock.release()
+
+    # ------------------------------------------------------------ calls
+
+    def intent(self, call: Call, approval: Json | None = None) -> Awaitable[bool]:
+        """True once the record of the call is kept; False: it must not take place. Calls that cannot do
+        anything (lists, completions) need none and pass."""
+        writer = self._writer
+        if not needs_intent(call):
+            return _said(True)
+        if writer is None or writer.problem is not None or not writer.takes_records:
+            return _said(self._without_record())
+        id = call.trail.id
+        about = self._open[id] = self.composer.about(call)
+        return writer.inbox.ask(self.composer.intent(call, about, approval), id)
+
+    def _without_record(self) -> bool:
+        if self.settings.on_failure == "allow_and_alarm":
+            self._lost += 1
+            return True
+        self._refused += 1
+        return False
+
+    def outcome(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        """The closing record. Never waits; None is a cancelled call."""
+        id = call.trail.id
+        about = self._open.pop(id, None)
+        self._put(self.composer.outcome(call, about, outcome, seconds), closes=id if about else "")
+
+    def note(self, type: str, fields: Json) -> None:
+        """A decision, approval, pin, policy, identity or administrative record. Never waits."""
+        self._put(self.composer.note(type, fields))
+
+    async def note_durably(self, type: str, fields: Json, *, signed: bool = False) -> bool:
+        """The same, and whether it is kept; `signed`: and covered by a checkpoint."""
+        if self._writer is None or self._writer.problem is not None or not self._writer.takes_records:
+            return False
+        return await self._writer.inbox.ask(self.composer.note(type, fields), signs=signed)
+
+    def _put(self, body: bytes, closes: str = "") -> None:
+        writer = self._writer
+        if writer is None or not writer.takes_records:
+            self._lost += 1
+        else:
+            writer.inbox.put(body, closes)
+
+    def identity_failure(self, address: str, reason: str) -> None:
+        """Somebody was not let in. Summed up, so that nobody fills the disk from outside."""
+        self._failures.add(address, reason)
+
+    # ------------------------------------------------------------ how it is doing
+
+    @property
+    def problem(self) -> str | None:
+        """Why the log cannot be written, None while it can."""
+        return "the audit log is not started" if self._writer is None else self._writer.problem
+
+    def tally(self) -> Tally:
+        counts = self._writer.counts if self._writer is not None else Counts()
+        records = {
+            ("file", "ok"): counts.written,
+            ("file", "refused"): counts.refused + self._refused,
+            ("file", "failed"): counts.failures,
+        }
+        busy = {"file": None if self._writer is None else self._writer.busy_since}
+        for sink in self._sinks:
+            records |= {(sink.name, "ok"): sink.sent, (sink.name, "failed"): sink.failures}
+            busy[sink.name] = sink.busy_since
+        lag = {name: 0.0 if since is None else time.monotonic() - since for name, since in busy.items()}
+        waiting = 0 if self._writer is None else len(self._writer.inbox)
+        return Tally(records, counts.lost + self._lost, waiting, lag)
+
+    def head(self) -> Checkpoint | None:
+        """The newest checkpoint, as the admin port tells it."""
+        return self._publisher.newest if self._publisher is not None else None
+
+    async def delete_old(self) -> None:
+        """Segments whose last record is older than `retain` go, when the log itself says so and sinks have them."""
+        writer = self._writer
+        if writer is None:
+            return
+        delivered = min((sink.seq for sink in self._sinks), default=None)
+        old = await anyio.to_thread.run_sync(
+            retain.find_old, self.settings.path, writer.name, time.time() - self.settings.retain, delivered
+        )
+        for segment in old:
+            if not await self.note_durably("admin", {"act": "retain", **segment.to_json()}, signed=True):
+                return
+            with suppress(FileNotFoundError):
+                await anyio.to_thread.run_sync(retain.delete, self.settings.path, segment)
+
+
+async def _said(answer: bool) -> bool:
+    return answer
+
+
+def _claim(settings: AuditSettings) -> tuple[str, Lock]:
+    """The first free writer name: two processes on one directory each have a file and a chain of their own."""
+    stem = settings.path.name.removesuffix(".jsonl")
+    for number in range(1, MAX_WRITERS):
+        name = stem if number == 1 else f"{stem}-{number}"
+        lock = Lock.take(settings.path.with_name(f"{name}.lock"))
+        if lock is not None:
+            return name, lock
+    raise OSError(f"{settings.path.parent}: more than {MAX_WRITERS} writers")

@@ -1,0 +1,140 @@
+"""Finding things in the log: filters, search over all writers in order of time, and who approved what.
+
+Reads what is there and proves nothing: whether it can be believed says `verify`.
+"""
+
+import heapq
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from sluicegate.audit.chain import Link
+from sluicegate.audit.follow import Follower, lines, writers
+from sluicegate.audit.recover import load
+
+Record = dict[str, Any]
+_COLUMNS: Final = ("id", "state", "principal", "server", "tool", "profile", "digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Empty fields say nothing. `tool` is a glob over `server/own`, the own or the public name; `since` and
+    `until` are beginnings of times as the log writes them."""
+
+    since: str = ""
+    until: str = ""
+    type: str = ""
+    principal: str = ""
+    tool: str = ""
+    outcome: str = ""
+    call: str = ""
+
+    def may_match(self, place: Link) -> bool:
+        """What can be told from the first part of a line, which is most of what is not wanted."""
+        if (self.type and place.type != self.type) or (self.call and place.call != self.call):
+            return False
+        return place.time >= self.since and (not self.until or place.time < self.until)
+
+    def matches(self, record: Record) -> bool:
+        if self.principal and self.principal not in (record.get("principal"), _approver(record)):
+            return False
+        if self.outcome and self.outcome not in (record.get("outcome"), record.get("reason")):
+            return False
+        return not self.tool or any(fnmatchcase(name, self.tool) for name in _names(record))
+
+
+def _approver(record: Record) -> Any:
+    approval = record.get("approval")
+    return approval.get("approver") if isinstance(approval, dict) else None
+
+
+def _names(record: Record) -> list[str]:
+    own, public, server = record.get("own"), record.get("public"), record.get("server")
+    names = [f"{server}/{own}", own, public, record.get("asked")]
+    return [name for name in names if isinstance(name, str)]
+
+
+def search(directory: Path, wanted: Filter) -> Iterator[Record]:
+    """All records that match, of all writers, in order of time."""
+    chains = [lines(directory, writer) for writer in writers(directory)]
+    for place, line in heapq.merge(*chains, key=lambda entry: entry[0].time):
+        if wanted.may_match(place) and (record := load(line)) and wanted.matches(record):
+            yield record
+
+
+class Tail:
+    """The end of a log that grows: `read` gives what has come since the last time."""
+
+    def __init__(self, directory: Path, wanted: Filter) -> None:
+        self._directory, self._wanted = directory, wanted
+        self._followers: dict[str, Follower] = {}
+
+    def read(self) -> list[Record]:
+        for writer in writers(self._directory):
+            self._followers.setdefault(writer, Follower(self._directory, writer))
+        found = [entry for follower in self._followers.values() for entry in _all(follower)]
+        found.sort(key=lambda entry: entry[0].time)
+        fitting = [load(line) for place, line in found if self._wanted.may_match(place)]
+        return [record for record in fitting if record and self._wanted.matches(record)]
+
+    def close(self) -> None:
+        for follower in self._followers.values():
+            follower.close()
+
+    def skip(self) -> None:
+        """What is there by now is not wanted."""
+        for writer in writers(self._directory):
+            follower = self._followers.setdefault(writer, Follower(self._directory, writer))
+            while follower.read():
+                pass
+
+
+def _all(follower: Follower) -> Iterator[tuple[Link, bytes]]:
+    while batch := follower.read():
+        yield from batch
+
+
+def approvals(records: Iterable[Record]) -> list[Record]:
+    """Who approved what: one row an approval, with everybody who decided and what became of the call."""
+    rows: dict[str, Record] = {}
+    calls: dict[str, str] = {}
+    for record in records:
+        approval = record.get("approval")
+        if isinstance(approval, dict) and isinstance(approval.get("id"), str):
+            row = rows.setdefault(approval["id"], {"id": approval["id"], "decisions": [], "asked_at": record["time"]})
+            _add_approval(row, approval, record)
+            if record["type"] == "intent":
+                calls[record["call"]] = approval["id"]
+        elif record.get("type") == "outcome" and record.get("call") in calls:
+            rows[calls[record["call"]]]["outcome"] = record.get("outcome")
+    return list(rows.values())
+
+
+def _add_approval(row: Record, approval: Record, record: Record) -> None:
+    row |= {name: approval[name] for name in _COLUMNS if name in approval}
+    row |= {name: record[name] for name in ("principal", "server") if name in record and name not in row}
+    if "own" in record:
+        row.setdefault("tool", record["own"])
+    if "approver" in approval and record["type"] == "approval":
+        said = {name: approval[name] for name in ("approver", "state", "comment", "scope") if name in approval}
+        row["decisions"] = [*row["decisions"], {"time": record["time"], **said}]
+
+
+def last_calls(directory: Path, principal: str, count: int = 10, size: int = 256 * 1024) -> list[Record]:
+    """The newest calls of somebody, newest first, found in the last `size` bytes of each segment that is written."""
+    found = [one for path in directory.glob("*.jsonl") for one in _last_of(path, principal, count, size)]
+    wanted = ("time", "method", "server", "own", "outcome", "reason")
+    newest = sorted(found, key=lambda one: str(one.get("time")), reverse=True)[:count]
+    return [{name: one[name] for name in wanted if name in one} for one in newest]
+
+
+def _last_of(path: Path, principal: str, count: int, size: int) -> list[Record]:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+        found = [load(line) for line in reversed(file.read().splitlines())]
+    mine = (one for one in found if one and one.get("type") == "outcome" and one.get("principal") == principal)
+    return list(islice(mine, count))

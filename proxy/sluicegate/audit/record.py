@@ -1,0 +1,304 @@
+"""The records: which types there are, what each says, and how a call becomes one. No I/O.
+
+A record is composed as text from parts that are encoded once and remembered (who calls, what is called), because
+two records belong to every call. The shape of all of them is published in `record.schema.json`.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from sluicegate.audit.redact import Redactor, canonical, dump
+from sluicegate.audit.settings import Arguments
+from sluicegate.call import (
+    ABOUT_A_TASK,
+    REASON,
+    Call,
+    Decision,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    TaskStarted,
+    Verdict,
+    not_found,
+)
+from sluicegate.message import INVALID_PARAMS, Json
+from sluicegate.policy.rules import Ruling
+
+TYPES: Final = ("intent", "outcome", "decision", "approval", "pin", "policy", "identity", "admin", "checkpoint")
+OUTCOMES: Final = ("ok", "tool_error", "protocol_error", "denied", "timeout", "cancelled", "unknown")
+NOTES: Final = frozenset({"decision", "approval", "pin", "policy", "identity", "admin"})
+
+SCHEMA: Final = Path(__file__).with_name("record.schema.json")
+MAX_ROLES: Final = 64
+_MAX_REMEMBERED: Final = 5_000
+_MAX_SMALL: Final = 128
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
+
+# Reasons (see `Reason`) whose outcome is not a denial by Sluice.
+_BY_REASON: Final = {
+    "timeout": "timeout", "outcome_unknown": "unknown", "server_unavailable": "tool_error",
+    "result_too_large": "tool_error",
+}  # fmt: skip
+
+Ending = tuple[str, str, int | None]
+"""(outcome, the finer reason or "", the JSON-RPC error code)."""
+
+
+def needs_intent(call: Call) -> bool:
+    """Whether the call may do something that must not happen unrecorded."""
+    if call.method in ("tools/call", "resources/read", "prompts/get") or call.method in ABOUT_A_TASK:
+        return True
+    notifications = call.params.get("notifications") if call.method == "subscriptions/listen" else None
+    if not isinstance(notifications, dict):
+        return False
+    return bool(notifications.get("resourceSubscriptions") or notifications.get("taskIds"))
+
+
+def judge(outcome: Outcome | None, call: Call) -> Ending:
+    """How a call ended, in the words of the log; None is a cancelled one."""
+    if isinstance(outcome, Result):
+        return _judge_error(outcome) if outcome.value.get("isError") is True else ("ok", "", None)
+    if isinstance(outcome, InputRequired):
+        return "ok", "input_required", None
+    if isinstance(outcome, TaskStarted):
+        return "ok", "task", None
+    return ("cancelled", "", None) if outcome is None else _judge_failure(outcome, call)
+
+
+def _judge_error(outcome: Result) -> Ending:
+    meta = outcome.value.get("_meta")
+    reason = meta.get(REASON) if isinstance(meta, dict) else None
+    return (_by_reason(reason), reason, None) if isinstance(reason, str) and reason else ("tool_error", "", None)
+
+
+def _judge_failure(failure: Failure, call: Call) -> Ending:
+    code = failure.code if isinstance(failure.code, int) else None
+    reason = failure.data.get("reason") if isinstance(failure.data, dict) else None
+    if isinstance(reason, str) and reason:
+        return _by_reason(reason), reason, code
+    if failure.code == INVALID_PARAMS and _is_denied(call):  # to the client it looks unknown; here the truth is told
+        return "denied", "denied", code
+    if failure.code == INVALID_PARAMS and call.trail.target is None and failure == not_found(call.method, call.params):
+        return "protocol_error", "not_found", code
+    return "protocol_error", "", code
+
+
+def _is_denied(call: Call) -> bool:
+    decisions = call.trail.decisions
+    return bool(decisions) and decisions[-1].verdict is Verdict.DENY
+
+
+def _by_reason(reason: str) -> str:
+    return _BY_REASON.get(reason, "denied")
+
+
+# ---------------------------------------------------------------- time
+
+
+class Stamp:
+    """The time in UTC with nanoseconds (RFC 3339); the second is formatted once."""
+
+    __slots__ = ("_second", "_text")
+
+    def __init__(self) -> None:
+        self._second, self._text = -1, ""
+
+    def __call__(self, nanoseconds: int | None = None) -> str:
+        second, rest = divmod(time.time_ns() if nanoseconds is None else nanoseconds, 1_000_000_000)
+        if second != self._second:
+            self._text, self._second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)), second
+        return f"{self._text}.{rest:09d}Z"
+
+
+# ---------------------------------------------------------------- composing
+
+
+class Composer:
+    """Calls to record bodies: the inside of a JSON object from `"type"` on, in printable ASCII.
+
+    `classify` gives the class of a target (read, write, destroy), `revision` that of the policy in force.
+    """
+
+    def __init__(
+        self,
+        redactor: Redactor,
+        arguments: Arguments = "redacted",
+        results: str = "digest",
+        transport: str = "http",
+        classify: Callable[[Target], str] = lambda target: "",
+        revision: Callable[[], str] = str,
+    ) -> None:
+        self._redactor, self._arguments, self._results = redactor, arguments, results
+        self._transport, self._classify, self._revision = transport, classify, revision
+        self._clients: dict[tuple[Any, ...], str] = {}
+        self._targets: dict[tuple[str, str, str], tuple[Json | None, str]] = {}
+        self._decisions: dict[tuple[Verdict, str, str, bool], str] = {}
+        self._stamp = Stamp()
+
+    def about(self, call: Call) -> str:
+        """Who calls what, and what was decided: the same in both records of a call, so made once."""
+        trail = call.trail
+        target, decisions, round = trail.target or call.target, trail.decisions, trail.round
+        text = f'"call":{self._id(trail.id)},{self._asker(call)}'
+        if target is not None:
+            text = f"{text},{self._target(target)}"
+        if decisions:
+            text = f"{text},{self._decision(decisions[-1])}"
+        if round is not None:
+            text = f'{text},"round":{{"call":{self._id(round[0])},"number":{int(round[1])}}}'
+        parent = call.meta.get("traceparent")
+        if isinstance(parent, str) and (trace := _TRACE.fullmatch(parent)):
+            text = f'{text},"trace":"{trace[1]}"'
+        return text
+
+    def intent(self, call: Call, about: str, approval: Json | None) -> bytes:
+        extra = f',"approval":{self._small(approval)}' if approval else ""
+        return f'"type":"intent","time":"{self._stamp()}",{about}{self._said(call)}{extra}'.encode("ascii")
+
+    def outcome(self, call: Call, about: str | None, outcome: Outcome | None, seconds: float) -> bytes:
+        """`about` is what the intent said; None where there was none."""
+        word, reason, code = judge(outcome, call)
+        # Where a call was refused before a server was reached, or is a list, nothing else says what was asked.
+        said = about or f"{self.about(call)}{self._said(call)}"
+        end = f'"outcome":"{word}","seconds":{max(seconds, 0.0):.6f}'
+        if reason:
+            end = f'{end},"reason":{dump(self._redactor.text(reason, 64))}'
+        if code is not None:
+            end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
+        if self._results == "digest" and isinstance(outcome, Result) and about is not None:
+            end = f'{end},"result_digest":"{self._redactor.digest(outcome.text)}"'
+        return f'"type":"outcome","time":"{self._stamp()}",{said},{end}'.encode("ascii")
+
+    def note(self, type: str, fields: Json) -> bytes:
+        """Any record that is not about one call. Texts are cleaned, whoever chose them."""
+        if type not in NOTES:
+            raise ValueError(f"no such note: {type}")
+        inner = dump(self._redactor.without_credentials(fields))[1:-1]
+        return f'"type":"{type}","time":"{self._stamp()}"{"," if inner else ""}{inner}'.encode("ascii")
+
+    # ------------------------------------------------------------ parts
+
+    def _id(self, id: str) -> str:
+        return f'"{id}"' if _PLAIN.fullmatch(id) else dump(self._redactor.text(id, 64).replace('"', "'"))
+
+    def _asker(self, call: Call) -> str:
+        """By which method, and who."""
+        client = call.client
+        name, version = client.info.get("name"), client.info.get("version")
+        key = (
+            call.method, client.principal, client.roles, client.owner, client.revision, client.session,
+            name[:_MAX_SMALL] if isinstance(name, str) else "", version[:64] if isinstance(version, str) else "",
+        )  # fmt: skip
+        known = self._clients.get(key)
+        if known is None:
+            known = _remember(self._clients, key, self._encode_asker(*key))
+        return known
+
+    def _encode_asker(
+        self, method: str, principal: str, roles: tuple[str, ...], owner: str, revision: str, session: str | None,
+        name: str, version: str,
+    ) -> str:  # fmt: skip
+        shown = [self._redactor.text(role) for role in roles[:MAX_ROLES]]
+        fields: Json = {
+            "principal": self._redactor.text(principal),
+            "roles": [role for role in shown if not role.startswith("group:")],
+            "groups": [role for role in shown if role.startswith("group:")],
+            "revision": self._redactor.text(revision, 32),
+            "client": {"name": self._redactor.text(name, _MAX_SMALL), "version": self._redactor.text(version, 64)},
+        }
+        if owner:
+            fields["owner"] = self._redactor.text(owner)
+        if session is not None:  # an id is a bearer's right in old revisions, so that only its digest is kept
+            fields["session"] = self._redactor.short_digest(session)
+        return f'"method":{self._id(method)},"transport":"{self._transport}",{dump(fields)[1:-1]}'
+
+    def _target(self, target: Target) -> str:
+        key = (target.server, target.kind, target.own)
+        known = self._targets.get(key)
+        if known is None or known[0] is not target.item:
+            known = _remember(self._targets, key, (target.item, self._encode_target(target)))
+        return known[1]
+
+    def _encode_target(self, target: Target) -> str:
+        fields: Json = {
+            "server": target.server,
+            "kind": target.kind,
+            "own": self._redactor.text(target.own, 1024),
+            "public": self._redactor.text(target.public, 1024),
+        }
+        if class_ := self._classify(target):
+            fields["class"] = class_
+        if target.item is not None:
+            fields["definition"] = fingerprint(target.item)
+        return dump(fields)[1:-1]
+
+    def _decision(self, decision: Decision) -> str:
+        revision = self._revision()
+        would_deny = isinstance(decision, Ruling) and decision.would_deny
+        key = (decision.verdict, decision.rule, revision, would_deny)
+        known = self._decisions.get(key)
+        if known is None:
+            fields: Json = {"verdict": decision.verdict.value, "rule": self._redactor.text(decision.rule, 512)}
+            if revision:
+                fields["policy"] = revision
+            if would_deny:
+                fields["would_deny"] = True
+            known = _remember(self._decisions, key, f'"decision":{dump(fields)}')
+        return known
+
+    def _said(self, call: Call) -> str:
+        """What the call carries, as far as the settings want it told."""
+        target = call.trail.target or call.target
+        asked = ""
+        if target is None and (named := call.params.get("name", call.params.get("uri"))) is not None:
+            asked = f',"asked":{dump(self._redactor.text(named if isinstance(named, str) else str(type(named))))}'
+        value = call.params.get("arguments")
+        if self._arguments == "none" or not isinstance(value, dict):
+            return asked
+        whole = canonical(value)
+        digest = f'{asked},"arguments_digest":"{self._redactor.digest(whole.encode("ascii"))}"'
+        if self._arguments == "digest":
+            return digest
+        tool = f"{target.server}/{target.own}" if target else ""
+        if self._redactor.is_innocent(whole, tool):
+            return f'{digest},"arguments":{whole}'
+        if self._arguments == "full":
+            return f'{digest},"arguments":{dump(self._redactor.without_credentials(value))}'
+        return f'{digest},"arguments":{dump(self._redactor.arguments(value, tool))}'
+
+    def _small(self, value: Json) -> str:
+        return dump(self._redactor.without_credentials(value))
+
+    def forget(self) -> None:
+        """Classes and rules are looked up anew: the policy has changed."""
+        self._targets.clear()
+        self._decisions.clear()
+
+    def __repr__(self) -> str:
+        return f"Composer({self._arguments}, {len(self._clients)} clients, {len(self._targets)} targets)"
+
+
+def fingerprint(item: Json) -> str:
+    """What a definition was, in one word: any change of a value or its type changes it, key order does not."""
+    return f"sha256:{sha256(canonical(item).encode('ascii')).hexdigest()}"
+
+
+def _remember(memory: dict[Any, Any], key: Any, value: Any) -> Any:
+    if len(memory) >= _MAX_REMEMBERED:  # chosen by peers: bounded, and rebuilt when it was abused
+        memory.clear()
+    memory[key] = value
+    return value
+
+
+def read_schema() -> Json:
+    """The JSON Schema of a record (2020-12)."""
+    schema: Json = json.loads(SCHEMA.read_text("utf-8"))
+    return schema

@@ -1,0 +1,146 @@
+"""What a log says when a writer starts: where its chain ends, what was torn, which calls were interrupted.
+
+Reads only, in bounded memory; decides nothing about whether the log can be believed (that is `verify`). The last
+segment is enough, for each one begins with the calls that were open at its beginning.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from sluicegate.audit import chain
+from sluicegate.audit.chain import START, Head, Link
+from sluicegate.audit.settings import is_segment
+
+_CHUNK: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A segment by its first line; `first` is None where that line is no record. `opening` is its JSON."""
+
+    path: Path
+    first: Link | None
+    size: int
+    opening: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def seq(self) -> int:
+        return self.first.seq if self.first else 0
+
+    @property
+    def after(self) -> Head | None:
+        """Where the chain stood when this segment was begun, as it says."""
+        after = self.opening.get("after")
+        if not isinstance(after, dict) or type(after.get("seq")) is not int or not isinstance(after.get("hash"), str):
+            return None
+        return Head(after["seq"], after["hash"])
+
+
+def list_files(directory: Path) -> list[File]:
+    """Every segment of every writer in a directory, by writer and sequence; unreadable ones last."""
+    if not directory.is_dir():
+        return []
+    return sort_files(look(path) for path in sorted(directory.iterdir()) if is_segment(path))
+
+
+def sort_files(files: Iterator[File] | list[File]) -> list[File]:
+    return sorted(files, key=lambda f: (f.first is None, f.first.writer if f.first else "", f.seq, f.path.name))
+
+
+def look(path: Path) -> File:
+    with path.open("rb") as file:
+        line = file.readline(chain.MAX_LINE)
+        size = file.seek(0, 2)
+    first = chain.read(line[:-1]) if line.endswith(b"\n") else None
+    return File(path, first, size, load(line[:-1]) if first is not None else {})
+
+
+def load(line: bytes) -> dict[str, Any]:
+    """A record as JSON; empty where it is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """Bytes at the end of a segment that are no part of the chain."""
+
+    bytes: int
+    hash: str
+
+
+@dataclass(slots=True)
+class Recovered:
+    """`open` are the calls without an outcome, by id, with the sequence number of their intent."""
+
+    file: File | None = None
+    head: Head = START
+    epoch: int = 0
+    opened: str = ""
+    torn: Torn | None = None
+    key: str = ""
+    open: dict[str, int] = field(default_factory=dict)
+
+
+def recover(path: Path, writer: str) -> Recovered:
+    """The end of the chain of the writer whose newest file is `path`."""
+    files = [file for file in list_files(path.parent) if file.first is not None and file.first.writer == writer]
+    if not files:
+        return Recovered(torn=_remainder(path, 0) if path.exists() else None)
+    found = _scan(files[-1])
+    if files[-1].path != path and path.exists():  # cut while its first record was written
+        found.torn = _remainder(path, 0)
+    return found
+
+
+def _scan(file: File) -> Recovered:
+    found = Recovered(file)
+    assert file.first is not None
+    found.head, found.opened = Head(file.first.seq - 1, file.first.prev), file.first.time
+    end = 0
+    with file.path.open("rb") as stream:
+        while (line := stream.readline(chain.MAX_LINE)).endswith(b"\n"):
+            place = chain.read(line[:-1])
+            if place is None or place.seq != found.head.seq + 1 or place.prev != found.head.hash:
+                break
+            end += len(line)
+            found.head, found.epoch = Head(place.seq, chain.digest(line[:-1])), place.epoch
+            _note(found, place, line)
+    found.torn = _remainder(file.path, end)
+    return found
+
+
+def _note(found: Recovered, place: Link, line: bytes) -> None:
+    if place.type == "intent":
+        found.open[place.call] = place.seq
+    elif place.type == "outcome":
+        found.open.pop(place.call, None)
+    elif place.type == "admin":
+        record = load(line)
+        key, calls = record.get("key"), record.get("open")
+        if isinstance(key, dict) and isinstance(key.get("id"), str):
+            found.key = key["id"]
+        if isinstance(calls, dict):
+            found.open |= {id: seq for id, seq in calls.items() if isinstance(seq, int)}
+
+
+def _remainder(path: Path, end: int) -> Torn | None:
+    size, hash = 0, sha256()
+    with path.open("rb") as stream:
+        stream.seek(end)
+        for chunk in _chunks(stream):
+            size += len(chunk)
+            hash.update(chunk)
+    return Torn(size, hash.hexdigest()) if size else None
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    while chunk := stream.read(_CHUNK):
+        yield chunk

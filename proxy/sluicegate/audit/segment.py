@@ -1,0 +1,118 @@
+"""One file of the log while it is written to: bytes in, synced, and still the file that its name means.
+
+Every failure is an `OSError`, after which the segment must not be used again: what a failed sync leaves on the
+disk nobody knows. Runs in the writer's thread; knows no record.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from sluicegate.audit.settings import sync_directory
+from sluicegate.store import private
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_FLAGS: Final = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+# fdatasync writes the size, too, where it has changed; not every system has it.
+_sync = getattr(os, "fdatasync", os.fsync)
+
+
+class Segment:
+    """`first` is the sequence number of its first record, `opened` when that was written (seconds, UTC)."""
+
+    __slots__ = ("_fd", "_identity", "first", "opened", "path", "size")
+
+    def __init__(self, path: Path, fd: int, first: int, opened: float, size: int) -> None:
+        self.path, self.first, self.opened, self.size = path, first, opened, size
+        self._fd = fd
+        status = os.fstat(fd)
+        self._identity = (status.st_dev, status.st_ino)
+
+    @classmethod
+    def create(cls, path: Path, first: int, opened: float) -> "Segment":
+        """A new file, which must not exist; its name is not durable yet."""
+        return cls(path, os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, private.FILE), first, opened, 0)
+
+    @classmethod
+    def resume(cls, path: Path, first: int, opened: float) -> "Segment":
+        """An existing file, to go on at its end. Raises `Exposed` where others may use it."""
+        private.check(path, private.FILE)
+        fd = os.open(path, _FLAGS)
+        return cls(path, fd, first, opened, os.fstat(fd).st_size)
+
+    def check(self) -> None:
+        """Whatever is appended now can be found under the name; a removed or renamed log is a failure."""
+        try:
+            status = os.stat(self.path, follow_symlinks=False)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.path.name} was removed or renamed") from None
+        if (status.st_dev, status.st_ino) != self._identity:
+            raise FileNotFoundError(f"{self.path.name} was replaced by another file")
+        if status.st_size != self.size:
+            raise OSError(f"{self.path.name} was changed by somebody else")
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        self.size += len(data)
+
+    def sync(self) -> None:
+        _sync(self._fd)
+
+    def sync_name(self) -> None:
+        sync_directory(self.path.parent)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path.name} from {self.first}, {self.size} bytes)"
+
+
+def retire(path: Path, first: int) -> Path:
+    """Give a segment that is full or closed its final name; the sequence number makes names sort as records do."""
+    name = f"{path.name}.{first:012d}"
+    target = path.with_name(name)
+    for number in range(1, 10_000):
+        if not os.path.lexists(target):
+            break
+        target = path.with_name(f"{name}-{number}")
+    os.rename(path, target)
+    sync_directory(path.parent)
+    return target
+
+
+class Lock:
+    """Held by the one process that writes a file; the system takes it back when that process is gone."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def take(cls, path: Path) -> "Lock | None":
+        """None if another process holds it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), private.FILE)
+        try:
+            _lock(fd)
+        except OSError:
+            os.close(fd)
+            return None
+        return cls(fd)
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+def _lock(fd: int) -> None:
+    if sys.platform == "win32":
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,200 @@
+"""Sinks beside the file: HTTP collectors and syslog servers, fed from the file at their own pace.
+
+A thread for each reads the log from a remembered position on, so that a sink that is down loses nothing and slows
+nobody. A record may arrive twice (after a crash between sending and remembering), never not at all; over UDP,
+which nobody acknowledges, that cannot be promised.
+"""
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import httpx
+
+from sluicegate.audit.chain import Link
+from sluicegate.audit.follow import Follower
+from sluicegate.audit.settings import SinkSettings
+from sluicegate.store import private
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 500
+TIMEOUT: Final = 10.0
+_POLL: Final = 1.0
+_PAUSE: Final = (1.0, 60.0)
+_PATIENCE: Final = 3.0
+# RFC 5424: facility 13 (log audit), severity 5 (notice) and 6 (informational)
+_NOTICE, _INFORMATIONAL = 13 * 8 + 5, 13 * 8 + 6
+_MAX_DATAGRAM: Final = 60_000
+
+Records = Sequence[tuple[Link, bytes]]
+
+
+class Channel(Protocol):
+    """Raises `OSError` or `httpx.HTTPError` if any of it may not have arrived."""
+
+    def send(self, records: Records) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Sink:
+    """Sends one writer's records to one place. `seq` is the last that has arrived."""
+
+    def __init__(self, settings: SinkSettings, directory: Path, state: Path, writer: str) -> None:
+        self.name, self.sent, self.failures = settings.name, 0, 0
+        self.busy_since: float | None = None  # monotonic; None while it has everything
+        self._position = state / f"{writer}.{settings.name}.position"
+        self.seq = _read_position(self._position)
+        self._channel = open_channel(settings)
+        self._follower = Follower(directory, writer, self.seq)
+        self._directory, self._writer = directory, writer
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"audit sink {settings.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """What is not sent by now is sent after the next start."""
+        self._stopped.set()
+        self._thread.join(_PATIENCE)
+
+    def _run(self) -> None:
+        pause = _PAUSE[0]
+        while not self._stopped.is_set():
+            self.busy_since = self.busy_since or time.monotonic()
+            try:
+                waiting = 0.0
+                if not self._step():
+                    waiting, self.busy_since = _POLL, None
+                pause = _PAUSE[0]
+            except (OSError, httpx.HTTPError) as error:
+                self.failures += 1
+                log.warning("an audit sink is down", extra={"sink": self.name, "error": type(error).__name__})
+                self._follower.close()
+                self._follower = Follower(self._directory, self._writer, self.seq)
+                waiting, pause = pause, min(pause * 2, _PAUSE[1])
+            self._stopped.wait(waiting)
+        self._follower.close()
+        self._channel.close()
+
+    def _step(self) -> bool:
+        """Sends the next records; False if there are none."""
+        records = self._follower.read(BATCH)
+        if not records:
+            return False
+        self._channel.send(records)
+        self.seq = records[-1][0].seq
+        self.sent += len(records)
+        private.write(self._position, json.dumps({"seq": self.seq}).encode("ascii"), replace=True)
+        return True
+
+    def __repr__(self) -> str:
+        return f"Sink({self.name} after {self.seq})"
+
+
+def _read_position(path: Path) -> int:
+    try:
+        seq = json.loads(path.read_bytes())["seq"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0  # rather twice than never
+    return seq if isinstance(seq, int) else 0
+
+
+def open_channel(settings: SinkSettings) -> Channel:
+    """Raises ValueError for a place that no sink speaks."""
+    parts = urlsplit(settings.to)
+    if parts.scheme in ("http", "https"):
+        return _Http(settings.to, settings.headers)
+    if parts.scheme in ("tcp", "udp") and parts.hostname:
+        return _Syslog(parts.scheme, parts.hostname, parts.port or (601 if parts.scheme == "tcp" else 514))
+    raise ValueError("a sink is an http(s) URL, or tcp://host:port or udp://host:port of a syslog server")
+
+
+class _Http:
+    """POSTs records as JSON lines; any 2xx is their arrival."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._url = url
+        self._client = httpx.Client(
+            headers={"content-type": "application/x-ndjson", **headers}, timeout=TIMEOUT, trust_env=False
+        )
+
+    def send(self, records: Records) -> None:
+        body = b"".join(line + b"\n" for _, line in records)
+        self._client.post(self._url, content=body).raise_for_status()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _Syslog:
+    """RFC 5424 over TCP (octet counting, RFC 6587) or UDP."""
+
+    def __init__(self, kind: str, host: str, port: int) -> None:
+        self._kind, self._address = kind, (host, port)
+        self._socket: socket.socket | None = None
+
+    def send(self, records: Records) -> None:
+        try:
+            connected = self._connect()
+            for place, line in records:
+                message = syslog(place, line)
+                if self._kind == "udp":
+                    connected.send(message[:_MAX_DATAGRAM])
+                else:
+                    connected.sendall(b"%d %b" % (len(message), message))
+            _check_alive(connected, self._kind)
+        except OSError:
+            self.close()
+            raise
+
+    def _connect(self) -> socket.socket:
+        if self._socket is None:
+            if self._kind == "tcp":
+                self._socket = socket.create_connection(self._address, TIMEOUT)
+            else:
+                family, type, protocol, _, address = socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)[0]
+                self._socket = socket.socket(family, type, protocol)
+                self._socket.connect(address)
+            self._socket.settimeout(TIMEOUT)
+        return self._socket
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _check_alive(connected: socket.socket, kind: str) -> None:
+    """Syslog has no answer; a server that has closed is seen here and not one batch later."""
+    if kind == "udp":
+        return
+    connected.setblocking(False)
+    try:
+        if not connected.recv(1):
+            raise ConnectionResetError("the syslog server has closed")
+    except BlockingIOError:
+        return
+    finally:
+        connected.settimeout(TIMEOUT)
+
+
+def syslog(place: Link, line: bytes) -> bytes:
+    """One record as an RFC 5424 message. Its time may have six digits of a second, no more."""
+    notable = place.type in ("admin", "identity", "policy", "pin", "approval")
+    time = f"{place.time[:26]}Z" if len(place.time) > 27 else place.time
+    header = f"<{_NOTICE if notable else _INFORMATIONAL}>1 {time} {_host()} sluice {place.writer} {place.type} - "
+    return header.encode("ascii") + line
+
+
+def _host() -> str:
+    name = "".join(char for char in socket.gethostname() if "!" <= char <= "~")
+    return name[:255] or "-"

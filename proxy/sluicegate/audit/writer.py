@@ -1,0 +1,385 @@
+"""The one thread that writes the log: it links records into the chain, and many share one sync.
+
+The event loop hands records over and never waits for the disk; whoever must know gets a future. A segment whose
+write or sync failed is closed for ever: what waited for it is refused, and the log goes on in a new one whose first
+record says what was lost. This thread alone knows the chain's head, so that nothing here needs a lock.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sluicegate.audit import bodies, chain
+from sluicegate.audit.chain import Head
+from sluicegate.audit.checkpoint import Checkpoint, Signer
+from sluicegate.audit.inbox import Done, Inbox, Item
+from sluicegate.audit.record import Stamp
+from sluicegate.audit.recover import Recovered, recover
+from sluicegate.audit.segment import Segment, retire
+from sluicegate.audit.settings import AuditSettings, file_of
+from sluicegate.store import private
+
+log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 30.0  # seconds that the end may wait for a disk
+_RETRY: Final = (0.1, 5.0)  # first and longest pause before a new segment is tried
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the start. `lost` are records that no file has; `refused` calls that were not let through."""
+
+    written: int = 0
+    refused: int = 0
+    lost: int = 0
+    failures: int = 0
+    syncs: int = 0
+
+
+class Writer:
+    """`published` gets every checkpoint, in the writer's thread; `newest` is the last one known from before."""
+
+    def __init__(
+        self,
+        settings: AuditSettings,
+        name: str,
+        signer: Signer,
+        published: Callable[[Checkpoint], None],
+        newest: Checkpoint | None = None,
+    ) -> None:
+        self.name, self.counts = name, Counts()
+        self.problem: str | None = "the log is not open yet"
+        self._settings, self._signer, self._published, self._newest = settings, signer, published, newest
+        self._path = file_of(settings.path, name)
+        self._stamp = Stamp()
+        self.inbox = Inbox(settings.queue)
+        self.busy_since: float | None = None  # monotonic; None while nothing waits to be written
+        self._is_stopping = False
+        self._opened: asyncio.Future[None] | None = None
+        # the thread's own
+        self._thread = threading.Thread(target=self._run, name=f"audit {name}", daemon=True)
+        self._segment: Segment | None = None
+        self._epoch = 0
+        self._head = self._durable = chain.START
+        self._issued = 0  # highest sequence number that was ever given out
+        self._calls: dict[str, int] = {}  # open calls: id -> sequence number of the intent
+        self._batch: list[Item] = []
+        self._unsynced: list[Item] = []
+        self._carried: list[Item] = []  # to be written when the log can be written again
+        self._dropped = 0
+        self._signing: list[Done] = []  # kept, and waiting for a signature
+        self._key = ""  # the key that the newest segment's opening names
+        self._first = 0  # sequence number of the newest segment's first record
+        self._since = 0  # records since the last checkpoint
+        self._checkpoint_at = float("inf")
+        self._retry_at, self._pause = 0.0, _RETRY[0]
+
+    def __repr__(self) -> str:
+        state = self.problem or repr(self._segment)
+        return f"Writer({self.name} epoch {self._epoch} seq {self._head.seq}, {len(self.inbox)} waiting, {state})"
+
+    # ------------------------------------------------------------ the event loop's side
+
+    async def start(self) -> None:
+        """Returns when the log could be opened, or could not yet. Raises what needs a person (see `Exposed`)."""
+        self.inbox.open()
+        self._opened = opened = asyncio.get_running_loop().create_future()
+        self._thread.start()
+        await opened
+
+    async def stop(self) -> None:
+        """Everything handed over is written, a checkpoint closes it."""
+        self._is_stopping = True
+        self.inbox.ring()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, _PATIENCE)
+
+    @property
+    def takes_records(self) -> bool:
+        return not self.inbox.is_full and not self._is_stopping
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        try:
+            self._turn()
+            self._tell_opened(None)
+            while not self._is_stopping or len(self.inbox):
+                self.inbox.wait(self._next_duty())
+                self._turn()
+            self._end()
+        except BaseException as error:  # a bug, or modes that a person must look at: from here on all is refused
+            self.problem = f"the writer has ended: {error}"
+            self._is_stopping = True
+            self.inbox.settle([item.done for item in self._batch if item.done is not None] + self._signing, False)
+            self.inbox.refuse_all()
+            if self._opened is not None:
+                self._tell_opened(error)
+                return
+            raise
+
+    def _tell_opened(self, error: BaseException | None) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self.inbox.tell(opened, error)
+
+    def _next_duty(self) -> float:
+        return self._retry_at if self._segment is None else min(self._checkpoint_at, self._full_at())
+
+    def _turn(self) -> None:
+        self.busy_since = self.busy_since or time.monotonic()
+        self._batch = self.inbox.take()
+        try:
+            if self._segment is None:
+                self._open()
+            self._append(self._batch)
+            self._batch = []
+            self._keep_house()
+            self.busy_since = None
+        except private.Exposed:
+            raise
+        except OSError as error:
+            self._fail(error, self._batch)
+        self._batch = []
+
+    # ------------------------------------------------------------ writing
+
+    def _append(self, batch: list[Item]) -> None:
+        """All or nothing, as far as anybody is told."""
+        items = self._carried + batch if self._carried or self._dropped else batch
+        if self._dropped:
+            items = [Item(bodies.lost(self._stamp(), self._dropped)), *items]
+        if not items:
+            return
+        segment = self._live()
+        segment.check()
+        first = self._head.seq + 1
+        lines, head = chain.link_all(self._head, self.name, self._epoch, [item.body for item in items])
+        self._issued = head.seq
+        segment.write(b"".join(lines))
+        waiting = [item.done for item in items if item.done is not None]
+        if waiting or self._settings.durability == "write" or len(self._unsynced) > self._settings.queue:
+            self._sync(segment)
+            self._unsynced = []
+        else:
+            self._unsynced += items
+        self._advance(head, kept=not self._unsynced)
+        self._track(items, first)
+        self._carried, self._dropped = [], 0
+        self.counts.written += len(items)
+        self._signing += [item.done for item in items if item.done is not None and item.signs]
+        self.inbox.settle([done for done in waiting if done not in self._signing] if self._signing else waiting, True)
+
+    def _sync(self, segment: Segment) -> None:
+        if self._settings.durability == "fsync":
+            segment.sync()
+            self.counts.syncs += 1
+
+    def _advance(self, head: Head, *, kept: bool) -> None:
+        if self._since == 0:
+            self._checkpoint_at = time.monotonic() + self._settings.checkpoints.every
+        self._since += head.seq - self._head.seq
+        self._head = head
+        if kept:
+            self._durable = head
+
+    def _track(self, items: list[Item], first: int) -> None:
+        for seq, item in enumerate(items, first):
+            if item.opens:
+                self._calls[item.opens] = seq
+            elif item.closes:
+                self._calls.pop(item.closes, None)
+
+    def _live(self) -> Segment:
+        assert self._segment is not None
+        return self._segment
+
+    # ------------------------------------------------------------ checkpoints and rotation
+
+    def _keep_house(self) -> None:
+        is_due = self._since >= self._settings.checkpoints.records or time.monotonic() >= self._checkpoint_at
+        if is_due or self._signing:
+            self._checkpoint()
+            signed, self._signing = self._signing, []
+            self.inbox.settle(signed, True)
+        segment = self._live()
+        if segment.size >= self._settings.rotate.size or time.monotonic() >= self._full_at():
+            self._rotate()
+
+    def _full_at(self) -> float:
+        """When the segment is too old, by our own clock; one that holds nothing but its opening never is."""
+        segment = self._live()
+        if self._head.seq == segment.first:
+            return float("inf")
+        return time.monotonic() + self._settings.rotate.age - (time.time() - segment.opened)
+
+    def _checkpoint(self) -> None:
+        """Signs what is on the disk, never more."""
+        segment = self._live()
+        self._checkpoint_at = float("inf")
+        if self._since == 0:
+            return
+        segment.check()
+        segment.sync()
+        self._durable, self._unsynced, self._since = self._head, [], 0
+        head = self._head
+        signed = self._signer.sign(self.name, self._epoch, head.seq, head.hash, self._stamp())
+        line, head = chain.link(head, self.name, self._epoch, signed.body())
+        self._issued = head.seq
+        segment.write(line)
+        self._head = head
+        self._newest = signed
+        self._published(signed)
+
+    def _rotate(self) -> None:
+        self._checkpoint()
+        segment = self._live()
+        segment.sync()
+        self._durable = self._head
+        self._close()
+        retire(self._path, segment.first)
+        self._create("rotate")
+
+    def _close(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+
+    # ------------------------------------------------------------ opening
+
+    def _open(self) -> None:
+        if time.monotonic() < self._retry_at:
+            raise OSError(self.problem)
+        if self._epoch == 0:
+            self._start()
+        else:
+            self._create("failure", loss=bodies.Loss(self.problem or "", self._durable.seq, self._issued))
+        if self.problem is not None and self.counts.failures:
+            log.warning("the audit log can be written again", extra={"file": str(self._path)})
+        self.problem, self._pause = None, _RETRY[0]
+
+    def _start(self) -> None:
+        """The first opening: the chain goes on where it was left, and what was interrupted is said to be so."""
+        found = recover(self._path, self.name)
+        newest = self._newest
+        self._epoch = max(found.epoch, newest.epoch if newest else 0) + 1
+        try:
+            self._resume(found, newest)
+            self._tell_interrupted(found)
+        except BaseException:
+            self._epoch = 0  # the next try reads the disk again
+            self._close()
+            raise
+
+    def _resume(self, found: Recovered, newest: Checkpoint | None) -> None:
+        self._head = self._durable = found.head
+        self._issued = max(found.head.seq, newest.seq if newest else 0)
+        self._calls = dict(found.open)  # a new segment names them until they are closed
+        is_cut = self._issued > found.head.seq
+        if found.file is not None and found.file.path == self._path and found.torn is None and not is_cut:
+            self._segment = Segment.resume(self._path, found.file.seq, bodies.seconds(found.opened))
+            self._first = found.file.seq
+            self._add(bodies.start(self._stamp(), self._introduction(found.key)))
+            return
+        self._key = found.key
+        loss = bodies.Loss("records that were signed are gone", found.head.seq, self._issued, True) if is_cut else None
+        first = found.file.seq if found.file is not None and found.file.path == self._path else 0
+        self._create("start" if found.torn is None else "torn", loss=loss, torn=found.torn, old=first)
+
+    def _introduction(self, previous: str) -> bodies.Introduction:
+        """Our key, and what the one before it in this log says to it."""
+        if previous in ("", self._signer.id):
+            return bodies.Introduction(self._signer.id, self._signer.public)
+        sig = self._signer.introduce(self.name, previous)
+        return bodies.Introduction(self._signer.id, self._signer.public, previous, sig)
+
+    def _tell_interrupted(self, found: Recovered) -> None:
+        for id, seq in found.open.items():
+            self._add(bodies.interrupted(id, seq, self._stamp()))
+        self._calls = {}
+        segment = self._live()
+        segment.sync()
+        segment.sync_name()
+        self._durable = self._head
+
+    def _add(self, body: bytes) -> None:
+        line, head = chain.link(Head(self._issued, self._head.hash), self.name, self._epoch, body)
+        self._issued = head.seq
+        self._live().write(line)
+        self._advance(head, kept=False)
+        self.counts.written += 1
+
+    def _create(
+        self, why: str, *, loss: bodies.Loss | None = None, torn: bodies.Torn | None = None, old: int = 0
+    ) -> None:
+        """A new segment, in force when its first record and its name are durable."""
+        if self._path.exists():
+            if self._path.stat().st_size:
+                retire(self._path, old or self._first)
+            else:
+                self._path.unlink()
+        body = bodies.opening(
+            self._stamp(), why, self._introduction(self._key), self._durable, self._calls, loss=loss, torn=torn
+        )
+        line, head = chain.link(Head(self._issued, self._durable.hash), self.name, self._epoch, body)
+        segment = Segment.create(self._path, head.seq, time.time())
+        try:
+            segment.write(line)
+            segment.sync()
+            segment.sync_name()
+        except BaseException:
+            segment.close()
+            self._path.unlink(missing_ok=True)
+            raise
+        self._segment, self._issued, self._first = segment, head.seq, head.seq
+        self._key = self._signer.id
+        self._advance(head, kept=True)
+        self.counts.written += 1
+
+    # ------------------------------------------------------------ failing and ending
+
+    def _fail(self, error: OSError, batch: list[Item]) -> None:
+        """The segment is given up. Nobody may believe that what was in flight is kept."""
+        may_pass = self._settings.on_failure == "allow_and_alarm"
+        if self._segment is not None:
+            self.counts.failures += 1
+            log.error("the audit log cannot be written", extra={"file": str(self._path), "error": str(error)})
+        self._close()
+        waiting = [item.done for item in batch if item.done is not None and not item.signs]
+        unsigned = self._signing + [item.done for item in batch if item.done is not None and item.signs]
+        kept = [item for item in batch if item.done is None or (may_pass and not item.signs)]
+        self._carry(self._unsynced + self._carried + kept)
+        self._unsynced = []
+        self.problem = str(error) or type(error).__name__
+        now = time.monotonic()
+        if now >= self._retry_at:
+            self._retry_at, self._pause = now + self._pause, min(self._pause * 2, _RETRY[1])
+        self.counts.refused += 0 if may_pass else len(waiting)
+        self.inbox.settle(waiting, may_pass)
+        self.inbox.settle(unsigned, False)
+        self._signing = []
+
+    def _carry(self, items: list[Item]) -> None:
+        room = self._settings.queue
+        self._carried = [item._replace(done=None) if item.done else item for item in items[:room]]
+        self._dropped += len(items[room:])
+        self.counts.lost += len(items[room:])
+
+    def _end(self) -> None:
+        if self._segment is None:
+            self._retry_at = 0.0
+            self._turn()
+        if self._segment is None:
+            self.counts.lost += len(self._carried)
+            log.error("audit records are lost at the end", extra={"records": len(self._carried) + self._dropped})
+            return
+        try:
+            self._add(bodies.stop(self._stamp()))
+            self._checkpoint()
+            self._live().sync()
+        except OSError as error:
+            log.error("the audit log could not be closed in good order", extra={"error": str(error)})
+        self._close()

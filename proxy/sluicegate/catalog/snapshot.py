@@ -1,0 +1,234 @@
+"""One server's tools, prompts and resource templates, frozen: what lists are answered from and names looked up in.
+
+Pure: given own items as the server listed them (in modern form), it names, rewrites, drops what cannot be served and
+says why. Knows nothing of clients, policy or time. Snapshots of equal content have equal digests, so that whoever
+keeps them can keep one.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+from sluicegate.call import Kind, Target
+from sluicegate.catalog import names, places
+from sluicegate.catalog.uris import Rewriting
+from sluicegate.message import Json, Malformed, dump
+
+KINDS: Final[Mapping[str, Kind]] = {"tools/list": "tool", "prompts/list": "prompt", "resources/templates/list": "res"}
+"""The lists that are held, and what their items are. `resources/list` may be endless and is not among them."""
+
+MAX_NAME: Final = 512
+MAX_DEFINITION: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """How one server is shown: its prefix ("" renames nothing), the longest public name, whether URIs stay plain.
+    `fingerprint` is how its definitions are told apart, None where nobody compares them."""
+
+    server: str
+    prefix: str
+    names_max: int
+    plain: bool = False
+    fingerprint: Callable[[Json], str] | None = None
+
+    @property
+    def uris(self) -> Rewriting:
+        return Rewriting(self.prefix, self.plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`target.item` is the definition as the server gave it, `shown` as clients see it. `digest` tells one line of a
+    list from another; `fingerprint` is of the definition alone, whatever the order of its keys."""
+
+    target: Target
+    shown: Json
+    digest: bytes
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One list of one server. `left_out` says in words what is not served and why."""
+
+    method: str
+    entries: tuple[Entry, ...] = ()
+    ttl_ms: int = 0
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> bytes:
+        return digest(self.entries)
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Snapshot:
+    """`about` is what the server said of itself: capabilities, and instructions where it has any. `by_own` holds
+    tools by own name; `has_app` is whether one of them brings a user interface (MCP Apps)."""
+
+    server: str
+    about: Json
+    listings: Mapping[str, Listing]
+    digest: bytes
+    ttl_ms: int
+    find: Mapping[tuple[Kind, str], Entry] = field(repr=False)
+    by_own: Mapping[str, Entry] = field(repr=False)
+    has_app: bool
+
+    def entries(self, method: str) -> tuple[Entry, ...]:
+        listing = self.listings.get(method)
+        return listing.entries if listing else ()
+
+    def declares(self, capability: str) -> bool:
+        return capability in self.about["capabilities"]
+
+    @property
+    def subscribes(self) -> bool:
+        """Whether one can subscribe to its resources."""
+        resources = self.about["capabilities"].get("resources")
+        return isinstance(resources, dict) and resources.get("subscribe") is True
+
+
+def digest(entries: Iterable[Entry]) -> bytes:
+    """Equal for equal items in equal order: how a change of a list, or of a client's part of it, is noticed."""
+    state = blake2b(digest_size=16)
+    for entry in entries:
+        state.update(entry.digest)
+    return state.digest()
+
+
+# ---------------------------------------------------------------- own items -> listing
+
+
+def listing(face: Face, method: str, items: Iterable[Any], ttl_ms: int, left_out: Iterable[str] = ()) -> Listing:
+    """The list as it is served: in the server's order, each name once (the first of equals wins)."""
+    key = "uriTemplate" if KINDS[method] == "res" else "name"
+    out = list(left_out)
+    sound: dict[str, tuple[Json, bytes]] = {}
+    for item in items:
+        data = _encoded(item, key)
+        if isinstance(data, str):
+            out.append(f"{method}: {_label(item, key)}: {data}")
+        elif item[key] in sound:
+            out.append(f"{method}: {_label(item, key)}: listed twice, the first is served")
+        else:
+            sound[item[key]] = (item, data)
+    public = _public(face, method, sound)
+    out += [f"{method}: {own[:80]!r}: its public name is taken by another" for own in sound if own not in public]
+    entries = (
+        _entry(face, method, own, public[own], item, data) for own, (item, data) in sound.items() if own in public
+    )
+    return Listing(method, tuple(entries), ttl_ms, tuple(out))
+
+
+def _encoded(item: Any, key: str) -> bytes | str:
+    """The definition as bytes, or why it cannot be served."""
+    if not isinstance(item, dict):
+        return "not an object"
+    own = item.get(key)
+    if not isinstance(own, str) or not own or len(own) > MAX_NAME:
+        return f"{key} is not a text of 1 to {MAX_NAME} characters"
+    try:
+        data = dump(item)
+    except Malformed as problem:
+        return problem.text
+    return data if len(data) <= MAX_DEFINITION else f"a definition of more than {MAX_DEFINITION} bytes"
+
+
+def _label(item: Any, key: str) -> str:
+    own = item.get(key) if isinstance(item, dict) else item
+    return f"{own!r:.80}"
+
+
+def _public(face: Face, method: str, own: Iterable[str]) -> Mapping[str, str]:
+    if KINDS[method] == "res":
+        return {uri: face.uris.public(uri) for uri in own}
+    return names.publish(face.server, face.prefix, own, face.names_max).public
+
+
+def _entry(face: Face, method: str, own: str, public: str, item: Json, data: bytes) -> Entry:
+    kind = KINDS[method]
+    shown = places.items(method, item, face.uris.public) if face.prefix else item
+    if kind != "res" and public != own:
+        shown = {**shown, "name": public}
+    mark = blake2b(public.encode() + b"\0" + data, digest_size=16).digest()
+    print_ = face.fingerprint(item) if face.fingerprint else ""
+    return Entry(Target(face.server, kind, own, public, item), shown, mark, print_)
+
+
+# ---------------------------------------------------------------- listings -> snapshot
+
+
+def assemble(server: str, about: Json, listings: Mapping[str, Listing]) -> Snapshot:
+    """One snapshot out of the lists that are known so far; a list that is not among them is empty."""
+    entries = [entry for held in listings.values() for entry in held.entries]
+    tools = [entry for entry in entries if entry.target.kind == "tool"]
+    ttl_ms = min((held.ttl_ms for held in listings.values()), default=0)
+    state = blake2b(dump([server, about, ttl_ms, [[m, held.ttl_ms, held.left_out] for m, held in listings.items()]]))
+    for held in listings.values():
+        state.update(held.digest)
+    return Snapshot(
+        server=server,
+        about=about,
+        listings=listings,
+        digest=state.digest(),
+        ttl_ms=ttl_ms,
+        find={(entry.target.kind, entry.target.public): entry for entry in entries},
+        by_own={entry.target.own: entry for entry in tools},
+        has_app=any(_is_app(entry.target.item) for entry in tools),
+    )
+
+
+def without(whole: Snapshot, withheld: Collection[tuple[str, str]], instructions: bool = False) -> Snapshot:
+    """The snapshot without these (kind, own name), and without the instructions where that is said; the same object
+    if that changes nothing."""
+    if not withheld and not instructions:
+        return whole
+    about = {key: value for key, value in whole.about.items() if key != "instructions" or not instructions}
+    listings = {method: _thinned(held, withheld) for method, held in whole.listings.items()}
+    return assemble(whole.server, about, listings)
+
+
+def _thinned(held: Listing, withheld: Collection[tuple[str, str]]) -> Listing:
+    entries = (entry for entry in held.entries if (entry.target.kind, entry.target.own) not in withheld)
+    return replace(held, entries=tuple(entries))
+
+
+def _is_app(item: Json | None) -> bool:
+    """Whether a tool names its user interface (SEP-1865: `_meta.ui.resourceUri`, before that `ui/resourceUri`)."""
+    meta = (item or {}).get("_meta")
+    if not isinstance(meta, dict):
+        return False
+    ui = meta.get("ui")
+    uri = ui.get("resourceUri") if isinstance(ui, dict) else meta.get("ui/resourceUri")
+    return isinstance(uri, str) and uri.startswith("ui://")
+
+
+# ---------------------------------------------------------------- snapshot <-> store
+
+
+def to_json(snapshot: Snapshot) -> Json:
+    """What the store keeps: own items, so that a change of prefix or name length does no harm to them."""
+    lists = {
+        method: {"items": [entry.target.item for entry in held.entries], "ttlMs": held.ttl_ms}
+        for method, held in snapshot.listings.items()
+    }
+    return {"about": snapshot.about, "lists": lists}
+
+
+def from_json(face: Face, value: Any) -> Snapshot | None:
+    """The snapshot that was kept, shown as `face` says now; None for what is not one (an older format)."""
+    match value:
+        case {"about": {"capabilities": dict()} as about, "lists": dict() as kept}:
+            listings = {method: _kept(face, method, kept[method]) for method in KINDS if method in kept}
+            return assemble(face.server, about, listings)
+    return None
+
+
+def _kept(face: Face, method: str, value: Any) -> Listing:
+    match value:
+        case {"items": list() as items, "ttlMs": int() as ttl_ms}:
+            return listing(face, method, items, ttl_ms)
+    return Listing(method)

@@ -1,0 +1,293 @@
+"""`approvals list`, `show`, `watch`, `grants` and `revoke`, `approve` and `deny`: calls that wait for a person.
+
+Asks the Sluice that runs; where none has an admin port (a desktop client starts its own on stdin and stdout), the
+queue in the state directory is looked at and decided there, and the Sluice on it follows within a second.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import anyio
+import httpx
+import typer
+
+from sluicegate import config
+from sluicegate.app.approving import DATABASE, at_rest
+from sluicegate.cli.admin import AdminKey, Unreachable, credential, exchange, reachable, unanswered
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, located, printable, say, stop, table, tell, tell_json
+from sluicegate.policy.finding import PolicyError
+
+Row = dict[str, Any]
+OPERATOR: Final = "local"
+_REVIEWS: Final = {
+    "accepted": "accepted by a person", "first_use": "as at its first use; no person has accepted it",
+    "changed": "CHANGED since it was looked at: see sluice pins diff", "unpinned": "not pinned",
+}  # fmt: skip
+POLL: Final = 1.0
+WIDTH: Final = 60
+
+Id = Annotated[str, typer.Argument(help="The approval's id.", show_default=False)]
+Comment = Annotated[str, typer.Option("-m", "--comment", help="Why; the model of whoever asked reads it.")]
+
+
+def list_(
+    state: Annotated[str, typer.Option("--state", help="Those in this state; `all` for every one.")] = "pending",
+    server: Annotated[str, typer.Option("--server", help="Of this server.")] = "",
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what waits for a person, as far as you may decide it or asked for it."""
+    params = ({"state": state} if state != "all" else {}) | ({"server": server} if server else {})
+    body = _ask(config_file, key, "approvals", params)
+    if as_json:
+        tell_json(body)
+        return
+    head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
+    if body["approvals"]:
+        tell(table([head, *map(_cells, body["approvals"])]))
+    left_out = body["total"] - len(body["approvals"])
+    say(f"{body['total']} approvals" + (f", the newest {len(body['approvals'])} are shown" if left_out else ""))
+
+
+def _cells(row: Row) -> list[str]:
+    place = f"{row['server']}/{row['tool']}"
+    return [row["id"], row["state"], row["principal"], place, row["profile"], row["expires_at"], _short(row)]
+
+
+def _short(row: Row) -> str:
+    text = json.dumps(row["arguments"], ensure_ascii=False)
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+
+
+def show(
+    id: Id,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Arguments with their secrets; it is recorded.")] = False,
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show everything about one approval."""
+    row = _ask(config_file, key, f"approvals/{_word(id)}")
+    if reveal:
+        row |= _ask(config_file, key, f"approvals/{_word(id)}/reveal", body={})
+    if as_json:
+        tell_json(row)
+        return
+    for line in _screen(row):
+        tell(printable(line))
+
+
+def _screen(row: Row) -> Iterator[str]:
+    """One screen: who, what, where, and whose words are whose."""
+    yield f"{row['id']}  {row['state']}  ({row['seconds_left']} s left, until {row['expires_at']})"
+    owner = f", owner {row['owner']}" if row["owner"] else ""
+    yield f"  who        {row['principal']}{owner}  (its client claims to be: {row['client_claims_to_be'] or '-'})"
+    yield f"  what       {row['method']} {row['server']}/{row['tool']}  class {row['class'] or '-'}"
+    definition, asked = row["definition"], row["asked_by_row"]
+    yield f"  definition {definition['fingerprint'][:23] or '-'}  {_REVIEWS.get(definition['review'], 'unknown')}"
+    yield f"  asked by   {asked['rule']}: {asked['row']}  (policy {asked['policy']})"
+    yield f"  profile    {row['profile']}: {row['quorum']} of {', '.join(row['approvers']) or 'whoever asked'}"
+    yield from (f"  agreed     {vote['principal']} at {vote['at']}: {vote['comment'] or '-'}" for vote in row["votes"])
+    if row["decided_by"] or row["comment"]:
+        yield f"  ended      by {row['decided_by'] or '-'}: {row['comment'] or '-'}"
+    if row["description"]["text"]:
+        yield f"  the server says: {row['description']['text']}"
+    if row["reason"]["text"]:
+        yield f"  the agent says:  {row['reason']['text']}"
+    if row["aims_at"]:
+        yield "  aims at    " + ", ".join(f"{name}={value}" for name, value in row["aims_at"].items())
+    yield from _arguments(row)
+    for call in row["last_calls"]:
+        place = f"{call.get('server', '-')}/{call.get('own', '-')}"
+        yield f"  before     {call.get('time', '')[:19]} {place} {call.get('outcome', '')}"
+    yield f"  digest     {row['digest']}" + (f"  trace {row['trace']}" if row["trace"] else "")
+
+
+def _arguments(row: Row) -> Iterator[str]:
+    if row["arguments_erased"]:
+        yield "  arguments  erased"
+        return
+    cut = f", CUT (digest of the whole: {row['arguments_digest']})" if row["arguments_cut"] else ""
+    hidden = f", {row['hidden_characters']} hidden characters made visible" if row["hidden_characters"] else ""
+    yield f"  arguments  {row['arguments_size']} bytes{cut}{hidden}"
+    yield from (f"    {line}" for line in row["arguments_lines"])
+    if row["compared_with_last_approved"]:
+        yield "  compared with the last approved call of this tool"
+        yield from (f"    {line}" for line in row["compared_with_last_approved"])
+
+
+# ---------------------------------------------------------------- deciding
+
+
+def approve(
+    id: Id,
+    comment: Comment = "",
+    scope: Annotated[str, typer.Option("--for", help="once, session or 15m, as the profile allows.")] = "once",
+    seen: Annotated[str, typer.Option("--seen", metavar="DIGEST", help="Only if it still is this one.")] = "",
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask once more.")] = False,
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a call run: exactly the one that is shown."""
+    row = _ask(config_file, key, f"approvals/{_word(id)}")
+    if not (yes or seen or as_json):
+        for line in _screen(row):
+            say(printable(line))
+        if sys.stdin.isatty() and not typer.confirm("Approve it?", err=True):
+            stop(Code.NEGATIVE, "not approved")
+    body = {"decision": "approve", "seen_digest": seen or row["digest"], "scope": scope, "comment": comment}
+    _decided(_ask(config_file, key, f"approvals/{_word(id)}/decisions", body=body), as_json)
+
+
+def deny(
+    id: Id, comment: Comment = "", config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False
+) -> None:
+    """Refuse a call. The comment goes back to the model."""
+    body = {"decision": "deny", "comment": comment}
+    _decided(_ask(config_file, key, f"approvals/{_word(id)}/decisions", body=body), as_json)
+
+
+def _decided(row: Row, as_json: bool) -> None:
+    if as_json:
+        tell_json(row)
+        return
+    missing = row["quorum"] - len(row["votes"])
+    more = f": {missing} more must agree" if row["state"] == "partially_approved" else ""
+    tell(printable(f"{row['id']} {row['state']}{more}"))
+
+
+def grants(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """Show approvals that are remembered for more than one call."""
+    body = _ask(config_file, key, "grants")
+    if as_json:
+        tell_json(body)
+    elif body["grants"]:
+        rows = [
+            [one["id"], one["principal"], f"{one['server']}/{one['tool']}", one["scope"], one["expires_at"], one["by"]]
+            for one in body["grants"]
+        ]
+        tell(table([["ID", "WHO", "TOOL", "SCOPE", "UNTIL", "BY"], *rows]))
+
+
+def revoke(
+    id: Annotated[str, typer.Argument(help="The grant's id.", show_default=False)],
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+) -> None:
+    """Take a grant back."""
+    tell(f"{_ask(config_file, key, f'grants/{_word(id)}', method='DELETE')['id']} revoked")
+
+
+# ---------------------------------------------------------------- watching
+
+
+def watch(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """Show what waits, and whatever becomes of it, until Ctrl-C."""
+    _, loaded = load(config_file, quietly=True)
+    try:
+        for row in _events(loaded, key):
+            _tell_event(row, as_json)
+    except Unreachable as problem:
+        if key is not None or not _has_queue(loaded):
+            stop(Code.UNREACHABLE, *problem.args)
+        for row in _looks(config_file, key):
+            _tell_event(row, as_json)
+
+
+def _tell_event(row: Row, as_json: bool) -> None:
+    if as_json:
+        tell(json.dumps(row))
+    else:
+        tell(printable("  ".join([time.strftime("%H:%M:%S"), *_cells(row)])))
+
+
+def _events(loaded: config.Config, key: str | None) -> Iterator[Row]:
+    """Server-sent events of the admin port. Raises `Unreachable`."""
+    address = reachable(loaded.listen.admin)
+    headers = credential(loaded, key, address)
+    try:
+        with (
+            httpx.Client(trust_env=False, timeout=httpx.Timeout(10.0, read=60.0)) as client,
+            client.stream("GET", f"http://{address}/api/v1/approvals/events", headers=headers) as response,
+        ):
+            if response.status_code in (401, 403):
+                stop(Code.AUTH, f"the admin port at {address} refuses this credential ({response.status_code})")
+            for line in response.iter_lines():
+                if line.startswith("data: ") and (row := json.loads(line[6:])):
+                    yield row
+    except httpx.HTTPError as error:
+        raise unanswered(address, error) from None
+
+
+def _looks(config_file: Path | None, key: str | None) -> Iterator[Row]:
+    """The same without an admin port, by looking again and again."""
+    known: dict[str, tuple[str, int]] = {}
+    while True:
+        for row in _ask(config_file, key, "approvals")["approvals"]:
+            version = (row["state"], len(row["votes"]))
+            if known.get(row["id"]) != version and (row["id"] in known or row["ended_at"] is None):
+                yield row
+            known[row["id"]] = version
+        time.sleep(POLL)
+
+
+# ---------------------------------------------------------------- where it comes from
+
+
+def _ask(
+    config_file: Path | None, key: str | None, what: str, params: dict[str, str] | None = None, body: Any = None,
+    method: str = "",
+) -> Any:  # fmt: skip
+    """What the admin port says, or the queue itself; the exit code says why there is nothing."""
+    path, loaded = load(config_file, quietly=True)
+    try:
+        response = exchange(loaded, key, what, params, body, method)
+        status, told = response.status_code, response.json()
+    except ValueError:
+        stop(Code.UNREACHABLE, f"what answers at {loaded.listen.admin} is no Sluice")
+    except Unreachable as problem:
+        if key is not None or not _has_queue(loaded):
+            stop(Code.UNREACHABLE, *problem.args)
+        status, told = _ask_at_rest(path, loaded, what, params or {}, body, method)
+    if status != 200:
+        stop(Code.NEGATIVE, printable(str(told.get("error", "not found"))))
+    return told
+
+
+def _has_queue(loaded: config.Config) -> bool:
+    return (loaded.state.dir / DATABASE).exists()
+
+
+def _ask_at_rest(
+    path: Path, loaded: config.Config, what: str, params: dict[str, str], body: Any, method: str
+) -> tuple[int, Any]:
+    """Whoever may write the state directory is its operator."""
+
+    async def use() -> tuple[int, Any]:
+        parts = tuple(what.split("/"))
+        async with at_rest(loaded) as approvals:
+            if method == "DELETE":
+                return await approvals.delete(parts, OPERATOR)
+            if body is not None:
+                return await approvals.post(parts, json.dumps(body).encode("ascii"), "", OPERATOR)
+            return await approvals.get(parts, {name: [value] for name, value in params.items()}, OPERATOR)
+
+    try:
+        return anyio.run(use)
+    except PolicyError as error:
+        raise config.ConfigError(located(path, error.findings)) from None
+    except OSError as error:
+        stop(Code.CONFIG, f"the approvals in {loaded.state.dir} cannot be used: {error}")
+
+
+def _word(id: str) -> str:
+    """An id as a part of a path: nothing else may come of what somebody pasted."""
+    if not (id.isascii() and id.replace("_", "").isalnum() and len(id) <= 40):
+        stop(Code.NEGATIVE, "that is no id: they look like apr_7f3k2m9q4x1z")
+    return id

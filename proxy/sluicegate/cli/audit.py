@@ -1,0 +1,232 @@
+"""`audit verify`, `tail`, `search`, `export` and `approvals`: the audit log, read where it lies.
+
+`verify` works on any machine, with the log and the public keys alone; without arguments all of them read what the
+config names.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from sluicegate.app import slices
+from sluicegate.audit import export as formats
+from sluicegate.audit.checkpoint import PublicKeys, read_publics
+from sluicegate.audit.log import PUBLIC_KEYS
+from sluicegate.audit.read import Filter, Record, Tail
+from sluicegate.audit.read import approvals as list_approvals
+from sluicegate.audit.read import search as find
+from sluicegate.audit.settings import AuditSettings, is_segment
+from sluicegate.audit.verify import Report, read_kept, thin
+from sluicegate.audit.verify import verify as check
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, printable, say, stop, table, tell, tell_json
+
+FORMATS: Final[dict[str, Callable[[Record], Record]]] = {"jsonl": dict, "ocsf": formats.ocsf, "ecs": formats.ecs}
+_POLL: Final = 0.25
+
+Where = Annotated[
+    Path | None, typer.Option("--dir", help="The directory of the log; else the config says it.", show_default=False)
+]
+Since = Annotated[str, typer.Option("--since", help="From this time on, such as 2026-10-01T12 (UTC).")]
+Until = Annotated[str, typer.Option("--until", help="Before this time.")]
+Kind = Annotated[str, typer.Option("--type", help="intent, outcome, approval, admin, ...")]
+Who = Annotated[str, typer.Option("--principal", help="Who called, or approved.")]
+Tool = Annotated[str, typer.Option("--tool", help="A glob over SERVER/NAME, the own or the public name.")]
+How = Annotated[str, typer.Option("--outcome", help="ok, denied, tool_error, ..., or the finer reason.")]
+CallId = Annotated[str, typer.Option("--call", help="The id of one call.")]
+
+
+def verify(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Segments, or directories of them; else the config says it.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="A file of public keys (sign.pub).", show_default=False)
+    ] = None,
+    kept: Annotated[
+        list[Path] | None,
+        typer.Option("--checkpoint", help="A file of checkpoints that was kept outside the log.", show_default=False),
+    ] = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that no record was changed, removed, put in or moved. Names the first bad one; exits 1 then."""
+    settings = _settings(config_file) if not paths or key is None else None
+    files = _segments(paths or ([settings.path.parent] if settings else []))
+    keys = _keys(key or (settings.state / PUBLIC_KEYS if settings else Path()))
+    outside = list(kept or []) if paths or settings is None else [*(kept or []), *_published(settings)]
+    try:
+        reports = check(files, keys, [one for path in outside for one in thin(read_kept(path))])
+    except (OSError, ValueError) as error:
+        stop(Code.USAGE, str(error))
+    if not reports:
+        stop(Code.NEGATIVE, "there is no audit log")
+    if as_json:
+        tell_json({"ok": all(report.ok for report in reports), "writers": [_as_json(report) for report in reports]})
+    else:
+        _tell_reports(reports)
+    if not all(report.ok for report in reports):
+        raise typer.Exit(Code.NEGATIVE)
+
+
+def _tell_reports(reports: Iterable[Report]) -> None:
+    for report in reports:
+        for finding in report.findings:
+            tell(printable(f"BAD  {finding}"))
+        for note in report.notes:
+            say(printable(f"note: {note}"))
+        if report.writer and report.ok:
+            signed = f"signed up to {report.signed} at {report.signed_at}" if report.signed else "no checkpoint yet"
+            span = f"records {report.first} to {report.last}" if report.records else "no records"
+            tell(f"ok   {report.writer}: {span}, {signed}; {report.tail} behind the newest checkpoint")
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    fields = ("writer", "ok", "records", "first", "last", "signed", "signed_at", "tail", "notes")
+    findings = [{"file": one.file, "line": one.line, "seq": one.seq, "text": one.text} for one in report.findings]
+    return {**{name: getattr(report, name) for name in fields}, "findings": findings}
+
+
+def tail(
+    count: Annotated[int, typer.Option("-n", help="How many of the last ones first.")] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes.")] = False,
+    kind: Kind = "",
+    principal: Who = "",
+    tool: Tool = "",
+    outcome: How = "",
+    where: Where = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest records, and those that come."""
+    reader = Tail(_directory(where, config_file), Filter("", "", kind, principal, tool, outcome))
+    for record in reader.read()[-count:] if count > 0 else []:
+        _tell(record, as_json)
+    while follow:
+        for record in reader.read():
+            _tell(record, as_json)
+        time.sleep(_POLL)
+    reader.close()
+
+
+def search(
+    since: Since = "",
+    until: Until = "",
+    kind: Kind = "",
+    principal: Who = "",
+    tool: Tool = "",
+    outcome: How = "",
+    call: CallId = "",
+    where: Where = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find records by time, type, principal, tool, outcome or call. Exits 1 if there are none."""
+    wanted = Filter(since, until, kind, principal, tool, outcome, call)
+    found = False
+    for record in find(_directory(where, config_file), wanted):
+        found = True
+        _tell(record, as_json)
+    if not found:
+        stop(Code.NEGATIVE, "no such record")
+
+
+def export(
+    format: Annotated[str, typer.Option("--format", help="jsonl, ocsf (API Activity) or ecs.")] = "jsonl",
+    since: Since = "",
+    until: Until = "",
+    kind: Kind = "",
+    where: Where = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Print records as JSON lines, in the words of a SIEM if wanted."""
+    change = FORMATS.get(format)
+    if change is None:
+        stop(Code.USAGE, f"a format is one of {', '.join(FORMATS)}")
+    for record in find(_directory(where, config_file), Filter(since, until, kind)):
+        sys.stdout.write(json.dumps(change(record), separators=(",", ":")) + "\n")
+
+
+def approvals(
+    since: Since = "",
+    until: Until = "",
+    where: Where = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report who approved what, and what became of it."""
+    rows = list_approvals(find(_directory(where, config_file), Filter(since, until)))
+    if as_json:
+        tell_json(rows)
+        return
+    cells = [["APPROVAL", "ASKED", "BY", "TOOL", "STATE", "DECIDED BY", "OUTCOME"], *map(_approval, rows)]
+    tell(table(cells))
+
+
+def _approval(row: Record) -> list[str]:
+    deciders = ", ".join(f"{decision['approver']} ({decision.get('state', '')})" for decision in row["decisions"])
+    what = f"{row.get('server', '')}/{row.get('tool', '')}"
+    said = [row["id"], row["asked_at"][:19], row.get("principal", ""), what, row.get("state", "")]
+    return [str(cell) for cell in (*said, deciders or "-", row.get("outcome", "-"))]
+
+
+# ---------------------------------------------------------------- where things are
+
+
+def _settings(config_file: Path | None) -> AuditSettings:
+    _, loaded = load(config_file, quietly=True)
+    return slices.audit(loaded)
+
+
+def _directory(where: Path | None, config_file: Path | None) -> Path:
+    directory = where or _settings(config_file).path.parent
+    if not directory.is_dir():
+        stop(Code.NEGATIVE, f"there is no audit log in {directory}")
+    return directory
+
+
+def _segments(paths: Iterable[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += [inside for inside in sorted(path.iterdir()) if is_segment(inside)]
+        elif path.is_file():
+            found.append(path)
+        else:
+            stop(Code.NEGATIVE, f"there is no {path}")
+    return found
+
+
+def _keys(path: Path) -> PublicKeys:
+    try:
+        return read_publics(path.read_text("ascii"))
+    except FileNotFoundError:
+        stop(Code.USAGE, f"there are no public keys in {path}; give them with --key")
+    except (OSError, ValueError) as error:
+        stop(Code.USAGE, f"{path}: {error}")
+
+
+def _published(settings: AuditSettings) -> Iterator[Path]:
+    """The checkpoints that this Sluice has published where it can be read."""
+    yield from sorted(settings.state.glob("*.checkpoint"))
+    yield from (Path(place) for place in settings.checkpoints.to if "://" not in place and Path(place).is_file())
+
+
+def _about(record: Record) -> str:
+    """What a record is about that is about no call."""
+    return " ".join(str(record[name]) for name in ("server", "name", "object", "act", "what") if name in record)
+
+
+def _tell(record: Record, as_json: bool) -> None:
+    if as_json:
+        tell(json.dumps(record, separators=(",", ":")))
+        return
+    what = record.get("public") or record.get("asked") or record.get("method") or _about(record)
+    ending = " ".join(str(record[name]) for name in ("outcome", "reason") if name in record)
+    seconds = f" {record['seconds']:.3f}s" if "seconds" in record else ""
+    who = str(record.get("principal", record.get("address", "-")))
+    tell(printable(f"{record['time'][:23]} {record['type']:<10} {who:<20} {what} {ending}{seconds}".rstrip()))

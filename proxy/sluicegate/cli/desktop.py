@@ -1,0 +1,230 @@
+"""A desktop client's JSON as servers of ours. Pure: bytes in; servers, and sentences about the rest, out.
+
+Reads what Claude Desktop, Claude Code, Cursor, VS Code, Windsurf, Zed, Gemini and Cline write, and tells them apart
+by the shape of each entry alone. A sentence never repeats a value: it may be a secret.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PureWindowsPath
+from typing import Any, Final
+
+from sluicegate.cli.variables import is_secret, ours
+from sluicegate.config import RESERVED, is_server_key
+
+Json = dict[str, Any]
+Note = Callable[[str], None]
+
+ROOTS: Final = ("mcpServers", "servers", "context_servers")
+URLS: Final = ("httpUrl", "serverUrl", "url", "uri")
+ALLOWS: Final = ("includeTools", "enabledTools", "enabled_tools")
+DENIES: Final = ("excludeTools", "disabledTools", "disabled_tools")
+APPROVALS: Final = ("autoApprove", "alwaysAllow", "trust")
+LOGINS: Final = ("oauth", "auth", "authProviderType", "headersHelper")
+TRANSPORTS: Final = ("type", "transport", "transportType")
+READ: Final = frozenset(
+    {"command", "args", "env", "cwd", "headers", "disabled", "enabled", "timeout", *URLS, *ALLOWS, *DENIES, *TRANSPORTS}
+)
+QUIET: Final = frozenset({"name", "description", "source", "gallery", "version", "icon", "note"})
+STREAMABLE: Final = frozenset({"http", "streamablehttp"})  # compared without - and _
+OURS: Final = frozenset({"sluice", "sluicegate"})
+
+_STRING = r'"(?:\\.|[^"\\])*"'
+_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
+
+
+class NotAClientConfig(Exception):
+    """The file is no JSON, or holds no servers."""
+
+
+@dataclass(slots=True)
+class Imported:
+    """`servers` has the keys of our format; `notes` are sentences for the person who imports."""
+
+    servers: dict[str, Json] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def read(data: bytes) -> Imported:
+    document = _parse(data)
+    imported = Imported()
+    for name, entry in _entries(document, imported.notes.append):
+        _import(name, entry, imported)
+    return imported
+
+
+def _parse(data: bytes) -> Json:
+    """JSON as people keep it: any Unicode encoding with its mark, comments, commas before a closing bracket."""
+    try:
+        text = data.decode(json.detect_encoding(data))
+        text = _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text.removeprefix("\ufeff"))
+        document = json.loads(_COMMA.sub(lambda match: match[1] or " ", text))
+    except json.JSONDecodeError as error:
+        raise NotAClientConfig(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise NotAClientConfig("this is not JSON") from None
+    if not isinstance(document, dict):
+        raise NotAClientConfig("this is not a JSON object")
+    return document
+
+
+def _entries(document: Json, note: Note) -> Iterator[tuple[str, Any]]:
+    nested = document.get("mcp")
+    places = [document, *([nested] if isinstance(nested, dict) else [])]  # VS Code's settings.json nests them
+    roots = [place[root] for place in places for root in ROOTS if isinstance(place.get(root), dict)]
+    projects = document.get("projects")
+    if isinstance(projects, dict) and any(isinstance(p, dict) and p.get("mcpServers") for p in projects.values()):
+        note("the servers of single projects are left out; import those from their own .mcp.json")
+    if not roots:
+        raise NotAClientConfig(f"there is none of {', '.join(ROOTS)} in it")
+    for root in roots:
+        yield from root.items()
+
+
+def _import(name: str, entry: Any, imported: Imported) -> None:
+    def note(text: str) -> None:
+        imported.notes.append(f"{name}: {text}")
+
+    if not isinstance(entry, dict):
+        note("left out, this is no server")
+        return
+    entry = _flat(entry)
+    if _is_ours(entry):
+        note("left out, this is Sluice itself")
+        return
+    server = _server(entry, note)
+    if server is None:
+        return
+    key = _key(name, imported.servers)
+    if key != name:
+        note(f"is called {key} here")
+    imported.servers[key] = server
+
+
+def _flat(entry: Json) -> Json:
+    """Zed once nested the command: {"command": {"path", "args", "env"}}."""
+    command = entry.get("command")
+    if isinstance(command, dict):
+        return {**entry, **command, "command": command.get("path"), "path": None}
+    return entry
+
+
+def _is_ours(entry: Json) -> bool:
+    words = [entry.get("command"), *_texts(entry.get("args"))]
+    names = [PureWindowsPath(word).name.removesuffix(".exe") for word in words if isinstance(word, str)]
+    launched = names[:1] and names[0] in ("uvx", "uv", "pipx")  # uvx sluicegate, uvx --from sluicegate sluice
+    return bool(OURS & set(names if launched else names[:1]))
+
+
+def _server(entry: Json, note: Note) -> Json | None:
+    """The entry in our keys; None, with the reason noted, for what cannot be carried over."""
+    url = next((entry[key] for key in URLS if isinstance(entry.get(key), str)), None)
+    kind = next((entry[key] for key in TRANSPORTS if isinstance(entry.get(key), str)), "")
+    plain = re.sub("[-_]", "", kind.lower())
+    command = entry.get("command")
+    if url is not None and plain != "stdio":
+        server = _remote(url, plain, entry, note)
+    elif isinstance(command, str) and command:
+        server = _started(command, entry, note)
+    else:
+        note("left out, it has neither a command nor a url")
+        return None
+    if server is not None:
+        server |= _common(entry, note)
+        _mention_the_rest(entry, note)
+    return server
+
+
+def _remote(url: str, kind: str, entry: Json, note: Note) -> Json | None:
+    if kind and kind not in (*STREAMABLE, "sse"):
+        note("left out, its transport is not supported")
+        return None
+    if not url.startswith(("http://", "https://", "$")):
+        note("left out, its URL is neither http nor https")
+        return None
+    server: Json = {"url": ours(url, note)}
+    if kind == "sse":
+        server["transport"] = kind
+    if headers := _mapping(entry.get("headers"), "headers", note):
+        server["headers"] = headers
+    return server
+
+
+def _started(command: str, entry: Json, note: Note) -> Json:
+    server: Json = {"command": ours(command, note)}
+    if args := _texts(entry.get("args")):
+        server["args"] = [ours(arg, note) for arg in args]
+        if any(is_secret(arg) for arg in args):
+            note("args hold a secret in plain text; put it into a variable and write ${env:NAME}")
+    if env := _mapping(entry.get("env"), "env", note):
+        server["env"] = env
+    if isinstance(entry.get("cwd"), str):
+        server["cwd"] = ours(entry["cwd"], note)
+    return server
+
+
+def _mapping(value: Any, what: str, note: Note) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, content in value.items() if isinstance(value, dict) else ():
+        if not isinstance(content, str | int | float):
+            note(f"{what}.{name} is left out, it is no text")
+            continue
+        text = json.dumps(content) if isinstance(content, bool) else str(content)
+        found[name] = ours(text, note)
+        if is_secret(text, name):
+            note(f"{what}.{name} holds a secret in plain text; put it into a variable and write ${{env:NAME}}")
+    return found
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(item) for item in value if isinstance(item, str | int | float)] if isinstance(value, list) else []
+
+
+def _common(entry: Json, note: Note) -> Json:
+    server: Json = {}
+    if entry.get("disabled") is True or entry.get("enabled") is False:
+        server["enabled"] = False
+    if timeout := _timeout(entry.get("timeout")):
+        server["timeout"] = timeout
+    tools = {"allow": _first_texts(entry, ALLOWS), "deny": _first_texts(entry, DENIES)}
+    if filled := {name: globs for name, globs in tools.items() if globs}:
+        server["tools"] = filled
+    return server
+
+
+def _first_texts(entry: Json, keys: tuple[str, ...]) -> list[str]:
+    return next((texts for key in keys if (texts := _texts(entry.get(key)))), [])
+
+
+def _timeout(value: Any) -> str:
+    """Some clients count seconds, some milliseconds; nobody means a thousand seconds, nor a few milliseconds."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        return ""
+    return f"{value}ms" if value >= 1000 else f"{value}s"
+
+
+def _mention_the_rest(entry: Json, note: Note) -> None:
+    for key in entry.keys() & set(APPROVALS):
+        if entry[key]:
+            note(f"{key} is not carried over: which calls need no question is a matter of policy")
+    for key in sorted(entry.keys() & set(LOGINS)):
+        note(f"{key} is not carried over: there is no interactive login in this version; set a header")
+    if "envFile" in entry:
+        note("envFile is not carried over: put its variables into env")
+    named = {*READ, *QUIET, *APPROVALS, *LOGINS, "envFile"}
+    if others := sorted(key for key, value in entry.items() if key not in named and value not in (None, False, [], {})):
+        note(f"not carried over: {', '.join(others)}")
+
+
+def _key(name: str, taken: Mapping[str, Any]) -> str:
+    """The name in our grammar, and not one that is taken."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower())
+    plain = re.sub(r"^[^a-z]+", "", plain)[:20].rstrip("-") or "server"
+    number, key = 1, plain
+    while key in taken or key == RESERVED or not is_server_key(key):
+        number += 1
+        key = f"{plain[: 20 - len(str(number)) - 1].rstrip('-')}-{number}"
+    return key

@@ -1,0 +1,67 @@
+"""`init`: a new config file, commented, or made from what a desktop client has."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluicegate import config
+from sluicegate.cli.desktop import Imported, NotAClientConfig, read
+from sluicegate.cli.talk import Code, printable, say, stop
+from sluicegate.cli.template import new_file
+
+
+def init(
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A desktop client's JSON.", show_default=False)
+    ] = None,
+    config_file: Annotated[Path, typer.Option("-c", "--config", help="Where to write.")] = Path("sluice.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
+) -> None:
+    """Write a config file."""
+    imported = _import(from_) if from_ else Imported()
+    for note in imported.notes:
+        say(f"note  {printable(note)}")
+    if from_ and not imported.servers:
+        stop(Code.NEGATIVE, f"there is no server in {from_} that could be carried over; nothing was written")
+    _write(config_file, new_file(imported.servers), force)
+    say(f"wrote {config_file}" + (f" with {len(imported.servers)} servers" if from_ else ""))
+    for finding in config.check(config_file).findings:
+        say(str(finding))
+    say(f"next: sluice check -c {config_file}; then tell your client about us:\n{_snippet(config_file)}")
+
+
+def _import(path: Path) -> Imported:
+    try:
+        return read(path.read_bytes())
+    except OSError as error:
+        stop(Code.USAGE, f"cannot read {path}: {error.strerror}")
+    except NotAClientConfig as error:
+        stop(Code.CONFIG, f"{path}: {error}")
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    """Readable for the owner alone: what was imported may hold secrets. Replaced in one step, never half."""
+    if path.exists() and not force:
+        stop(Code.NEGATIVE, f"{path} exists; --force overwrites it")
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        stop(Code.USAGE, f"cannot write {path}: {error.strerror}")
+
+
+def _snippet(path: Path) -> str:
+    """What goes into the client's file. Absolute paths: programs with a window do not see the shell's PATH."""
+    sluice = shutil.which("sluice", path=str(Path(sys.executable).parent)) or shutil.which("sluice")
+    command = [str(Path(sluice).absolute())] if sluice else [sys.executable, "-m", "sluicegate"]
+    entry = {"command": command[0], "args": [*command[1:], "stdio", "-c", str(path.absolute())]}
+    return json.dumps({"mcpServers": {"sluice": entry}}, indent=2)

@@ -1,0 +1,237 @@
+"""`pins list`, `diff`, `accept`, `export`: definitions that changed since they were accepted.
+
+Asks the Sluice that runs; where none does (a desktop client starts its own on stdin and stdout, without an admin
+port), the pins in the state directory are looked at and accepted there, and a Sluice on it follows within seconds.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import anyio
+import typer
+
+from sluicegate import config
+from sluicegate.app import slices
+from sluicegate.app.approving import DATABASE
+from sluicegate.app.auditing import note_pin, open_audit
+from sluicegate.audit.log import Audit
+from sluicegate.cli.admin import AdminKey, Unreachable, answer, exchange
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, printable, say, stop, table, tell, tell_json
+from sluicegate.lists.pinboard import Pinboard
+from sluicegate.policy import pins
+from sluicegate.policy.pins import Wanted
+from sluicegate.policy.visible import diff as compare
+from sluicegate.policy.visible import lines, summary, visible
+from sluicegate.store.sqlite import SqliteStore
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+SHORT: Final = 16  # hex digits of a fingerprint, where people read it
+_KINDS: Final = {word: kind for kind, word in pins.WORDS.items()}
+
+Server = Annotated[str | None, typer.Argument(help="Of this server.", show_default=False)]
+Names = Annotated[list[str] | None, typer.Argument(help="The server's own names.", show_default=False)]
+
+
+def list_(
+    server: Server = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also what was accepted and has not changed.")] = False,
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the definitions that wait for a person."""
+    found = _rows(config_file, key, server)
+    rows = found if all_ else [row for row in found if _waits(row)]
+    if as_json:
+        tell_json({"pins": rows})
+        return
+    head = ["SERVER", "ERA", "KIND", "NAME", "STATE", "SERVED", "FINGERPRINT", "HIDDEN", "SINCE", "BY"]
+    if rows:
+        tell(table([head, *map(_cells, rows)]))
+    waiting = sum(map(_waits, found))
+    say(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}" + (": see `sluice pins diff`" if waiting else ""))
+
+
+def _cells(row: Row) -> list[str]:
+    served, when = "no" if row["withheld"] else "yes", row["since"] or row["at"]
+    hidden = ",".join(dict.fromkeys(flag.split(" ")[0] for flag in row["flags"])) or "-"
+    place = [row["server"], row["era"], row["kind"], visible(row["name"]), row["state"]]
+    return [*place, served, row["current"][:SHORT], hidden, when, row["by"] or "-"]
+
+
+def diff(
+    server: Server = None,
+    names: Names = None,
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what changed, with everything hidden in it made visible; a NAME that did not change is shown whole."""
+    found = _rows(config_file, key, server, definitions=True)
+    rows = _named(found, names) if names else [row for row in found if _waits(row)]
+    if as_json:
+        tell_json({"pins": rows})
+        return
+    for row in rows:
+        tell(summary(row))
+        tell(f"  fingerprint {row['current']}")
+        for line in _shown(row):
+            tell(f"  {line}")
+    if not rows:
+        say("nothing waits")
+
+
+def _shown(row: Row) -> list[str]:
+    accepted, waiting = row["accepted_text"], row["waiting_text"]
+    return compare(accepted, waiting) if waiting else [f"  {line}" for line in lines(json.loads(accepted))]
+
+
+def accept(
+    server: Annotated[str, typer.Argument(help="The server's key.")],
+    names: Names = None,
+    all_: Annotated[bool, typer.Option("--all", help="Everything that nobody has accepted.")] = False,
+    seen: Annotated[
+        str, typer.Option("--seen", metavar="FINGERPRINT", help="Only if it still begins like this, as in `diff`.")
+    ] = "",
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accept definitions as the server gave them last: they are served from now on."""
+    if bool(names) == all_:
+        stop(Code.USAGE, "give names or --all; `sluice pins list` shows what waits")
+    rows = _rows(config_file, key, server)
+    rows = _named(rows, names) if names else [row for row in rows if row["state"] != "accepted"]
+    if changed := [row["name"] for row in rows if not row["current"].startswith(seen.removeprefix("sha256:"))]:
+        stop(Code.NEGATIVE, f"{', '.join(map(visible, changed))}: it has another fingerprint by now")
+    wanted = {(row["kind"], row["name"], row["current"]) for row in rows}
+    taken = _accept(config_file, key, server, sorted(wanted)) if wanted else []
+    if as_json:
+        tell_json({"pins": taken})
+        return
+    for row in taken:
+        tell(f"accepted {row['kind']} {visible(row['name'])} ({row['era']}) {row['fingerprint'][:SHORT]}")
+    if not taken:
+        say("nothing waits")
+
+
+def export(
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", metavar="LOCKFILE", help="Compare with this file instead; 1 if something differs."),
+    ] = None,
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+) -> None:
+    """Print a lock file of what servers gave last, or hold it against one."""
+    rows = _rows(config_file, key, None)
+    if check is None:
+        tell(json.dumps(pins.lock(rows), indent=2, sort_keys=True))
+        return
+    locked = _lock_file(check)
+    found = pins.breaches(locked, rows)
+    for line in found:
+        tell(printable(line))
+    say(f"{len(rows)} definitions, {len(found)} not as locked; {pins.unseen(locked, rows)} locked ones were not seen")
+    if found or not rows:
+        raise typer.Exit(Code.NEGATIVE)
+
+
+def _lock_file(path: Path) -> Row:
+    try:
+        value = json.loads(path.read_bytes())
+        if not isinstance(value, dict) or value.get("version") != 1:
+            raise ValueError
+        pins.unseen(value, [])
+    except OSError as error:
+        stop(Code.USAGE, f"{path}: {error.strerror}")
+    except (ValueError, AttributeError, TypeError):
+        stop(Code.USAGE, f"{path} is no lock file: `sluice pins export` writes one")
+    return value
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _waits(row: Row) -> bool:
+    return row["state"] in ("new", "changed", "returned")
+
+
+def _named(rows: list[Row], names: list[str]) -> list[Row]:
+    if missing := set(names) - {row["name"] for row in rows}:
+        stop(Code.NEGATIVE, f"not among the pins: {', '.join(map(visible, sorted(missing)))}")
+    return [row for row in rows if row["name"] in names]
+
+
+# ---------------------------------------------------------------- where they come from
+
+
+def _rows(config_file: Path | None, key: str | None, server: str | None, definitions: bool = False) -> list[Row]:
+    _, loaded = load(config_file, quietly=True)
+    if server is not None and server not in loaded.servers:
+        stop(Code.NEGATIVE, f"no server {printable(server)} is configured")
+    params = ({"server": server} if server else {}) | ({"definitions": "1"} if definitions else {})
+    try:
+        rows: list[Row] = answer(exchange(loaded, key, "pins", params))["pins"]
+        return rows
+    except Unreachable as problem:
+
+        async def read(board: Pinboard) -> list[Row]:
+            return board.rows(server, definitions)
+
+        return _at_rest(loaded, key, problem, read)
+
+
+def _accept(config_file: Path | None, key: str | None, server: str, wanted: list[tuple[str, str, str]]) -> list[Row]:
+    """All of it or nothing."""
+    _, loaded = load(config_file, quietly=True)
+    items = [{"kind": kind, "name": name, "fingerprint": mark} for kind, name, mark in wanted]
+    told: list[Row] | str
+    try:
+        response = exchange(loaded, key, "pins", body={"server": server, "accept": items})
+        told = response.json()["error"] if response.status_code == 409 else answer(response)["pins"]
+    except Unreachable as problem:
+        seen = [Wanted(_KINDS[kind], "" if kind == "instructions" else name, mark) for kind, name, mark in wanted]
+        told = _at_rest(loaded, key, problem, lambda board: board.accept(server, seen, "local"), noted=True)
+    if isinstance(told, str):
+        stop(Code.NEGATIVE, printable(told))
+    return told
+
+
+def _at_rest(
+    loaded: config.Config, key: str | None, problem: Unreachable, use: Callable[[Pinboard], Awaitable[T]],
+    noted: bool = False,
+) -> T:  # fmt: skip
+    """The pins themselves, where no Sluice answers: whoever may write the state directory is its operator. What is
+    `noted` stands in the audit log, or is not done."""
+    path = loaded.state.dir / DATABASE
+    if key is not None or not path.exists():
+        stop(Code.UNREACHABLE, *problem.args)
+    try:
+        return anyio.run(partial(_with_log, loaded, use) if noted else partial(_with_board, loaded, use))
+    except OSError as error:
+        stop(Code.CONFIG, f"the pins in {path} cannot be used: {error}")
+
+
+async def _with_log(loaded: config.Config, use: Callable[[Pinboard], Awaitable[T]]) -> T:
+    async with open_audit(loaded, "http") as audit:
+        if audit is not None and audit.problem is not None and loaded.audit.on_failure == "deny":
+            raise OSError(f"the audit log cannot be written: {audit.problem}")
+        return await _with_board(loaded, use, audit)
+
+
+async def _with_board(
+    loaded: config.Config, use: Callable[[Pinboard], Awaitable[T]], audit: Audit | None = None
+) -> T:
+    store = SqliteStore(loaded.state.dir / DATABASE)
+    try:
+        board = Pinboard(slices.pins(loaded), store, partial(note_pin, audit))
+        await board.load()
+        return await use(board)
+    finally:
+        await store.close()

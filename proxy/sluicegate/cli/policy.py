@@ -1,0 +1,142 @@
+"""`policy test` and `policy diff`: the policy as something that is tested and reviewed before it is in force."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from sluicegate import config
+from sluicegate.app import law
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, load_policy, located, say, stop, tell, tell_json
+from sluicegate.policy import files
+from sluicegate.policy.diff import Side, compare, compare_rows, render
+from sluicegate.policy.files import BUNDLED, Loaded, Sources
+from sluicegate.policy.finding import PolicyError
+
+FAILED: Final = "test-failed"
+
+
+def test(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Run the policy's own tests. Exits 1 if one of them fails."""
+    path, loaded = load(config_file, quietly=True)
+    try:
+        passed, failed = len(law.load(loaded).cases), list[config.Finding]()
+    except PolicyError as error:
+        passed, failed = 0, [one for one in located(path, error.findings) if one.severity == "error"]
+    if any(one.code != FAILED for one in failed):
+        raise config.ConfigError(failed)
+    if as_json:
+        tell_json({"ok": not failed, "passed": None if failed else passed, "failed": [one.as_json() for one in failed]})
+    for one in () if as_json else failed:
+        tell(str(one))
+    if failed:
+        stop(Code.NEGATIVE, f"{_count(len(failed), 'test')} failed")
+    say(f"{_count(passed, 'test')} passed" if passed else "there are no tests: name a file of them with policy.tests")
+
+
+def diff(
+    other: Annotated[str, typer.Argument(help="A config, a policy's folder or CSV file, or open, personal, team.")],
+    replay: Annotated[
+        Path | None, typer.Option("--replay", metavar="AUDIT", help="An audit log, or the folder of one.")
+    ] = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the policy with another one: row by row, or by what it would have decided on recorded calls. Exits 1 if
+    there is a difference."""
+    path, loaded = load(config_file, quietly=True)
+    old, new = load_policy(path, loaded), _other(other, loaded)
+    is_same = _replay(replay, old, new, as_json) if replay else _compare(old, new, as_json)
+    raise typer.Exit(Code.OK if is_same else Code.NEGATIVE)
+
+
+def _compare(old: Loaded, new: Loaded, as_json: bool) -> bool:
+    gone, come = compare_rows(old.policy.rows, new.policy.rows)
+    rules = sorted(
+        f"{server}/{tool}"
+        for server, tool in old.arguments.digests.keys() | new.arguments.digests.keys()
+        if old.arguments.digest(server, tool) != new.arguments.digest(server, tool)
+    )
+    if as_json:
+        tell_json({
+            "removed": [{"at": row.where, "row": str(row)} for row in gone],
+            "added": [{"at": row.where, "row": str(row)} for row in come], "argument_rules": rules,
+        })  # fmt: skip
+    else:
+        for sign, row in (*(("-", row) for row in gone), *(("+", row) for row in come)):
+            tell(f"{sign} {row}    {row.where}")
+        for name in rules:
+            tell(f"~ the argument rule of {name}")
+    return not (gone or come or rules)
+
+
+def _replay(audit: Path, old: Loaded, new: Loaded, as_json: bool) -> bool:
+    report = compare(Side(old.policy, old.arguments), Side(new.policy, new.arguments), _records(audit))
+    if as_json:
+        tell_json(report.as_json())
+    else:
+        tell(render(report))
+    return not report.changes
+
+
+# ---------------------------------------------------------------- the other policy
+
+
+def _other(name: str, loaded: config.Config) -> Loaded:
+    """Its own tests are its own business: a draft that breaks them can be compared all the same."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        _, wanted = load(path, quietly=True)
+        sources, settings = law.sources(wanted), wanted
+    else:
+        sources, settings = _sources(name, path, law.sources(loaded)), loaded
+    try:
+        return files.load(replace(sources, tests=None), law.profiles(settings))
+    except PolicyError as error:
+        beside = path if path.suffix in (".yaml", ".yml") else Path("sluice.yaml")
+        raise config.ConfigError(located(beside, error.findings)) from None
+
+
+def _sources(name: str, path: Path, ours: Sources) -> Sources:
+    if path.is_dir():
+        arguments = path / "arguments"
+        there = arguments if arguments.is_dir() else None
+        return Sources(files.bundled_model(), tuple(sorted(path.glob("*.csv"))), Path(), there)
+    if path.suffix == ".csv":
+        return replace(ours, files=(path,), base=Path())
+    if name in BUNDLED:
+        return files.bundled(name)
+    stop(Code.USAGE, f"{name} is no config (*.yaml), no policy (*.csv or its folder) and none of {', '.join(BUNDLED)}")
+
+
+# ---------------------------------------------------------------- recorded calls
+
+
+def _records(audit: Path) -> Iterator[dict[str, Any]]:
+    """Every record of a log or of all logs of a folder; a last line that was cut is passed over."""
+    logs = sorted(audit.glob("*.jsonl*")) if audit.is_dir() else [audit]
+    if not logs:
+        stop(Code.USAGE, f"there is no audit log in {audit}")
+    for log in logs:
+        try:
+            with log.open(encoding="utf-8", errors="replace") as lines:
+                yield from _decoded(lines)
+        except OSError as error:
+            stop(Code.USAGE, f"cannot read {log}: {error.strerror}")
+
+
+def _decoded(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("s" if number != 1 else "")

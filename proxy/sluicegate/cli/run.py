@@ -1,0 +1,128 @@
+"""`serve`, `stdio` and `demo`: the commands that run Sluice. Everything they do is in `app` and `demo`."""
+
+import errno
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import anyio
+import typer
+
+from sluicegate import app, config, demo
+from sluicegate.cli.talk import Code, ConfigFile, load, located, say, stop
+from sluicegate.policy.finding import PolicyError
+
+T = TypeVar("T")
+MAX_WORKERS: Final = 64
+
+_NO_LISTENER: Final = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+
+
+def serve(
+    config_file: ConfigFile = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=MAX_WORKERS, help="Processes that share the work. Not on Windows.")
+    ] = 1,
+    orders: Annotated[int, typer.Option("--as-worker", hidden=True)] = -1,
+) -> None:
+    """Serve clients over HTTP, and the admin port beside it."""
+    if workers > 1 and sys.platform == "win32":
+        stop(Code.USAGE, "--workers: Windows cannot pass connections between processes; leave it out")
+    if orders >= 0:
+        _serve_as_worker(orders)
+        return
+    path, loaded = load(config_file)
+    with _told(path):
+        if workers == 1:
+            _run(partial(app.serve, loaded, announce=say, file=path))
+            return
+        if few := _too_few(path, loaded, workers):
+            raise config.ConfigError(few)
+        code = _run(partial(app.serve_workers, loaded, workers, announce=say, file=path))
+    raise typer.Exit(code)
+
+
+def _serve_as_worker(orders: int) -> None:
+    """Started by the above, for one of several."""
+    theirs = socket.socket(fileno=orders)
+    task = app.read_task(theirs)
+    try:
+        with _told(task.file):
+            _run(partial(app.serve_worker, task, theirs, say))
+    except app.Outdated as error:
+        stop(Code.CONFIG, *error.args)
+
+
+def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.Finding]:
+    """Servers that get fewer calls at once than there are workers to make them."""
+    return [
+        config.finding_at(
+            path, ("servers", key), "too-few-calls",
+            f"{server.concurrency} calls at once cannot be shared by {workers} workers",
+            "raise its concurrency, or start fewer workers",
+        )
+        for key, server in loaded.servers.items() if server.enabled and server.concurrency < workers
+    ]  # fmt: skip
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What cannot be started says where its config is wrong, and exits with that code."""
+    try:
+        yield
+    except PolicyError as error:
+        raise config.ConfigError(located(path, error.findings)) from None
+    except OSError as error:
+        stop(Code.CONFIG, str(_why(error, path)))
+
+
+def stdio(
+    config_file: ConfigFile = None,
+    url: Annotated[str | None, typer.Option(help="Bridge to a Sluice that runs elsewhere.")] = None,
+    key: Annotated[str | None, typer.Option(help="Our key there.", envvar="SLUICE_KEY")] = None,
+) -> None:
+    """Serve one client on stdin and stdout; stdout carries MCP only."""
+    path, loaded = (Path(url), _bridge(url, key)) if url else load(config_file, quietly=True)
+    with _told(path):
+        _run(partial(app.serve_stdio, loaded, file=None if url else path))
+
+
+def demo_(once: Annotated[bool, typer.Option("--once", help="Code when everything was shown.")] = False) -> None:
+    """Show Sluice in front of real servers."""
+    raise typer.Exit(_run(partial(demo.run, once, say)))
+
+
+def _bridge(url: str, key: str | None) -> config.Config:
+    """Transparent mode with one server: the other Sluice."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    server: dict[str, Any] = {"url": url, "prefix": "", "unlisted": "forward", "headers": headers}
+    # What is recorded is recorded there: here is no config file to keep a log beside.
+    settings = {"policy": {"use": "open"}, "servers": {"remote": server}, "audit": {"enabled": False}}
+    return config.make(settings, Path())
+
+
+def _why(error: OSError, path: Path) -> config.Finding:
+    """The line of the config that asks for what the system refuses."""
+    if error.errno in _NO_LISTENER and error.filename is None:
+        hint = "stop what listens there, or choose another address"
+        return config.finding_at(path, ("listen",), "cannot-listen", f"cannot listen: {error.strerror}", hint)
+    return config.finding_at(path, ("state", "dir"), "cannot-start", f"cannot start: {error}")
+
+
+def _run(main: Callable[[], Awaitable[T]]) -> T:
+    """The one event loop of a command. uvloop is not made for Windows."""
+    try:
+        return anyio.run(main, backend_options={"use_uvloop": sys.platform != "win32"})
+    except BaseExceptionGroup as group:
+        raise _only(group) from None
+
+
+def _only(error: BaseException) -> BaseException:
+    """What task groups wrapped, if it is one error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,98 @@
+"""How the command line speaks: data on stdout, talk on stderr, and the exit codes of the contract.
+
+What servers wrote (names, descriptions) is shown with its control characters made visible, so that it cannot
+steer a terminal.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from sluicegate import config
+from sluicegate.app import law
+from sluicegate.policy.files import Loaded
+from sluicegate.policy.finding import Finding as PolicyFinding
+from sluicegate.policy.finding import PolicyError
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("-c", "--config", help="The config file; else $SLUICE_CONFIG, ./sluice.yaml, the user's.",
+                 show_default=False),
+]  # fmt: skip
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Code(IntEnum):
+    OK = 0
+    NEGATIVE = 1
+    USAGE = 2
+    CONFIG = 3
+    UNREACHABLE = 4
+    AUTH = 5
+    ASK = 10
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+def say(text: str) -> None:
+    """To the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def tell(text: str) -> None:
+    """To whoever reads our output."""
+    print(text, flush=True)
+
+
+def tell_json(value: Any) -> None:
+    tell(json.dumps(value, indent=2))
+
+
+def stop(code: Code, *reasons: str) -> NoReturn:
+    for reason in reasons:
+        say(reason)
+    raise typer.Exit(code)
+
+
+def load(named: Path | None, *, quietly: bool = False) -> tuple[Path, config.Config]:
+    """The config of a command that needs one, and its file; its warnings are said, its errors raised."""
+    path = config.find_config(named)
+    checked = config.check(path)
+    if checked.config is None:
+        raise config.ConfigError(checked.findings)
+    for finding in () if quietly else checked.findings:
+        say(str(finding))
+    return path, checked.config
+
+
+def load_policy(path: Path, loaded: config.Config) -> Loaded:
+    """The policy of a config. Raises `ConfigError` with every finding if one of them is an error."""
+    try:
+        return law.load(loaded)
+    except PolicyError as error:
+        raise config.ConfigError(located(path, error.findings)) from None
+
+
+def located(path: Path, findings: Iterable[PolicyFinding]) -> list[config.Finding]:
+    """The policy's findings as those of the config at `path`, which their files are relative to."""
+    return [
+        config.Finding(str(path.parent / one.file), one.line, one.column, one.code, one.message, one.hint, one.level)
+        for one in findings
+    ]
+
+
+def printable(text: str) -> str:
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Rows in columns, two spaces apart."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,195 @@
+"""The config file: found, read, checked whole, and given out as one frozen `Config`.
+
+Only `app` and `cli` know this room; every other one gets the slice that it needs. No value of the file stands in
+a finding or in a repr: it may be a secret.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sluicegate.config.audit import Audit
+from sluicegate.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key, LocalClient
+from sluicegate.config.explain import explain
+from sluicegate.config.finding import ConfigError, Finding, Problem
+from sluicegate.config.finding import Path as TreePath
+from sluicegate.config.models import (
+    AnyServer,
+    Config,
+    HttpServer,
+    Limits,
+    Listen,
+    Log,
+    Names,
+    Server,
+    State,
+    StdioServer,
+    Telemetry,
+    Tools,
+)
+from sluicegate.config.names import RESERVED, is_key_name, is_server_key
+from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
+from sluicegate.config.rules import broken_rules
+from sluicegate.config.source import Source, parse, read
+from sluicegate.config.units import Address, Rate
+
+__all__ = [
+    "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients", "Config",
+    "ConfigError", "Finding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient", "Log",
+    "Names", "Policy", "Profile", "Rate", "Server", "State", "StdioServer", "Telemetry", "Tools", "Webhook",
+    "check", "check_text", "default_state", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
+    "load", "make", "places", "schema",
+]  # fmt: skip
+
+NAME = "sluice.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Every finding of a file, in its order, and the config if none of them is an error. `files` were read for it."""
+
+    config: Config | None
+    findings: list[Finding]
+    files: tuple[Path, ...] = ()
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+def load(path: Path) -> Config:
+    """The config of a file. Raises `ConfigError` with every finding if one of them is an error."""
+    checked = check(path)
+    if checked.config is None:
+        raise ConfigError(checked.findings)
+    return checked.config
+
+
+def make(value: Mapping[str, Any], base: Path) -> Config:
+    """A config that no file holds: the same keys, the same checks, paths relative to `base`."""
+    checked = _checked(Source("(built in)", base, value=deepcopy(dict(value))))
+    if checked.config is None:
+        raise ConfigError(checked.findings)
+    return checked.config
+
+
+def check(path: Path) -> Checked:
+    try:
+        source = read(path)
+    except ConfigError as error:
+        return Checked(None, error.findings, (path,))
+    checked = _checked(source)
+    return replace(checked, files=(path, *source.included))
+
+
+def draft(path: Path) -> Any:
+    """What the file says, whatever is wrong with it: nothing of it may be relied on. None where it is no YAML."""
+    try:
+        return read(path).value
+    except ConfigError:
+        return None
+
+
+def default_state() -> Path:
+    """Where state is kept unless the file says so."""
+    return Path(State.model_fields["dir"].default).expanduser()
+
+
+def check_text(text: str, file: str, base: Path, environ: Mapping[str, str]) -> Checked:
+    """Like `check`, for a text that is not on disk."""
+    try:
+        return _checked(parse(text, Source(file, base, environ)))
+    except ConfigError as error:
+        return Checked(None, error.findings)
+
+
+def finding_at(path: Path, place: TreePath, code: str, message: str, hint: str = "") -> Finding:
+    """A finding about something that shows only when the config is used, at the line that asks for it."""
+    try:
+        source = read(path)
+    except ConfigError:
+        source = Source(str(path), Path())
+    return source.locate(Problem(place, code, message, hint, at_key=True))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+
+
+def places(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where a config file is looked for, in this order, when none is named."""
+    if named := environ.get("SLUICE_CONFIG"):
+        return [Path(named)]
+    if sys.platform == "win32":
+        home = Path(environ.get("APPDATA") or Path.home())
+    else:
+        home = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return [Path(NAME), home / "sluice" / NAME]
+
+
+def find_config(named: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The config file: the named one, $SLUICE_CONFIG, ./sluice.yaml or the user's. Raises `ConfigError`."""
+    if named is not None:
+        return named
+    candidates = places(environ)
+    found = candidates[0] if len(candidates) == 1 else next((path for path in candidates if path.is_file()), None)
+    if found is None:
+        looked = " and ".join(map(str, candidates))
+        hint = "`sluice init` writes one; -c FILE names one"
+        raise ConfigError([Finding(NAME, 1, 1, "no-config", f"there is no config file; looked at {looked}", hint)])
+    return found
+
+
+def _checked(source: Source) -> Checked:
+    """All findings at once: what is wrong in itself is left out, so that the rules still see the rest."""
+    value = _without_empty_sections(source.value)
+    config, problems = _validate(value, source.base)
+    rest = config or _validate(_without(value, problems), source.base)[0]
+    if rest is not None:
+        problems += broken_rules(rest)
+    said = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
+    located = [finding for problem in problems if _at(finding := source.locate(problem)) not in said]
+    findings = sorted(source.findings + located, key=_at)
+    broken = any(finding.severity == "error" for finding in findings)
+    return Checked(None if broken else config, findings)
+
+
+def _at(finding: Finding) -> tuple[int, int]:
+    return finding.line, finding.column
+
+
+def _without_empty_sections(value: Any) -> Any:
+    """A section whose lines are all commented out counts as left out."""
+    if isinstance(value, dict):
+        return {key: section for key, section in value.items() if section is not None}
+    return {} if value is None else value
+
+
+def _validate(value: Any, base: Path) -> tuple[Config | None, list[Problem]]:
+    try:
+        return Config.model_validate(value, context={"base": base}), []
+    except ValidationError as error:
+        return None, [explain(details) for details in error.errors(include_url=False)]
+
+
+def _without(value: Any, problems: list[Problem]) -> Any:
+    """The value without the servers, the keys and the single settings that the problems are about."""
+    rest = deepcopy(value)
+    for problem in problems:
+        depth = 2 if problem.path[:1] == ("servers",) else 3
+        _remove(rest, problem.path[:depth])
+    return rest
+
+
+def _remove(value: Any, path: tuple[str | int, ...]) -> None:
+    for part in path[:-1]:
+        value = value.get(part) if isinstance(value, dict) else None
+    if path and isinstance(value, dict):
+        value.pop(path[-1], None)

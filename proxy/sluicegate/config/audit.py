@@ -1,0 +1,96 @@
+"""The section `audit` of the config file: what is recorded, how surely, and where it goes."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, PlainValidator, ValidationInfo, WithJsonSchema
+
+from sluicegate.config.names import HeaderName, HeaderValue, KeyName
+from sluicegate.config.section import Section, written
+from sluicegate.config.units import FilePath, Flag, Size, Timeout, problem, read_path
+
+_LOG = re.compile(r"[a-z0-9][a-z0-9-]{0,35}\.jsonl")
+
+
+def _log_path(path: Path) -> Path:
+    if not _LOG.fullmatch(path.name):
+        raise problem("bad-path", "the name of a log has only a-z, 0-9 and -, and ends in .jsonl")
+    return path
+
+
+def _place(value: Any, info: ValidationInfo) -> str:
+    """A URL as it is, anything else as a path."""
+    if isinstance(value, str) and value.startswith(("https://", "http://")):
+        return value
+    return str(read_path(value, info))
+
+
+def _sink(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https", "tcp", "udp") or not parts.hostname:
+        raise problem("bad-sink", "not a sink; write https://host/path, or tcp://host:port, udp://host:port for syslog")
+    return value
+
+
+def _pointer(value: str) -> str:
+    if value and not value.startswith("/"):
+        raise problem("bad-pointer", "not a JSON pointer; it begins with /, such as /person/name or /list/*/name")
+    return value
+
+
+class Redact(Section):
+    keys: tuple[str, ...] = ()
+    """Names of members whose value is a secret, beside the usual ones (password, token, api_key and so on)."""
+    pointers: dict[str, tuple[Annotated[str, AfterValidator(_pointer)], ...]] = written({})
+    """For a tool, written SERVER/NAME (globs): JSON pointers to the places of its arguments that are secret."""
+
+
+class Rotate(Section):
+    size: Size = written("100MiB")
+    """A segment of the log is closed when it is that large."""
+    age: Timeout = written("1d")
+    """A segment of the log is closed when it is that old."""
+
+
+class Checkpoints(Section):
+    every: Timeout = written("10s")
+    """How often what was written is signed (or after 1,000 records)."""
+    to: tuple[Annotated[str, PlainValidator(_place), WithJsonSchema({"type": "string"})], ...] = ()
+    """Where checkpoints are kept besides: files on another volume, http(s) URLs they are posted to."""
+
+
+class Sink(Section):
+    name: KeyName
+    """What its position is remembered under."""
+    to: Annotated[str, AfterValidator(_sink)]
+    """An http(s) URL that takes JSON lines, or tcp://host:port or udp://host:port of a syslog server."""
+    headers: dict[HeaderName, HeaderValue] = written({})
+    """Headers that are sent along, such as Authorization."""
+
+
+class Audit(Section):
+    enabled: Flag = True
+    """false keeps no audit log."""
+    path: Annotated[FilePath, AfterValidator(_log_path)] = written("audit/sluice.jsonl")
+    """The log; its directory is for it alone, mode 0700."""
+    durability: Literal["fsync", "write"] = "fsync"
+    """fsync: a record is on the disk before its call reaches a server. write: the system has it; a crash of the
+    machine loses some."""
+    on_failure: Literal["deny", "allow_and_alarm"] = "deny"
+    """While the log cannot be written, calls are refused, or let through and counted as lost."""
+    arguments: Literal["none", "digest", "redacted", "full"] = "redacted"
+    """What is written down of arguments. Whatever it says, credentials never are."""
+    results: Literal["none", "digest"] = "digest"
+    """What is written down of results."""
+    redact: Redact = Redact()
+    """What is secret in arguments."""
+    rotate: Rotate = Rotate()
+    """When the log begins a new file."""
+    retain: Timeout = written("400d")
+    """How long records are kept."""
+    checkpoints: Checkpoints = Checkpoints()
+    """Signed statements of how far the log has come."""
+    sinks: tuple[Sink, ...] = ()
+    """Where records go besides, from the file and at their own pace."""

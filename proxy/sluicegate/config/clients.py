@@ -1,0 +1,97 @@
+"""The section `clients` of the config file: who gets in over which way, and with which roles."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from sluicegate.config.names import KeyHash, KeyName, Roles
+from sluicegate.config.section import Section, written
+from sluicegate.config.units import Moment, problem
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+
+# A principal is `jwt:ISSUER#SUB`, so an issuer has no fragment. Plain HTTP is for this machine.
+_ISSUER = re.compile(r"https://[^\s/?#@\"\\]+(?:/[^\s?#\"\\]*)?")
+_LOCAL = re.compile(r"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?(?:/[^\s?#\"\\]*)?")
+_SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 3.3
+
+
+def _issuer(value: str) -> str:
+    if not (_ISSUER.fullmatch(value) or _LOCAL.fullmatch(value)):
+        raise problem("bad-issuer", "not an issuer; write it as it stands in tokens: https://login.example.com")
+    return value
+
+
+def _jwks(value: str) -> str:
+    if value != "auto" and not (_ISSUER.fullmatch(value.partition("?")[0]) or _LOCAL.fullmatch(value)):
+        raise problem("bad-url", "write auto, or the https URL of the key set")
+    return value
+
+
+def _scope(value: str) -> str:
+    if not _SCOPE.fullmatch(value):
+        raise problem("bad-scope", "a scope is one word of printable ASCII, without quotes and backslashes")
+    return value
+
+
+def _some(value: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
+    if not value:
+        raise problem("wrong-value", "at least one, or no token is taken")
+    return value
+
+
+class LocalClient(Section):
+    roles: Roles = ("role:owner",)
+    """Roles of the client on stdin and stdout."""
+
+
+class AnonymousClient(Section):
+    roles: Roles = ()
+    """Roles of HTTP clients that send no credential."""
+
+
+class Key(Section):
+    hash: KeyHash
+    """sha256: and the hex SHA-256 of the key, as `sluice keys new` prints it."""
+    roles: Roles = ()
+    """Roles of whoever sends the key."""
+    owner: str = ""
+    """The person or team that answers for the key."""
+    expires: Moment | None = None
+    """From this moment on the key is refused; a date is its first second in UTC."""
+
+
+class Issuer(Section):
+    issuer: Annotated[str, AfterValidator(_issuer)]
+    """Whose tokens are taken: exactly as `iss` has it."""
+    audience: Annotated[str, Field(min_length=1)]
+    """What `aud` has to hold, exactly: the name of this Sluice at the issuer, best its `listen.public_url`."""
+    admin_audience: str | None = None
+    """The same for the admin port. Without it no token of this issuer is taken there."""
+    jwks: Annotated[str, AfterValidator(_jwks)] = "auto"
+    """Where the issuer's keys are; auto asks its metadata (OAuth, then OpenID Connect)."""
+    roles_from: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Claims whose values become `group:VALUE`; a.b is b inside of a, where there is no claim of that whole name."""
+    algorithms: Annotated[tuple[Algorithm, ...], AfterValidator(_some)] = ("RS256", "ES256", "EdDSA")
+    """Signatures that are taken. None of them is made with a secret."""
+    typ: str | None = None
+    """What the header `typ` has to be, such as at+jwt. Unless set: JWT, at+jwt, or nothing."""
+
+
+class Jwt(Section):
+    issuers: tuple[Issuer, ...] = ()
+    """Whose tokens are taken."""
+    scopes: tuple[Annotated[str, AfterValidator(_scope)], ...] = ()
+    """What a token's `scope` (or `scp`) has to hold, all of them. Clients are told to ask for them."""
+
+
+class Clients(Section):
+    local: LocalClient = LocalClient()
+    """The client on stdin and stdout."""
+    anonymous: AnonymousClient | None = None
+    """HTTP clients without a credential: refused unless this section is there, and only on loopback."""
+    keys: dict[KeyName, Key] = written({})
+    """Clients that send `Authorization: Bearer KEY`."""
+    jwt: Jwt = Jwt()
+    """Clients that send a token of an OAuth authorization server."""

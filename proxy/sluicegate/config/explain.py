@@ -1,0 +1,156 @@
+"""pydantic's errors as problems that a person can act on. Keys are repeated, values never: they may be secrets."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+from pydantic_core import ErrorDetails
+
+from sluicegate.config.audit import Audit, Checkpoints, Redact, Rotate, Sink
+from sluicegate.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key, LocalClient
+from sluicegate.config.finding import Path, Problem
+from sluicegate.config.models import (
+    Config,
+    HttpServer,
+    Limits,
+    Listen,
+    Log,
+    Names,
+    State,
+    StdioServer,
+    Telemetry,
+    Tools,
+)
+from sluicegate.config.network import Network
+from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
+from sluicegate.config.section import Section
+
+SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
+    (): Config,
+    ("listen",): Listen,
+    ("servers", "*", "stdio"): StdioServer,
+    ("servers", "*", "http"): HttpServer,
+    ("servers", "*", "stdio", "tools"): Tools,
+    ("servers", "*", "http", "tools"): Tools,
+    ("clients",): Clients,
+    ("clients", "local"): LocalClient,
+    ("clients", "anonymous"): AnonymousClient,
+    ("clients", "keys", "*"): Key,
+    ("clients", "jwt"): Jwt,
+    ("clients", "jwt", "issuers", "*"): Issuer,
+    ("policy",): Policy,
+    ("approvals",): Approvals,
+    ("approvals", "notify", "*"): Webhook,
+    ("approvals", "profiles", "*"): Profile,
+    ("audit",): Audit,
+    ("audit", "redact"): Redact,
+    ("audit", "rotate"): Rotate,
+    ("audit", "checkpoints"): Checkpoints,
+    ("audit", "sinks", "*"): Sink,
+    ("limits",): Limits,
+    ("names",): Names,
+    ("network",): Network,
+    ("state",): State,
+    ("telemetry",): Telemetry,
+    ("log",): Log,
+}
+
+EXPECTED: Final = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "string_type": "text",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "tuple_type": "a list",
+}
+POLICY_HINT: Final = "add the line `policy: {use: personal}`, or {use: open} for development"
+_BOUNDS: Final = {
+    "greater_than_equal": ("ge", "or more"),
+    "less_than_equal": ("le", "or less"),
+}
+
+
+def explain(error: ErrorDetails) -> Problem:
+    """One of pydantic's errors in our words. Its path has the kind of a server in it, ours has not."""
+    problem = _explain(error)
+    path = problem.path
+    return replace(problem, path=path[:2] + path[3:]) if path[:1] == ("servers",) and len(path) > 2 else problem
+
+
+def _explain(error: ErrorDetails) -> Problem:
+    path: Path = error["loc"]
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown(path)
+    if kind == "missing":
+        return _missing(path)
+    if kind in EXPECTED:
+        return _wrong_type(path, EXPECTED[kind], error["input"])
+    if kind == "literal_error":
+        return _wrong_word(path, str(context["expected"]), error["input"])
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return Problem(path, "wrong-value", f"must be {context[bound]} {words}")
+    if kind == "string_too_short":
+        return Problem(path, "wrong-value", "must not be empty")
+    if "text" in context:  # one of our own validators
+        return Problem(path, kind, str(context["text"]), at_key=path[-1] == "[key]")
+    return Problem(path, "wrong-value", "not a valid value")
+
+
+def section_at(path: Path) -> type[Section] | None:
+    """The section that stands at a path as pydantic writes it (with the kind of a server in it)."""
+    for pattern, section in SECTIONS.items():
+        if len(pattern) == len(path) and all(p in ("*", part) for p, part in zip(pattern, path, strict=True)):
+            return section
+    return None
+
+
+def _unknown(path: Path) -> Problem:
+    key, section = str(path[-1]), section_at(path[:-1])
+    if section and key in section.later:
+        message = f'"{key}" is not supported in this version'
+        return Problem(path, "not-in-this-version", message, "remove it", at_key=True)
+    if section in (StdioServer, HttpServer):
+        other = HttpServer if section is StdioServer else StdioServer
+        if key in other.model_fields:
+            kind = "reaches by url" if section is StdioServer else "starts by command"
+            message = f'"{key}" is for a server that Sluice {kind}'
+            return Problem(path, "unknown-key", message, "a server has a command or a url", at_key=True)
+    near = get_close_matches(key, section.model_fields if section else (), n=1)
+    hint = f'did you mean "{near[0]}"?' if near else ""
+    return Problem(path, "unknown-key", f'"{key}" is no key of this section', hint, at_key=True)
+
+
+def _missing(path: Path) -> Problem:
+    key = str(path[-1])
+    if path == ("policy",):
+        return Problem((), "missing-key", "there is no policy, and nothing is allowed without one", POLICY_HINT)
+    if key == "command":
+        message = 'a server needs a "command" (to start it) or a "url" (to reach it)'
+        return Problem(path, "missing-key", message)
+    return Problem(path, "missing-key", f'"{key}" is missing')
+
+
+def _wrong_type(path: Path, expected: str, value: Any) -> Problem:
+    quotable = expected == "text" and isinstance(value, bool | int | float)
+    if value is None:
+        hint = "write a value, or remove the key"
+    else:
+        hint = "put it in quotes" if quotable else ""
+    return Problem(path, "wrong-type", f"expected {expected}, found {_name(value)}", hint)
+
+
+def _name(value: Any) -> str:
+    names = {bool: "true or false", int: "a number", float: "a number", dict: "a mapping", list: "a list"}
+    return "nothing" if value is None else names.get(type(value), "text")
+
+
+def _wrong_word(path: Path, expected: str, value: Any) -> Problem:
+    return Problem(path, "wrong-value", f"must be {_words(expected)}")
+
+
+def _words(expected: str) -> str:
+    return expected.replace("'", "")

@@ -1,0 +1,264 @@
+"""The sections of the config file as types, with their defaults. What the types cannot say is in `rules.py`.
+
+A key of the contract that this version does not implement yet is listed in `later`, so that it is answered with a
+clear sentence and not with a guess.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, PrivateAttr, Strict, Tag, field_validator
+
+from sluicegate.config.audit import Audit
+from sluicegate.config.clients import Clients
+from sluicegate.config.names import (
+    Argument,
+    Glob,
+    HeaderName,
+    HeaderValue,
+    Host,
+    Origin,
+    Prefix,
+    PublicUrl,
+    ServerKey,
+    Url,
+    VariableName,
+    VariableValue,
+    is_server_key,
+)
+from sluicegate.config.network import Network, NetworkText
+from sluicegate.config.policy import Approvals, Class, Policy
+from sluicegate.config.section import Section, written
+from sluicegate.config.units import (
+    WHOLE,
+    Command,
+    Count,
+    Duration,
+    FilePath,
+    Flag,
+    Limit,
+    Listener,
+    Size,
+    Timeout,
+    base_of,
+)
+
+PinMode = Literal["off", "warn", "review", "block"]
+
+
+def unlimited() -> Any:
+    """The default of a rate, which nobody can write."""
+    return Field(default=None, validate_default=False, json_schema_extra=_no_default)
+
+
+def _no_default(schema: dict[str, Any]) -> None:
+    """Where a default is not a value that a schema can say: a prefix is the server's key, no rate is no limit."""
+    schema.pop("default", None)
+
+
+class Listen(Section):
+    mcp: Listener = written("127.0.0.1:7410")
+    """Where clients reach Sluice over HTTP: at /mcp, and at /sse those that speak HTTP+SSE (2024-11-05) only."""
+    admin: Listener = written("127.0.0.1:7411")
+    """Where /livez, /readyz, /metrics and /api/v1/ are."""
+    public_url: PublicUrl | None = None
+    """The MCP endpoint as clients reach it through a reverse proxy; also the resource that OAuth clients ask tokens
+    for. Its host is served."""
+    trusted_proxies: tuple[NetworkText, ...] = ()
+    """Addresses and networks of reverse proxies: what they say in X-Forwarded-For, -Proto, -Host and -Prefix counts."""
+    allowed_hosts: tuple[Host, ...] = ()
+    """Host headers that are served besides the listener's own; loopback names always are on a loopback address."""
+    allowed_origins: tuple[Origin, ...] = ()
+    """Web origins that may call; they get CORS headers."""
+
+
+class Tools(Section):
+    allow: tuple[Glob, ...] = ("*",)
+    """Globs over the server's own tool names: only these exist for clients."""
+    deny: tuple[Glob, ...] = ()
+    """Globs over the server's own tool names: these do not exist for clients, whatever `allow` says."""
+    classes: dict[Glob, Class] = written({})
+    """Own tool name, or glob, to `read`, `write` or `destroy`: what the policy's rows go by. A whole name counts before
+    globs, of these the strictest; a tool without a class is a write, unless a person accepted what it says itself."""
+
+
+class Server(Section):
+    """What started servers and remote servers have in common."""
+
+    enabled: Flag = True
+    """false keeps the section and leaves the server out."""
+    prefix: Prefix = Field(default="", json_schema_extra=_no_default)
+    """First part of the names that clients see (gh in gh__create_issue); the server's key unless set. An empty
+    prefix is transparent mode: for the only enabled server, nothing is renamed."""
+    uris: Literal["prefix", "plain"] = "prefix"
+    """How resource URIs are shown: with the prefix, or as the server gives them."""
+    sharing: Literal["session", "client", "shared"] = "session"
+    """Who shares a connection to the server: one for each client session, for each client, or one for all, and then
+    the server can ask nobody. To a server of 2026-07-28 there is one in any case."""
+    era: Literal["auto", "legacy", "modern"] = "auto"
+    """Which generation of MCP the server is spoken to in; auto finds out."""
+    lazy: Flag = False
+    """true reaches the server at its first use instead of at the start."""
+    required: Flag = False
+    """true makes /readyz fail while the server is down."""
+    timeout: Timeout = written("60s")
+    """How long a call may stay silent; progress starts it anew."""
+    max_time: Timeout = written("1h")
+    """How long a call may take, progress or not."""
+    concurrency: Count = 8
+    """How many calls may be open at the server at once."""
+    pin: PinMode = "review"
+    """What becomes of definitions that changed since they were accepted: off looks away; warn serves and reports them;
+    review takes the first list as it is and withholds later changes until `sluice pins accept`; block withholds
+    all that no person accepted. off where `unlisted: forward` unless set."""
+    results: Literal["off", "warn", "block"] = "warn"
+    """What becomes of answers that hold terminal orders, hidden text or broken promises: warn takes the characters out
+    and marks the answer; block withholds it; off looks away."""
+    unlisted: Literal["refuse", "forward"] = "refuse"
+    """forward (transparent mode only) also relays names that the server did not list."""
+    tools: Tools = Tools()
+    """Which of the server's tools exist for clients."""
+
+    @property
+    def pinning(self) -> PinMode:
+        """`pin` as it works: a name that was never listed has no definition that could be compared."""
+        is_unsaid = self.unlisted == "forward" and "pin" not in self.model_fields_set
+        return "off" if is_unsaid else self.pin
+
+
+class StdioServer(Server):
+    """A server that Sluice starts, spoken to over its stdin and stdout."""
+
+    command: Command
+    """The program: a name on PATH, or a path."""
+    args: tuple[Argument, ...] = Field(default=(), repr=False)
+    """Its arguments, one by one; no shell reads them."""
+    env: dict[VariableName, VariableValue] = written({})
+    """Its environment, beside a few harmless variables such as PATH and HOME."""
+    cwd: FilePath = written(".")
+    """Its working directory; the config file's own directory unless set."""
+
+
+class HttpServer(Server):
+    """A server that runs elsewhere, spoken to over HTTP."""
+
+    url: Url = Field(repr=False)
+    """Its MCP endpoint."""
+    transport: Literal["auto", "http", "sse"] = "auto"
+    """http is Streamable HTTP, sse is HTTP+SSE as of 2024-11-05; auto finds out."""
+    headers: dict[HeaderName, HeaderValue] = written({})
+    """Headers that are sent with every request, such as Authorization."""
+    ca: FilePath | None = None
+    """A PEM file of certificate authorities to trust instead of the system's."""
+
+
+def _kind(value: Any) -> str:
+    return "http" if isinstance(value, HttpServer) or (isinstance(value, dict) and "url" in value) else "stdio"
+
+
+AnyServer = Annotated[Annotated[StdioServer, Tag("stdio")] | Annotated[HttpServer, Tag("http")], Discriminator(_kind)]
+
+
+class Limits(Section):
+    per_client: Limit = unlimited()
+    """Most requests of one client, of whatever kind: `10/s`, `600/min`, `1000/h` or `5000/d`. No limit unless set."""
+    per_tool: Limit = unlimited()
+    """Most calls of one tool by one client. No limit unless set."""
+    max_request: Size = written("4MiB")
+    """Largest request body or stdin line."""
+    max_result: Size = written("8MiB")
+    """Largest message that is taken from a server."""
+    max_depth: Annotated[int, Strict(), Field(ge=1, le=200), WHOLE] = 64
+    """Deepest nesting of JSON."""
+    max_batch: Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE] = 50
+    """Most messages in a JSON array (revision 2025-03-26 only)."""
+    headers: Size = written("16KiB")
+    """Largest head of an HTTP request."""
+    streams: Count = 100
+    """Most open streams of one client."""
+    pending_approvals: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE] = 20
+    """Most approvals of one client that wait, or wait to be used."""
+    page: Annotated[int, Strict(), Field(ge=1, le=100_000), WHOLE] = 1000
+    """Most items in one page of a list."""
+
+
+class Names(Section):
+    max: Annotated[int, Strict(), Field(ge=32, le=128), WHOLE] = 50
+    """Longest public name; 50 leaves room for what clients put before it."""
+
+
+class State(Section):
+    later = frozenset({"redis", "keys"})
+
+    dir: FilePath = written("~/.local/state/sluice")
+    """Where keys, the operator token and last known lists are kept; mode 0700."""
+
+
+class Telemetry(Section):
+    metrics: Flag = True
+    """Prometheus metrics at /metrics of the admin port."""
+    otlp: str = ""
+    """Base URL of an OpenTelemetry collector that takes spans over HTTP; nothing: there are no spans."""
+
+
+class Log(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged, to stderr."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """auto is text on a terminal, JSON lines elsewhere."""
+
+
+class Config(Section):
+    """One YAML file says all: which servers, which clients, which policy."""
+
+    version: Literal[1] = 1
+    """Of this format."""
+    listen: Listen = Listen()
+    """Where Sluice listens."""
+    servers: dict[ServerKey, AnyServer] = written({})
+    """The servers behind Sluice, in the order of their lists."""
+    clients: Clients = Clients()
+    """Who gets in, and with which roles."""
+    policy: Policy
+    """Who may do what. Required."""
+    approvals: Approvals = Approvals()
+    """Who agrees to calls that the policy asks a human for."""
+    audit: Audit = written({})
+    """What is recorded of every call, and where."""
+    limits: Limits = Limits()
+    """Bounds of size, depth and number."""
+    names: Names = Names()
+    """How public names are made."""
+    network: Network = Network()
+    """What may be connected to."""
+    state: State = written({})
+    """What outlives a run."""
+    telemetry: Telemetry = Telemetry()
+    """What is measured."""
+    log: Log = Log()
+    """What is logged."""
+    drain: Duration = written("30s")
+    """How long open calls may still take at the end."""
+
+    _base: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def base(self) -> Path:
+        """What the file's paths are relative to."""
+        return self._base
+
+    def model_post_init(self, context: Any) -> None:
+        self._base = base_of(context)
+
+    @field_validator("servers", mode="before")
+    @classmethod
+    def _prefix_is_the_key(cls, servers: Any) -> Any:
+        if not isinstance(servers, dict):
+            return servers
+        return {key: _with_prefix(key, server) for key, server in servers.items()}
+
+
+def _with_prefix(key: Any, server: Any) -> Any:
+    if isinstance(server, dict) and "prefix" not in server and isinstance(key, str) and is_server_key(key):
+        return {**server, "prefix": key}
+    return server

@@ -1,0 +1,139 @@
+"""The texts of the config file that have a grammar: keys, prefixes, roles, hosts, URLs, headers, hashes.
+
+Like in `units.py`, an error says what is expected and never repeats the value.
+"""
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
+
+from sluicegate.config.units import problem
+
+_SERVER_KEY = re.compile(r"[a-z][a-z0-9-]{0,19}")
+_KEY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_ROLE = re.compile(r"role:[^\s,\"]{1,128}")
+_PROFILE = re.compile(r"(?!none$)[a-z][a-z0-9-]{0,31}")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
+_URL = re.compile(r"https?://(?P<user>[^\s/?#@]*@)?[^\s/?#@]+(?:/[^\s#]*)?(?:\?[^\s#]*)?")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_PUBLIC_URL = re.compile(
+    r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
+)
+RESERVED: Final = "sluice"
+# What the transport and the protocol write themselves; a configured one would contradict them.
+_OWN_HEADERS: Final = frozenset(
+    {"accept", "connection", "content-encoding", "content-length", "content-type", "host", "last-event-id",
+     "te", "trailer", "transfer-encoding", "upgrade"}
+)  # fmt: skip
+
+
+def is_server_key(text: str) -> bool:
+    return _SERVER_KEY.fullmatch(text) is not None and text != RESERVED
+
+
+def is_key_name(text: str) -> bool:
+    return _KEY_NAME.fullmatch(text) is not None
+
+
+def _server_key(value: str) -> str:
+    if value == RESERVED:
+        raise problem("reserved-name", f'"{RESERVED}" is reserved')
+    if not is_server_key(value):
+        raise problem("bad-server-key", "a server's key is 1 to 20 of a-z, 0-9 and -, and begins with a letter")
+    return value
+
+
+def _prefix(value: str) -> str:
+    if value == RESERVED:
+        raise problem("reserved-name", f'"{RESERVED}" is reserved')
+    if value and not is_server_key(value):
+        raise problem("bad-prefix", "a prefix is 1 to 20 of a-z, 0-9 and -, and begins with a letter")
+    return value
+
+
+def _matching(pattern: re.Pattern[str], code: str, message: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise problem(code, message)
+        return value
+
+    return AfterValidator(check)
+
+
+def _hash(value: Any) -> Any:
+    if not isinstance(value, str) or not _HASH.fullmatch(value):
+        raise problem("bad-hash", "not a key hash; `sluice keys new NAME` prints one (sha256: and 64 hex digits)")
+    return value
+
+
+def _url(value: str) -> str:
+    match = _URL.fullmatch(value)
+    if match is None:
+        raise problem("bad-url", "not a URL; write https://host/path")
+    if match["user"]:
+        raise problem("bad-url", "no user name or password in a URL; put credentials into headers")
+    return value
+
+
+def _header_name(value: str) -> str:
+    if not _HEADER.fullmatch(value):
+        raise problem("bad-header", "not a header name")
+    if value.lower() in _OWN_HEADERS or value.lower().startswith("mcp-"):
+        raise problem("bad-header", f"{value} is written by Sluice itself")
+    return value
+
+
+def _header_value(value: SecretStr) -> SecretStr:
+    # RFC 9110 5.5: a field value holds no CR, LF or NUL; other control characters are of no use either.
+    if any((ord(char) < 32 and char != "\t") or ord(char) == 127 for char in value.get_secret_value()):
+        raise problem("bad-header", "a header's value holds no control characters and no line breaks")
+    return value
+
+
+def _variable_name(value: str) -> str:
+    if not value or "=" in value or "\0" in value:
+        raise problem("bad-variable", "not the name of an environment variable")
+    return value
+
+
+def _no_nul(value: SecretStr) -> SecretStr:
+    if "\0" in value.get_secret_value():
+        raise problem("bad-variable", "a NUL character cannot be passed on")
+    return value
+
+
+def _argument(value: str) -> str:
+    if "\0" in value:
+        raise problem("wrong-value", "a NUL character cannot be passed on")
+    return value
+
+
+Argument = Annotated[str, AfterValidator(_argument)]
+VariableName = Annotated[str, AfterValidator(_variable_name)]
+VariableValue = Annotated[SecretStr, AfterValidator(_no_nul)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
+Url = Annotated[str, AfterValidator(_url)]
+PublicUrl = Annotated[
+    str, _matching(_PUBLIC_URL, "bad-url", "not a URL without query and user; write https://host/path/mcp")
+]
+KeyHash = Annotated[SecretStr, BeforeValidator(_hash)]
+ServerKey = Annotated[str, AfterValidator(_server_key)]
+Prefix = Annotated[str, AfterValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": 20})]
+KeyName = Annotated[
+    str, _matching(_KEY_NAME, "bad-key-name", "a key's name is 1 to 64 of a-z, 0-9, . _ and -, not . _ - first")
+]
+ProfileName = Annotated[
+    str,
+    _matching(_PROFILE, "bad-profile-name", "a profile's name is 1 to 32 of a-z, 0-9 and -, a letter first, not none"),
+]
+Role = Annotated[str, _matching(_ROLE, "bad-role", "a role is written role:NAME")]
+Host = Annotated[str, _matching(_HOST, "bad-host", "not a host; write name or name:port, without scheme and path")]
+Origin = Annotated[
+    str, _matching(_ORIGIN, "bad-origin", "not an origin; write scheme://host or scheme://host:port, no wildcard")
+]
+Glob = Annotated[str, Field(min_length=1)]
+Roles = tuple[Role, ...]

@@ -1,0 +1,89 @@
+"""The sections about rights: which policy there is, and who agrees to what it asks a human for."""
+
+import base64
+import binascii
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, Strict
+
+from sluicegate.config.names import ProfileName, Roles, Url
+from sluicegate.config.section import Section, written
+from sluicegate.config.units import WHOLE, Duration, FilePath, Flag, Moment, Timeout, problem
+
+Class = Literal["read", "write", "destroy"]
+
+
+class Policy(Section):
+    use: Literal["open", "personal", "team"] | None = None
+    """A policy that comes with Sluice: personal lets everybody read and the owner change things, team knows roles and
+    groups, open lets every client that gets in use everything and works on loopback only. Or name `files` of yours."""
+    files: tuple[FilePath, ...] = ()
+    """Rows of a policy of your own, as CSV; all files together are one policy."""
+    model: FilePath | None = None
+    """The casbin model that the rows are read by; the one that comes with Sluice unless set."""
+    arguments: FilePath | None = None
+    """A folder of JSON Schemas, SERVER/TOOL.json, that the arguments of calls have to meet."""
+    tests: FilePath | None = None
+    """What the policy promises. A policy that breaks it is not taken into use."""
+    mode: Literal["enforce", "shadow"] = "enforce"
+    """shadow lets pass what the rows deny, and logs that they would have denied it; needs `until`."""
+    until: Moment | None = None
+    """When shadow mode ends and the rows are enforced."""
+    on_deny: Literal["hide", "explain"] = "hide"
+    """hide answers for a refused name as for an unknown one; explain says which rule refused it."""
+    watch: Flag = True
+    """Whether this file and the policy's files are taken into use when they change. SIGHUP does it in any case."""
+
+
+class Profile(Section):
+    tier: Literal["self", "other"]
+    """self: whoever asked confirms. other: somebody else approves, never whoever asked."""
+    approvers: Roles = ()
+    """Who may approve, for tier other."""
+    quorum: Annotated[int, Strict(), Field(ge=1, le=10), WHOLE] = 1
+    """How many of them must, for tier other."""
+    via: tuple[Literal["elicitation", "api"], ...] = Field(default=("elicitation", "api"), min_length=1)
+    """How it is decided: by a question to the client of whoever asked (tier self only), or over the admin port, as
+    `sluice approve` does."""
+    expires: Timeout = written("30m")
+    """How long there is to decide, and to use what was approved. Silence is a no."""
+    remember: tuple[Literal["once", "session", "15m"], ...] = Field(default=("once",), min_length=1)
+    """How far an approval may reach: this call; this tool until the session ends, or 30 minutes pass without a call;
+    this tool for 15 minutes. Other than once only where one person decides."""
+    require_reason: Flag = False
+    """Whether who approves has to say why."""
+
+    @property
+    def channels(self) -> tuple[Literal["elicitation", "api"], ...]:
+        """`via` as it works: with tier other nobody asks the client of whoever asked."""
+        return self.via if self.tier == "self" else ("api",)
+
+
+def _webhook_secret(value: SecretStr) -> SecretStr:
+    try:
+        key = base64.b64decode(value.get_secret_value().removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        key = b""
+    if not 24 <= len(key) <= 64:
+        raise problem("bad-secret", "not a webhook secret; write whsec_ and 24 to 64 bytes in base64")
+    return value
+
+
+class Webhook(Section):
+    type: Literal["webhook"]
+    """A POST in the form of Standard Webhooks."""
+    url: Url = Field(repr=False)
+    """Where to; redirects are not followed."""
+    secret: Annotated[SecretStr, AfterValidator(_webhook_secret)]
+    """What it is signed with: whsec_ and 24 to 64 bytes in base64."""
+    profiles: tuple[ProfileName, ...] = ()
+    """For approvals of these profiles; of all unless set."""
+
+
+class Approvals(Section):
+    hold_for: Duration = written("45s")
+    """How long a call waits for its approval before it is answered as pending; below what clients wait for answers."""
+    profiles: dict[ProfileName, Profile] = written({})
+    """What `p2` rows of the policy may ask for, besides confirm, one-of-leads and two-person."""
+    notify: tuple[Webhook, ...] = ()
+    """Who is told of approvals that wait."""

@@ -1,0 +1,240 @@
+"""What the types cannot say: rules between keys. Pure: a `Config` in, problems with their paths out."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import Final
+
+from sluicegate.config.finding import Problem
+from sluicegate.config.models import Config, HttpServer
+
+OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+BUILT_IN_PROFILES = frozenset({"confirm", "one-of-leads", "two-person"})
+
+
+def broken_rules(config: Config) -> list[Problem]:
+    return [problem for rule in RULES for problem in rule(config)]
+
+
+def _there_is_one_policy(config: Config) -> Iterator[Problem]:
+    policy = config.policy
+    if policy.use is None and not policy.files:
+        message = "there is no policy, and nothing is allowed without one"
+        yield Problem(("policy", "use"), "missing-key", message, "write use: personal, or files: [policy.csv]")
+    for key in ("files", "model", "arguments", "tests"):
+        if policy.use is not None and key in policy.model_fields_set:
+            message = f'"{key}" belongs to a policy of your own, and `use` names one that comes with Sluice'
+            yield Problem(("policy", key), "two-policies", message, "remove one of them", at_key=True)
+
+
+def _shadow_mode_ends(config: Config) -> Iterator[Problem]:
+    policy = config.policy
+    if policy.mode == "shadow" and policy.until is None:
+        message = "shadow mode lets pass what the policy denies, so it needs an end"
+        yield Problem(("policy", "until"), "no-end", message, "add until: DATE")
+    elif policy.mode == "shadow" and policy.until and policy.until <= datetime.now(UTC):
+        message = "shadow mode is over: the policy is enforced"
+        yield Problem(("policy", "until"), "shadow-over", message, "write mode: enforce", severity="warning")
+    elif policy.mode == "enforce" and policy.until is not None:
+        yield Problem(("policy", "until"), "wrong-value", "until is when shadow mode ends", "remove it", at_key=True)
+
+
+def _approvers_can_be_named(config: Config) -> Iterator[Problem]:
+    for name, profile in config.approvals.profiles.items():
+        path = ("approvals", "profiles", name)
+        if profile.tier == "other" and not profile.approvers:
+            hint = "add approvers: [role:NAME]"
+            yield Problem(path, "no-approvers", "nobody could ever approve this", hint, at_key=True)
+        for key in ("approvers", "quorum"):
+            if profile.tier == "self" and key in profile.model_fields_set:
+                message = f"{key} is for tier other: with tier self whoever asked confirms"
+                yield Problem((*path, key), "wrong-value", message, "remove it", at_key=True)
+
+
+def _approvals_can_be_given(config: Config) -> Iterator[Problem]:
+    for name, profile in config.approvals.profiles.items():
+        path = ("approvals", "profiles", name)
+        if profile.tier == "other" and "via" in profile.model_fields_set and "elicitation" in profile.via:
+            message = "elicitation asks whoever called, and tier other is decided by somebody else"
+            yield Problem((*path, "via"), "wrong-value", message, "write via: [api]")
+        if profile.quorum > 1 and set(profile.remember) != {"once"}:
+            message = "what several people agree to together is good once"
+            yield Problem((*path, "remember"), "wrong-value", message, "write remember: [once]")
+        if profile.require_reason and profile.tier == "self":
+            message = "a reason is for somebody else's eyes: with tier self whoever asked confirms"
+            yield Problem((*path, "require_reason"), "wrong-value", message, "remove it", at_key=True)
+
+
+def _notified_profiles_exist(config: Config) -> Iterator[Problem]:
+    known = {*config.approvals.profiles, *BUILT_IN_PROFILES}
+    for at, webhook in enumerate(config.approvals.notify):
+        for name in webhook.profiles:
+            if name not in known:
+                hint = f"profiles are {', '.join(sorted(known))}"
+                yield Problem(("approvals", "notify", at, "profiles"), "unknown-profile", f"there is no {name}", hint)
+
+
+def _open_policy_stays_at_home(config: Config) -> Iterator[Problem]:
+    if config.policy.use != "open":
+        return
+    for name, address in (("mcp", config.listen.mcp), ("admin", config.listen.admin)):
+        if not address.is_loopback:
+            message = "the open policy lets everybody do everything and is refused on an address that is not loopback"
+            yield Problem(("listen", name), "open-policy", message, "listen on 127.0.0.1")
+
+
+def _two_listeners_have_two_addresses(config: Config) -> Iterator[Problem]:
+    if config.listen.mcp == config.listen.admin and config.listen.mcp.port:
+        yield Problem(("listen", "admin"), "same-address", "mcp and admin need an address each")
+
+
+def _anonymous_stays_at_home(config: Config) -> Iterator[Problem]:
+    if config.clients.anonymous is None:
+        return
+    path = ("clients", "anonymous")
+    if not config.listen.mcp.is_loopback:
+        message = "clients without a credential are refused on an address that is not loopback"
+        yield Problem(path, "anonymous", message, "remove this section, or listen on 127.0.0.1", at_key=True)
+    others = [host for host in config.listen.allowed_hosts if _name(host) not in LOOPBACK_NAMES]
+    if others:
+        message = "clients without a credential are refused where listen.allowed_hosts names other hosts"
+        yield Problem(path, "anonymous", message, "remove this section, or allowed_hosts", at_key=True)
+    for key in ("public_url", "trusted_proxies"):
+        if getattr(config.listen, key):
+            message = f"clients without a credential are refused where listen.{key} leads others here"
+            yield Problem(path, "anonymous", message, f"remove this section, or {key}", at_key=True)
+
+
+def _name(host: str) -> str:
+    return (host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]).lower()
+
+
+def _prefixes_differ(config: Config) -> Iterator[Problem]:
+    owners: dict[str, str] = {}
+    for key, server in config.servers.items():
+        first = owners.setdefault(server.prefix, key)
+        if first != key and server.prefix:
+            path = ("servers", key, "prefix")
+            yield Problem(path, "duplicate-prefix", f'"{server.prefix}" is the prefix of the server {first} already')
+
+
+def _transparent_means_alone(config: Config) -> Iterator[Problem]:
+    enabled = [key for key, server in config.servers.items() if server.enabled]
+    for key in enabled:
+        if config.servers[key].prefix == "" and len(enabled) > 1:
+            message = "an empty prefix (transparent mode) is for exactly one enabled server"
+            hint = "give it a prefix, or disable the other servers"
+            yield Problem(("servers", key, "prefix"), "transparent", message, hint)
+
+
+def _forwarding_means_transparent(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if server.unlisted == "forward" and server.prefix:
+            message = "forward works in transparent mode only"
+            yield Problem(("servers", key, "unlisted"), "transparent", message, 'set prefix: "", or remove this key')
+
+
+def _pins_need_a_list(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if server.unlisted == "forward" and server.pinning in ("review", "block"):
+            message = f"{server.pin} cannot withhold a name that is relayed whether it is listed or not"
+            hint = "remove unlisted: forward, or set pin: warn or off"
+            yield Problem(("servers", key, "pin"), "pin-and-forward", message, hint)
+        elif server.unlisted == "forward" and "pin" not in server.model_fields_set:
+            message = "definitions of this server are not pinned, because names that it did not list are relayed"
+            hint = "set pin: off to say so, or pin: warn to have changes reported"
+            yield Problem(("servers", key, "unlisted"), "not-pinned", message, hint, severity="warning")
+
+
+def _timeouts_are_in_order(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if server.max_time < server.timeout:
+            path = ("servers", key, "max_time" if "max_time" in server.model_fields_set else "timeout")
+            yield Problem(path, "wrong-value", "max_time is shorter than timeout", "max_time bounds the whole call")
+
+
+def _older_transport_is_legacy(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if isinstance(server, HttpServer) and server.transport == "sse" and server.era == "modern":
+            message = "no modern server speaks HTTP+SSE, the transport of 2024-11-05"
+            yield Problem(("servers", key, "transport"), "wrong-value", message, "remove era, or transport")
+
+
+def _authorities_exist(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if isinstance(server, HttpServer) and server.ca and not server.ca.is_file():
+            yield Problem(("servers", key, "ca"), "unreadable-file", "there is no such file")
+
+
+def _sinks_differ(config: Config) -> Iterator[Problem]:
+    names: set[str] = set()
+    for at, sink in enumerate(config.audit.sinks):
+        if sink.name in names:
+            yield Problem(("audit", "sinks", at, "name"), "duplicate-sink", "every sink has a name of its own")
+        names.add(sink.name)
+
+
+def _hashes_differ(config: Config) -> Iterator[Problem]:
+    owners: dict[str, str] = {}
+    for name, key in config.clients.keys.items():
+        first = owners.setdefault(key.hash.get_secret_value(), name)
+        if first != name:
+            yield Problem(("clients", "keys", name, "hash"), "duplicate-hash", f"the key {first} has the same hash")
+
+
+def _keys_are_in_time(config: Config) -> Iterator[Problem]:
+    now = datetime.now(UTC)
+    for name, key in config.clients.keys.items():
+        if key.expires and key.expires <= now:
+            path = ("clients", "keys", name, "expires")
+            yield Problem(path, "expired-key", "this key has expired and is refused", severity="warning")
+
+
+def _tokens_are_for_one_port(config: Config) -> Iterator[Problem]:
+    """A token for the tools must not open the admin port, by whichever of an issuer's entries."""
+    issuers = config.clients.jwt.issuers
+    for at, issuer in enumerate(issuers):
+        path = ("clients", "jwt", "issuers", at)
+        before = [other for other in issuers[:at] if other.issuer == issuer.issuer]
+        if any(other.audience == issuer.audience for other in before):
+            yield Problem((*path, "audience"), "duplicate-issuer", "this issuer has an entry for the same audience")
+        ours = {other.audience for other in issuers if other.issuer == issuer.issuer}
+        if issuer.admin_audience in ours:
+            message = "every client's token would be good at the admin port"
+            yield Problem((*path, "admin_audience"), "same-audience", message, "use an audience of its own")
+
+
+def _somebody_gets_in(config: Config) -> Iterator[Problem]:
+    if config.clients.anonymous is None and not config.clients.keys and not config.clients.jwt.issuers:
+        message = "no HTTP client gets in; only `sluice stdio` works"
+        hint = "add a key (`sluice keys new NAME`), or clients.anonymous on loopback"
+        yield Problem(("clients",), "no-clients", message, hint, severity="warning", at_key=True)
+
+
+def _something_is_behind(config: Config) -> Iterator[Problem]:
+    if not any(server.enabled for server in config.servers.values()):
+        yield Problem(("servers",), "no-servers", "no server is enabled", severity="warning", at_key=True)
+
+
+def _the_extra_is_installed(config: Config) -> Iterator[Problem]:
+    if config.telemetry.otlp and not _has_otel():
+        message = "spans are sent by OpenTelemetry's SDK, which is not installed"
+        yield Problem(("telemetry", "otlp"), "missing-extra", message, "install sluicegate[otel], or remove it")
+
+
+def _has_otel() -> bool:
+    try:
+        return find_spec(OTEL) is not None
+    except ModuleNotFoundError:  # of a parent
+        return False
+
+
+RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
+    _there_is_one_policy, _older_transport_is_legacy,
+    _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
+    _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
+    _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list,
+    _timeouts_are_in_order, _authorities_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
+    _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _the_extra_is_installed,
+)  # fmt: skip

@@ -1,0 +1,251 @@
+"""A YAML file as plain values, each with its line and column; `${...}` in values is replaced.
+
+YAML 1.2 core schema (`yes` is text, a date is text), no tags, no anchors, no duplicate keys: every line means what
+it says. Knows nothing of the keys that Sluice understands.
+"""
+
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, StreamMark, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentEndEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+)
+from ruamel.yaml.reader import ReaderError
+
+from sluicegate.config.finding import ConfigError, Finding, Problem
+from sluicegate.config.finding import Path as TreePath
+from sluicegate.config.units import Expanded
+
+MAX_DEPTH: Final = 32
+MAX_INCLUDED: Final = 64 * 1024  # characters of a ${file:...}
+
+# YAML 1.2.2, 10.3.2 core schema
+_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_FLAGS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
+_VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands, and the key (or list position) that it belongs to."""
+
+    key: tuple[int, int]
+    value: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Source:
+    """What the file says, and what is wrong with how it says it."""
+
+    file: str
+    base: Path
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    value: Any = field(default=None, repr=False)
+    places: dict[TreePath, Place] = field(default_factory=dict, repr=False)
+    findings: list[Finding] = field(default_factory=list)
+    included: list[Path] = field(default_factory=list)  # what ${file:...} named
+
+    def locate(self, problem: Problem) -> Finding:
+        """The problem at its place. Parts of the path that the file does not have are left out; if the last one is
+        among them, the key of what is there is the place."""
+        path: TreePath = ()
+        for part in problem.path:
+            path = (*path, part) if (*path, part) in self.places else path
+        place = self.places.get(path, Place((1, 1), (1, 1)))
+        at_key = problem.at_key or path[-1:] != problem.path[-1:]
+        line, column = place.key if at_key else place.value
+        return Finding(self.file, line, column, problem.code, problem.message, problem.hint, problem.severity)
+
+    def report(self, mark: tuple[int, int], code: str, message: str, hint: str = "") -> None:
+        self.findings.append(Finding(self.file, *mark, code, message, hint))
+
+
+def read(file: Path) -> Source:
+    """Raises `ConfigError` for a file that cannot be read at all."""
+    try:
+        text = file.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError([Finding(str(file), 1, 1, "not-utf-8", "the file is not UTF-8 text")]) from None
+    except OSError as error:
+        hint = "`sluice init` writes one" if isinstance(error, FileNotFoundError) else ""
+        reason = f"cannot read the file: {error.strerror}"
+        raise ConfigError([Finding(str(file), 1, 1, "unreadable-file", reason, hint)]) from None
+    return parse(text, Source(str(file), file.absolute().parent))
+
+
+def parse(text: str, source: Source) -> Source:
+    """Fills `source`. Raises `ConfigError` where the text is no YAML: what follows could mean anything."""
+    try:
+        source.value = _document(iter(YAML(typ="safe", pure=True).parse(io.StringIO(text))), source)
+    except MarkedYAMLError as error:
+        source.report(_at(error.problem_mark), "bad-yaml", str(error.problem or error.context))
+        raise ConfigError(source.findings) from None
+    except ReaderError as error:
+        before = text[: error.position]
+        mark = (before.count("\n") + 1, len(before) - before.rfind("\n"))
+        source.report(mark, "bad-yaml", "a character that YAML does not allow")
+        raise ConfigError(source.findings) from None
+    except YAMLError:
+        source.report((1, 1), "bad-yaml", "this is not YAML")
+        raise ConfigError(source.findings) from None
+    return source
+
+
+def _at(mark: StreamMark | None) -> tuple[int, int]:
+    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
+
+
+def _document(events: Iterator[Event], source: Source) -> Any:
+    value: Any = None
+    documents = 0
+    for event in events:
+        if isinstance(event, DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                source.report(_at(event.start_mark), "bad-yaml", "a second document; the file holds one")
+                break
+        elif not isinstance(event, StreamStartEvent | StreamEndEvent | DocumentEndEvent):
+            value = _value(event, events, source, ())
+    return value
+
+
+def _value(event: Event, events: Iterator[Event], source: Source, path: TreePath) -> Any:
+    mark = _at(event.start_mark)
+    if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
+        source.report(mark, "anchor", "anchors and aliases are not part of this format", "write the value out")
+    elif getattr(event, "ctag", None):
+        source.report(mark, "tag", "YAML tags are not part of this format", "write the plain value")
+    if len(path) > MAX_DEPTH:
+        source.report(mark, "too-deep", "nested too deep")
+        raise ConfigError(source.findings)
+    if isinstance(event, MappingStartEvent):
+        return _mapping(events, source, path)
+    if isinstance(event, SequenceStartEvent):
+        return _sequence(events, source, path)
+    return _scalar(event, source, mark) if isinstance(event, ScalarEvent) else None
+
+
+def _mapping(events: Iterator[Event], source: Source, path: TreePath) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for event in events:
+        if isinstance(event, MappingEndEvent):
+            break
+        key, mark = _key(event, events, source, path), _at(event.start_mark)
+        content = next(events)
+        if key is None or key in mapping:
+            if key is not None:
+                first = source.places[(*path, key)].key[0]
+                source.report(mark, "duplicate-key", f'"{key}" is here twice', f"the first is in line {first}")
+            _value(content, events, Source(source.file, source.base, source.environ), path)
+            continue
+        source.places[(*path, key)] = Place(mark, _at(content.start_mark))
+        mapping[key] = _value(content, events, source, (*path, key))
+    return mapping
+
+
+def _key(event: Event, events: Iterator[Event], source: Source, path: TreePath) -> str | None:
+    """The key's text; None for what is no text, which is reported and skipped."""
+    mark = _at(event.start_mark)
+    if not isinstance(event, ScalarEvent):
+        _value(event, events, Source(source.file, source.base, source.environ), path)
+        source.report(mark, "bad-key", "a key is text")
+        return None
+    if event.anchor or event.ctag:
+        source.report(mark, "bad-key", "a key has no anchor and no tag")
+    if "${" in event.value:
+        source.report(mark, "bad-key", "${...} stands in values only")
+    key: str = event.value
+    return key
+
+
+def _sequence(events: Iterator[Event], source: Source, path: TreePath) -> list[Any]:
+    values: list[Any] = []
+    for event in events:
+        if isinstance(event, SequenceEndEvent):
+            break
+        here = (*path, len(values))
+        mark = _at(event.start_mark)
+        source.places[here] = Place(mark, mark)
+        values.append(_value(event, events, source, here))
+    return values
+
+
+def _scalar(event: ScalarEvent, source: Source, mark: tuple[int, int]) -> Any:
+    text: str = event.value
+    if "${" in text:
+        return _expand(text, source, mark)
+    return text if event.style else _plain(text)
+
+
+def _plain(text: str) -> Any:
+    if text in _NULL:
+        return None
+    if text in _FLAGS:
+        return _FLAGS[text]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+# ---------------------------------------------------------------- ${env:X}, ${env:X:-default}, ${file:path}
+
+
+def _expand(text: str, source: Source, mark: tuple[int, int]) -> str:
+    def replace(match: re.Match[str]) -> str:
+        if match[0] == "$${":
+            return "${"
+        return _reference(match[1] or "", source, mark)
+
+    return Expanded(_REFERENCE.sub(replace, text))
+
+
+def _reference(body: str, source: Source, mark: tuple[int, int]) -> str:
+    if body.startswith("file:"):
+        return _included(body.removeprefix("file:"), source, mark)
+    match = _VARIABLE.fullmatch(body)
+    if match is None:
+        hint = "write ${env:NAME}, ${env:NAME:-default} or ${file:path}; $${ is the text itself"
+        source.report(mark, "bad-reference", "a ${...} that means nothing here", hint)
+        return ""
+    name, default = match[1], match[3]
+    value = source.environ.get(name)
+    if default is not None:
+        return value or default
+    if value is None:
+        hint = f"set it, or write ${{env:{name}:-default}}"
+        source.report(mark, "unset-variable", f"the environment variable {name} is not set", hint)
+    return value or ""
+
+
+def _included(name: str, source: Source, mark: tuple[int, int]) -> str:
+    try:
+        path = source.base / Path(name).expanduser()
+        source.included.append(path)
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(MAX_INCLUDED + 1)
+    except (OSError, ValueError, RuntimeError):
+        source.report(mark, "unreadable-file", f"cannot read the file {name}", "paths are relative to this file")
+        return ""
+    if len(text) > MAX_INCLUDED:
+        source.report(mark, "unreadable-file", f"the file {name} is too large for a value")
+    return text.removesuffix("\n").removesuffix("\r")

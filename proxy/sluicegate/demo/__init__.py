@@ -1,0 +1,207 @@
+"""The main job on embedded defaults: real servers, one endpoint, a call that runs and one that is refused.
+
+It is a user of Sluice like any other: it writes a config file, starts what `sluice serve` starts, and speaks to
+the endpoint over HTTP. The servers come from PyPI into an environment of their own, and one from npm where `npx` is;
+three small ones of its own (`servers.py`) play in the story of an approval (`story.py`).
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from socket import socket
+from typing import Any, Final
+
+import anyio
+import httpx
+
+from sluicegate import __version__, app, config
+from sluicegate.call import MODERN
+from sluicegate.demo.story import Stage, tell
+from sluicegate.message import Json
+from sluicegate.store.keys import read_operator_token
+
+Say = Callable[[str], None]
+
+PACKAGES: Final = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch")
+NPX_SERVER: Final = "@modelcontextprotocol/server-memory"
+READY_TIMEOUT: Final = 60.0
+SHOWN_TOOLS: Final = 40
+
+CONFIG: Final = """\
+# What `sluice demo` runs. A config of your own: sluice init
+version: 1
+listen: {{mcp: "127.0.0.1:{mcp}", admin: "127.0.0.1:{admin}"}}
+clients:
+  anonymous: {{roles: []}}              # only because this listens on loopback
+policy: {{files: [policy.csv], on_deny: explain}}
+approvals:
+  hold_for: 20s
+  profiles: {{travel-desk: {{tier: other, approvers: ["role:owner"], expires: 10m}}}}  # the operator is role:owner
+state: {{dir: {state}}}
+servers:
+  time: {{command: {python}, args: [-m, mcp_server_time]}}
+  git:
+    command: {python}
+    args: [-m, mcp_server_git, --repository, {repository}]
+    tools: {{deny: ["git_reset", "git_checkout"]}}
+  fetch: {{command: {python}, args: [-m, mcp_server_fetch]}}
+  travel: {{command: {own}, args: [{servers}, travel]}}
+  weather: {{command: {own}, args: [{servers}, weather]}}
+  calendar: {{command: {own}, args: [{servers}, calendar]}}
+"""
+POLICY: Final = """\
+# Everybody who gets in may use everything; what costs money or leaves the house, somebody has to agree to.
+p, role:everyone, *, *, *, allow
+p2, *, travel, tool:book_*, *, travel-desk
+p2, *, calendar, tool:send_*, *, travel-desk
+p, local, sluice, admin:*, *, allow
+"""
+NPX_CONFIG: Final = """\
+  memory: {{command: npx, args: [-y, "{package}"], env: {{MEMORY_FILE_PATH: {memory}}}}}
+"""
+
+
+async def run(once: bool, say: Say) -> int:
+    """Returns the exit code: 0 if everything that should work did."""
+    home = _home()
+    python = await asyncio.to_thread(_environment, home, say)
+    with tempfile.TemporaryDirectory(prefix="sluice-demo-") as work:
+        path = await asyncio.to_thread(_write_config, Path(work), python)
+        loaded = config.load(path)
+        async with app.running(loaded) as sluice:
+            say(f"\nSluice {__version__} is one MCP endpoint in front of these servers (config: {path})")
+            say(f"  endpoint   {sluice.endpoint}")
+            say(f"  metrics    {sluice.admin}/metrics")
+            say(f"  audit      {loaded.audit.path}")
+            good = await _show(sluice.endpoint, sluice, say)
+            stage = Stage(sluice.admin, path, read_operator_token(loaded.state.dir) or "", loaded.audit.path)
+            async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+                good = await tell(stage, partial(_ask, http, sluice.endpoint), once, say) and good
+            if once:
+                return 0 if good else 1
+            say("\nServing until Ctrl-C.")
+            await anyio.sleep_forever()
+    return 0
+
+
+# ---------------------------------------------------------------- what it needs
+
+
+def _home() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "sluice-demo"
+
+
+def _environment(home: Path, say: Say) -> str:
+    """The Python of an environment that has the demo's servers; made at the first run."""
+    python = home / "bin" / "python" if sys.platform != "win32" else home / "Scripts" / "python.exe"
+    ready = home / f"ready-{'-'.join(PACKAGES)}"
+    if not ready.exists():
+        say(f"Installing {', '.join(PACKAGES)} into {home} (once) ...")
+        uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+        venv.create(home, with_pip=uv is None, clear=True)
+        pip = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+        subprocess.run([*pip, "--quiet", *PACKAGES], check=True, stdout=sys.stderr)
+        ready.touch()
+    return str(python)
+
+
+def _write_config(work: Path, python: str) -> Path:
+    repository = work / "repository"
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    mcp, admin = _free_port(7410), _free_port(7411)
+    (work / "policy.csv").write_text(POLICY)
+    text = CONFIG.format(
+        mcp=mcp, admin=admin, state=work / "state", python=python, repository=repository, own=sys.executable,
+        servers=Path(__file__).with_name("servers.py"),
+    )  # fmt: skip
+    if shutil.which("npx"):
+        text += NPX_CONFIG.format(package=NPX_SERVER, memory=work / "memory.jsonl")
+    path = work / "sluice.yaml"
+    path.write_text(text)
+    return path
+
+
+def _free_port(preferred: int) -> int:
+    for port in (preferred, 0):
+        with socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError("no free port on 127.0.0.1")
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+async def _show(endpoint: str, sluice: app.Running, say: Say) -> bool:
+    with anyio.move_on_after(READY_TIMEOUT):
+        await sluice.ready()
+    for server in sluice.servers():
+        say(f"  server     {server['key']:<8} {server['status']}" + _trouble(server))
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        tools = (await _ask(http, endpoint, "tools/list", {}))["result"]["tools"]
+        say(f"\nThe merged list has {len(tools)} tools:")
+        for tool in tools[:SHOWN_TOOLS]:
+            say(f"  {tool['name']:<34} {_first_line(tool.get('description', ''))}")
+        ran = await _call(http, endpoint, CONVERT, say)
+        refused = await _call(http, endpoint, RESET, say)
+    return len({tool["name"].split("__")[0] for tool in tools}) >= 3 and ran == "ok" and refused == "denied"
+
+
+CONVERT: Final = {
+    "name": "time__convert_time",
+    "arguments": {"source_timezone": "Europe/Paris", "time": "12:00", "target_timezone": "Asia/Tokyo"},
+}
+RESET: Final = {"name": "git__git_reset", "arguments": {"repo_path": "."}}
+
+
+async def _call(http: httpx.AsyncClient, endpoint: str, params: Json, say: Say) -> str:
+    """The word for how a call ended: ok, a reason, or error."""
+    say(f"\n> tools/call {params['name']} {params['arguments']}")
+    answer = await _ask(http, endpoint, "tools/call", params)
+    if "error" in answer:
+        say(f"< error {answer['error']['code']}: {answer['error']['message']}")
+        return "error"
+    result = answer["result"]
+    for item in result["content"]:
+        say(f"< {item.get('text', item['type'])}")
+    reason = result.get("_meta", {}).get("dev.sluice/reason", "error" if result.get("isError") else "ok")
+    say(f"  ({reason})")
+    return str(reason)
+
+
+async def _ask(http: httpx.AsyncClient, endpoint: str, method: str, params: Json) -> Any:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientInfo": {"name": "sluice-demo", "version": __version__},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": MODERN, "Mcp-Method": method}
+    if (named := params.get("name", params.get("uri"))) is not None:
+        headers["Mcp-Name"] = named
+    response = await http.post(endpoint, json=body, headers=headers)
+    if response.headers["content-type"] == "application/json":
+        return response.json()
+    # An answer that takes its time comes as the last event of a stream.
+    return json.loads([line[5:] for line in response.text.splitlines() if line.startswith("data: ")][-1])
+
+
+def _trouble(server: Json) -> str:
+    return f"  ({server['last_error']})" if server.get("last_error") else ""
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    return line if len(line) <= 70 else line[:67] + "..."

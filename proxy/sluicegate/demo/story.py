@@ -1,0 +1,141 @@
+"""The story of the demo: a vacation is planned over three servers, and a person agrees to what costs or is sent.
+
+What may be read or looked up just runs. A booking and a mail wait for an approval: of somebody in a second terminal,
+or with `--once` of the demo itself, who decides over the admin port as everybody does.
+"""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import httpx
+
+from sluicegate.message import Json
+
+Say = Callable[[str], None]
+Ask = Callable[[str, Json], Awaitable[Any]]
+"""(method, params) -> the response of Sluice's endpoint."""
+
+PATIENCE: Final = 600.0
+BOOK: Final = {"name": "travel__book_flight", "arguments": {"flight": "SL 207", "passenger": "Ann"}}
+MAIL: Final = {
+    "name": "calendar__send_mail",
+    "arguments": {"to": "mia@example.com", "subject": "Barcelona!", "body": "SL 207, booking B-4711."},
+}
+LOOKS: Final[tuple[tuple[str, Json], ...]] = (
+    ("tools/call", {"name": "travel__search_flights", "arguments": {"city": "Barcelona", "month": "May"}}),
+    ("tools/call", {"name": "weather__forecast", "arguments": {"city": "Barcelona"}}),
+    ("tools/call", {"name": "calendar__free_days", "arguments": {"month": "May"}}),
+)
+SERVERS: Final = ("travel", "weather", "calendar")
+RESOURCES: Final = ("travel+travel://destinations", "weather+weather://warm", "calendar+calendar://today")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where it plays. `config` is the file that commands are given, `token` the operator's."""
+
+    admin: str
+    config: Path
+    token: str
+    audit: Path
+
+
+async def tell(stage: Stage, ask: Ask, once: bool, say: Say) -> bool:
+    """Whether everything went as it should."""
+    say("\nA vacation, planned over three servers (travel, weather, calendar):")
+    offered = await _complete(ask, say)
+    for uri in RESOURCES:
+        read = (await ask("resources/read", {"uri": uri}))["result"]["contents"][0]["text"]
+        say(f"  {uri:<30} {read}")
+    texts = [_text(await ask(method, params)) for method, params in LOOKS]
+    for (_, params), text in zip(LOOKS, texts, strict=True):
+        say(f"> {params['name']}\n< {text}")
+    ran = [await _with_approval(stage, ask, params, once, say) for params in (BOOK, MAIL)]
+    await _activity(stage.audit, say)
+    return offered == ["Barcelona", "Bari"] and all(texts) and all(ran)
+
+
+async def _complete(ask: Ask, say: Say) -> list[str]:
+    ref = {"type": "ref/prompt", "name": "travel__plan-vacation"}
+    answer = await ask("completion/complete", {"ref": ref, "argument": {"name": "city", "value": "Bar"}})
+    offered: list[str] = answer["result"]["completion"]["values"]
+    say(f'  prompt travel__plan-vacation, city "Bar": {", ".join(offered)}')
+    return offered
+
+
+async def _with_approval(stage: Stage, ask: Ask, params: Json, once: bool, say: Say) -> bool:
+    """The same call again and again until somebody has decided; it runs once. Whether it did."""
+    say(f"\n> {params['name']} {params['arguments']}")
+    told: set[str] = set()
+    with anyio.move_on_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_watch, stage, once, told, say)
+            while True:
+                answer = await ask("tools/call", params)
+                reason = answer["result"].get("_meta", {}).get("dev.sluice/reason", "")
+                if reason != "approval_pending":
+                    break
+            group.cancel_scope.cancel()
+        say(f"< {_text(answer)}")
+        return not reason
+    say("  nobody decided")
+    return False
+
+
+async def _watch(stage: Stage, once: bool, told: set[str], say: Say) -> None:
+    """Says what waits, and how to decide; with `once`, decides."""
+    headers = {"Authorization": f"Bearer {stage.token}"}
+    async with httpx.AsyncClient(base_url=f"{stage.admin}/api/v1/", headers=headers, trust_env=False) as http:
+        while True:
+            for row in (await http.get("approvals", params={"state": "pending"})).json()["approvals"]:
+                if row["id"] not in told:
+                    told.add(row["id"])
+                    await _show(http, stage, once, row, say)
+            await anyio.sleep(0.2)
+
+
+async def _show(http: httpx.AsyncClient, stage: Stage, once: bool, row: Json, say: Say) -> None:
+    say(f"  waits for {row['id']}: {row['server']}/{row['tool']} {json.dumps(row['arguments'])}")
+    if not once:
+        sluice = Path(sys.executable).with_name("sluice")
+        say(f"  in a second terminal:  {sluice} approve {row['id']} -c {stage.config}")
+        return
+    body = {"decision": "approve", "seen_digest": row["digest"], "comment": "have a nice trip"}
+    decided = (await http.post(f"approvals/{row['id']}/decisions", json=body)).json()
+    say(f"  {row['id']} {decided['state']} over the admin port")
+
+
+def _text(answer: Any) -> str:
+    return str(answer["result"]["content"][0]["text"])
+
+
+async def _activity(audit: Path, say: Say) -> None:
+    """What the audit log has of the story. Closing records are written behind the answers."""
+    say("\nThe activity log:")
+    records: list[Json] = []
+    with anyio.move_on_after(5):
+        while not any(_is_end(record) for record in records):
+            records = [json.loads(line) for line in (await anyio.Path(audit).read_text()).splitlines()]
+            await anyio.sleep(0.05)
+    for record in records:
+        if (line := _line(record)) is not None:
+            say(f"  {record['time'][11:19]}  {line}")
+
+
+def _is_end(record: Json) -> bool:
+    return record["type"] == "outcome" and record.get("public") == MAIL["name"]
+
+
+def _line(record: Json) -> str | None:
+    approval = record.get("approval", {})
+    if record["type"] == "approval":
+        by = f" by {approval['approver']}" if "approver" in approval else ""
+        return f"{'approval':<19} {approval['id']} {approval['state']}{by}"
+    if record["type"] != "outcome" or record.get("server") not in SERVERS:
+        return None
+    return f"{record['method']:<19} {record['server']}/{record['own']}: {record['outcome']}"

@@ -1,0 +1,338 @@
+"""One live channel to one server: our ids, whose answer is whose, what a cancel or a silence means.
+
+Knows both eras' common ground and a `Wire`; knows no process, no HTTP and no pool. What a server sends can only
+end or fill an exchange that is open *here* under that id, so that a server which reuses, forges or invents ids, or
+sends garbage, harms nobody but the call it answers wrongly.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from itertools import count
+from typing import Any, Final, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from sluicegate.call import Call, Era, Failure, Outcome, Updated
+from sluicegate.downstream.exchange import Exchange, Patience
+from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
+from sluicegate.era.modern_server import Headers
+from sluicegate.era.revisions import LISTS, Revision
+from sluicegate.message import (
+    METHOD_NOT_FOUND,
+    Json,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    Response,
+    decode_fast,
+    dump,
+    encode,
+    read,
+)
+from sluicegate.network.alarms import alarms_of
+
+log = logging.getLogger(__name__)
+
+Receive = Callable[[bytes, Exchange | None], Exchange | None]
+"""Takes one message as bytes, and the exchange on whose own stream it came. Gives the exchange that it went to.
+Never waits, never raises `Malformed`."""
+
+Heard = Callable[[str | None, Notification], None]
+"""(scope, notification) of one that belongs to no call."""
+
+CHANGES: Final = frozenset(entry.changed for entry in LISTS.values())
+UPDATED: Final = "notifications/resources/updated"
+# Servers print banners, and a few do more. A peer that says nothing else for this many messages is no MCP server.
+MAX_GARBAGE: Final = 1000
+_LOGGED_GARBAGE: Final = 5
+_PLAIN: Final = frozenset({"jsonrpc", "id", "result"})
+
+
+class Wire(Protocol):
+    """How the bytes of one connection travel."""
+
+    pid: int | None
+    is_private: bool
+    """Each exchange has a stream of its own, so that what arrives there belongs to it."""
+    is_ending: bool
+    """Answers may still come, but nothing new can be asked."""
+
+    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        """Says where messages go, and whom to tell that the connection has ended (why, are all its answers lost)."""
+
+    async def open(self, group: TaskGroup) -> None: ...
+
+    async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
+        """Sends a request. A private wire returns when the exchange is over, or when its
+        stream has begun, where it may outlive its task; a shared one at once."""
+
+    async def notify(self, body: bytes) -> None:
+        """Sends what has no answer."""
+
+    def tell(self, *bodies: bytes) -> None:
+        """The same without waiting, and without promise; in that order."""
+
+    def agreed(self, revision: Revision) -> None:
+        """The handshake is over: from now on this revision."""
+
+    async def live(self) -> None:
+        """Returns once what the server says by itself can be heard, or is known never to come."""
+
+    def hush(self) -> None:
+        """Nothing that still comes is worth reading."""
+
+    async def close(self) -> None: ...
+
+
+class Connection:
+    """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned, `scope`
+    whose lists it sees, `session` the one legacy session that it belongs to; `mark` tells its tasks from others'."""
+
+    era: Era
+    is_exclusive = False
+    """Only one call that may be asked back can be told apart on it."""
+    is_taken = False
+    """There is such a call."""
+
+    def __init__(self, settings: ServerSettings, wire: Wire, heard: Heard, client_info: Json) -> None:
+        self.settings = settings
+        self.wire = wire
+        self.scope: str | None = None
+        self.session: str | None = None
+        self.client_info = client_info
+        self.revision = ""
+        self.discovered: Json = {}
+        self.why = ""
+        self.mark = secrets.token_hex(4)
+        self.over = anyio.Event()
+        self.drained = anyio.Event()
+        self.pending: dict[int, Exchange] = {}
+        self._ids = count(1)
+        self._heard = heard
+        self._garbage = 0
+        self._may_batch = self._is_retired = False
+        self._loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
+        self._alarms = alarms_of(self._loop)
+        self.on_updated: Updated = _nobody
+        self.unwatched: dict[str, None] = {}  # resources that nobody wants any more, of which it may still speak
+        wire.bind(self._receive, self.retire)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(exchange.is_call for exchange in self.pending.values())
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_retired or self.wire.is_ending
+
+    @property
+    def capabilities(self) -> Json:
+        value = self.discovered.get("capabilities")
+        return value if isinstance(value, dict) else {}
+
+    # ------------------------------------------------------------ what an era fills in
+
+    async def open(self, group: TaskGroup) -> None:
+        """Connects. Raises `Lost`, `OSError` or `TimeoutError`; nothing is kept then."""
+        raise NotImplementedError
+
+    async def handle(self, call: Call) -> Outcome:
+        """Raises `Lost`, `TimeoutError` and `TooLarge`; every other end is an outcome."""
+        raise NotImplementedError
+
+    async def check(self) -> None:
+        """Raises when the server does not answer."""
+        raise NotImplementedError
+
+    async def live(self) -> None:
+        """Returns once the server's list_changed notifications are heard."""
+        raise NotImplementedError
+
+    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+        """On return `on_updated` hears of these resources, and soon of no others; gives those that the server
+        refused. Raises `Lost`, `TimeoutError`: then it is unknown of which of them."""
+        raise NotImplementedError
+
+    def _abandon(self, exchange: Exchange, why: str) -> None:
+        raise NotImplementedError
+
+    def _asked(self, request: Request, exchange: Exchange | None) -> None:
+        raise NotImplementedError
+
+    def _noticed(self, notification: Notification, exchange: Exchange | None) -> Exchange | None:
+        """Takes a notification that only one era has. Others are dropped."""
+        return None
+
+    def belong(self, scope: str | None, session: str | None) -> bool:
+        """Says whose it is from now on; False where it cannot become theirs."""
+        self.scope, self.session = scope, session
+        return True
+
+    def tell_roots_changed(self) -> None:
+        """The client has other roots now."""
+
+    # ------------------------------------------------------------ our requests
+
+    async def perform(
+        self, exchange: Exchange, method: str, params: Json, patience: Patience | None, headers: Headers
+    ) -> Response:
+        """One request and its answer. When the caller's task is cancelled or time is up, the server is told."""
+        if self.is_over:
+            raise Lost(self.why or "the connection is ending", sent=False, gone=True)
+        body = dump({"jsonrpc": "2.0", "id": exchange.id, "method": method, "params": params})
+        self.pending[exchange.id] = exchange
+        try:
+            with patience or nullcontext():
+                exchange.patience = patience
+                await self.wire.send(exchange, body, headers)
+                return exchange.ready or await exchange.result()
+        except (TimeoutError, asyncio.CancelledError) as end:
+            if not exchange.is_over and method != "initialize":  # never cancelled: 2025-11-25 basic/utilities
+                self._abandon(exchange, "timed out" if isinstance(end, TimeoutError) else "cancelled")
+            raise
+        finally:
+            self.pending.pop(exchange.id, None)
+            if self._is_retired and not self.in_flight:
+                self.drained.set()
+
+    async def ask(self, method: str, params: Json, timeout: float, headers: Headers | None = None) -> Response:
+        """A request of Sluice's own. Raises `TimeoutError`, `Lost`."""
+        return await self.perform(Exchange(next(self._ids)), method, params, Patience(timeout, timeout), headers or [])
+
+    def patience(self, method: str) -> Patience:
+        settings = self.settings
+        if method in LISTS:
+            return Patience(settings.list_timeout, settings.list_timeout)
+        # <= 2025-11-25 basic/utilities/tasks: it has no news until the task has an end
+        timeout = settings.max_time if method == "tasks/result" else settings.timeout
+        return Patience(timeout, settings.max_time, self._loop, self._alarms)
+
+    def retire(self, why: str, all_lost: bool = True) -> None:
+        """No new requests; where `all_lost`, the open ones end too. `drained` is set when none is left."""
+        if not self._is_retired:
+            self.why, self._is_retired = why, True
+            self.over.set()
+        if all_lost:
+            for exchange in tuple(self.pending.values()):
+                exchange.settle(error=Lost(why, sent=True, gone=True))
+        if not self.in_flight:
+            self.drained.set()
+
+    async def chore(self, work: Callable[[], Awaitable[object]]) -> None:
+        """A task of the connection's own: its failure costs this connection, nothing else."""
+        try:
+            await work()
+        except Exception as error:
+            log.exception("connection failed", extra={"server": self.settings.key})
+            self.retire(f"internal error: {type(error).__name__}")
+
+    # ------------------------------------------------------------ what the server sends
+
+    def _receive(self, data: bytes, exchange: Exchange | None) -> Exchange | None:
+        try:
+            value = decode_fast(data)
+        except Malformed:
+            self._refuse_garbage(data)
+            return None
+        if isinstance(value, list) and self._may_batch:
+            # 2025-03-26 basic/index#batching: answers may be batched, requests among them
+            for part in value:
+                self._take(part, exchange)
+            return exchange
+        return self._take(value, exchange)
+
+    def _take(self, value: Any, exchange: Exchange | None) -> Exchange | None:
+        if exchange is not None and type(value) is dict and value.keys() == _PLAIN and value["jsonrpc"] == "2.0":
+            # The usual answer on a stream of its own, read as below, in a third of the time.
+            id, result = value["id"], value["result"]
+            if type(id) is int and id == exchange.id and type(result) is dict:
+                self._garbage = 0
+                exchange.settle(Response(id, result))
+                return exchange
+        try:
+            message = read(value)
+        except Malformed as bad:
+            if isinstance(value, dict) and "method" not in value and (owner := self._owner(bad.id, exchange)):
+                owner.settle(error=Lost("the server's answer is no JSON-RPC response", sent=True))
+                return owner
+            self._refuse_garbage(value)
+            return None
+        self._garbage = 0
+        return self._dispatch(message, exchange)
+
+    def _dispatch(self, message: Message, exchange: Exchange | None) -> Exchange | None:
+        if isinstance(message, Response):
+            owner = self._owner(message.id, exchange, message.error is not None)
+            if owner is not None:
+                owner.settle(message)
+            return owner
+        if isinstance(message, Request):
+            self._asked(message, exchange)
+            return None
+        return self._notified(message, exchange)
+
+    def _owner(self, id: Any, exchange: Exchange | None, is_error: bool = False) -> Exchange | None:
+        """Whose answer that is. On its own stream an error needs no id: absent, null and invented ones occur."""
+        if exchange is None:
+            return self.pending.get(id) if type(id) is int else None
+        if type(id) is int:
+            return exchange if id == exchange.id else None
+        return exchange if is_error else None
+
+    def _notified(self, notification: Notification, exchange: Exchange | None) -> Exchange | None:
+        method = notification.method
+        if method == "notifications/progress":
+            return self._progressed(notification)
+        if method == "notifications/message" and (owner := exchange or self._only_call()) is not None:
+            owner.log(notification)
+            return owner
+        return self._noticed(notification, exchange)
+
+    def _progressed(self, notification: Notification) -> Exchange | None:
+        token = notification.params.get("progressToken")
+        owner = self.pending.get(token) if type(token) is int else None
+        if owner is not None:
+            owner.progress(notification)
+        return owner
+
+    def _only_call(self) -> Exchange | None:
+        """On a shared channel a log message says not whose it is: with one open call there is one answer."""
+        if self.wire.is_private:
+            return None
+        calls = [exchange for exchange in self.pending.values() if exchange.is_call]
+        return calls[0] if len(calls) == 1 else None
+
+    def publish(self, notification: Notification) -> None:
+        if notification.method in CHANGES:
+            self._heard(self.scope, notification)
+
+    def _refuse_garbage(self, value: Any) -> None:
+        self._garbage += 1
+        if self._garbage <= _LOGGED_GARBAGE:
+            log.warning(
+                "server sent what is no message", extra={"server": self.settings.key, "start": repr(value)[:200]}
+            )
+        if self._garbage > MAX_GARBAGE:
+            self.retire("the server does not speak MCP: nothing but noise")
+            self.wire.hush()
+
+    def refuse(self, request: Request) -> None:
+        """Says at once that nobody answers that here. A server left waiting would never finish its call."""
+        error = {"code": METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
+        self.wire.tell(encode(Response(request.id, error=error)))
+
+    def __repr__(self) -> str:
+        state = f"over ({self.why})" if self.is_over else "open"
+        return f"<{type(self).__name__} {self.settings.key} {state}, {len(self.pending)} pending>"
+
+
+def _nobody(params: Json) -> None:
+    """Nobody wants to hear of any resource."""
+
+
+__all__ = ["CHANGES", "UPDATED", "Connection", "Heard", "Receive", "TooLarge", "Wire"]

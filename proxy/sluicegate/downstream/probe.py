@@ -1,0 +1,57 @@
+"""Which eras a server speaks: what its answer to `server/discover` proves.
+
+Decides only; who asks, and on which channel, is the dialler. A wrong *legacy* verdict would work silently for ever
+and a wrong *modern* one fails loudly, so legacy is what is left when nothing proves the other.
+"""
+
+from typing import Final
+
+from sluicegate.call import HEADER_MISMATCH, MISSING_CAPABILITY, MODERN, UNSUPPORTED_VERSION, Era
+from sluicegate.downstream.settings import Lost
+from sluicegate.era.modern_server import versions
+from sluicegate.era.revisions import LEGACY
+from sluicegate.message import Json, Response
+
+Eras = frozenset[Era]
+
+LEGACY_ONLY: Final[Eras] = frozenset({"legacy"})
+_UNDECIDED: Final = frozenset({401, 403, 408, 429})
+
+
+def judge(answer: Response) -> Eras:
+    """The eras that an answer proves (2026-07-28 basic/versioning#backward-compatibility). Raises `Lost` where the
+    server speaks none that Sluice speaks."""
+    if answer.error is None:
+        return _eras(versions((answer.result or {}).get("supportedVersions"))) or LEGACY_ONLY
+    code, data = answer.error.get("code"), answer.error.get("data")
+    if code == UNSUPPORTED_VERSION:
+        return _named(data if isinstance(data, dict) else {})
+    if code in (HEADER_MISMATCH, MISSING_CAPABILITY):
+        return frozenset({"modern"})
+    return LEGACY_ONLY  # any other error, whatever its code: there is no one way to say "not initialized"
+
+
+def _named(data: Json) -> Eras:
+    supported = versions(data.get("supported"))
+    if not (eras := _eras(supported)) and supported:
+        raise Lost(f"the server speaks only {', '.join(supported)[:100]}", sent=False)
+    return eras or LEGACY_ONLY
+
+
+def _eras(supported: list[str]) -> Eras:
+    eras: set[Era] = set()
+    if MODERN in supported:
+        eras.add("modern")
+    if any(version in LEGACY for version in supported):
+        eras.add("legacy")
+    return frozenset(eras)
+
+
+def judge_silence(error: Lost | TimeoutError, is_process: bool) -> Eras | None:
+    """The same where no JSON-RPC answer came. None: nothing is proven, try again later."""
+    if is_process:
+        return LEGACY_ONLY  # old servers exit at, or keep silent about, what comes before `initialize`
+    status = error.status if isinstance(error, Lost) else None
+    if status is None or status >= 500 or status in _UNDECIDED:
+        return None
+    return LEGACY_ONLY

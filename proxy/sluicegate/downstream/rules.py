@@ -1,0 +1,74 @@
+"""What may be asked of a server, what may be asked twice, and what its failure means to the caller.
+
+Decides only.
+"""
+
+from typing import Final
+
+from sluicegate.call import MISSING_CAPABILITY, Call, Failure, Outcome, Result, refuse
+from sluicegate.downstream.connection import Connection
+from sluicegate.downstream.settings import Lost, TaskGone, TooLarge
+from sluicegate.era import asks
+from sluicegate.era.revisions import LISTS
+from sluicegate.message import INTERNAL_ERROR, METHOD_NOT_FOUND, Request
+
+_NEEDED: Final = {method: entry.capability for method, entry in LISTS.items()} | {"completion/complete": "completions"}
+
+
+def may_resend(method: str, lost: Lost) -> bool:
+    """Whether the same request may be sent once more. Not executed is proven for what was not sent, and for a
+    session that is gone; reading and listing twice harms nobody; a tool is never called twice on a guess."""
+    if not lost.sent:
+        return lost.gone
+    return method != "tools/call"
+
+
+def undeclared(call: Call, connection: Connection) -> Failure | None:
+    """2026-07-28 basic/index#capabilities: what a server does not declare, it does not have."""
+    needed = _NEEDED.get(call.method)
+    if needed is None or needed in connection.capabilities:
+        return None
+    if needed == "completions" and connection.revision == "2024-11-05":  # has the method and no capability for it
+        return None
+    return Failure(METHOD_NOT_FOUND, "Method not found")
+
+
+def unmet(call: Call, outcome: Outcome, request: Request) -> Outcome:
+    """A call that failed where its client could not be asked something says what that client lacks, as a server of
+    its own era would (2026-07-28 basic/index#error-codes), in the server's words. A tool that can do without is left
+    as it is."""
+    if call.client.era == "legacy" or (words := _failed_with(outcome)) is None:
+        return outcome
+    needed = asks.missing(request, call.client)
+    return outcome if needed is None else Failure(MISSING_CAPABILITY, words, {"requiredCapabilities": needed})
+
+
+def _failed_with(outcome: Outcome) -> str | None:
+    """What is said of the failure; None where it is none."""
+    if isinstance(outcome, Failure):
+        return outcome.message
+    if not isinstance(outcome, Result) or outcome.value.get("isError") is not True:
+        return None
+    content = outcome.value.get("content")
+    blocks = content if isinstance(content, list) else []
+    texts = (block.get("text") for block in blocks if isinstance(block, dict))
+    return next((text for text in texts if isinstance(text, str)), "Missing required client capability")
+
+
+def unavailable(call: Call, server: str, why: str) -> Outcome:
+    return refuse(call.method, "server_unavailable", f"The server {server} {why}.")
+
+
+def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge) -> Outcome:
+    """What the caller gets in place of an answer."""
+    if isinstance(error, TooLarge):
+        return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
+    if isinstance(error, TimeoutError):
+        return refuse(call.method, "timeout", f"The server {server} did not answer in time.")
+    if isinstance(error, TaskGone):
+        text = f"{error.text[0].upper()}{error.text[1:]}. It may or may not have been executed."
+        return Failure(INTERNAL_ERROR, text, {"reason": "outcome_unknown"})
+    if error.sent and call.method == "tools/call":
+        text = f"The connection to the server {server} ended before its answer: {error.text}. "
+        return refuse(call.method, "outcome_unknown", text + "The call may or may not have been executed.")
+    return unavailable(call, server, f"is not available: {error.text}")

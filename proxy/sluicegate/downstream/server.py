@@ -1,0 +1,400 @@
+"""One configured server as the middle sees it: a Handler that keeps its connections alive and its failures to itself.
+
+Knows which era a client is served in, what may be sent again, and when to stop trying; knows no wire. Whatever
+goes wrong here is an outcome: a server that hangs, dies or lies costs its own calls and nobody else's.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+
+from sluicegate.call import Ask, Call, Client, Era, Failure, Outcome, Publish, Result, Subscribed, Updated
+from sluicegate.downstream import pages
+from sluicegate.downstream.connection import Connection
+from sluicegate.downstream.dial import Dialler, NotModern
+from sluicegate.downstream.http import make_transport
+from sluicegate.downstream.limits import Breaker, Gate, Pause
+from sluicegate.downstream.parking import Parking
+from sluicegate.downstream.pool import MODERN_KEY, Key, Pool, nobodys_key
+from sluicegate.downstream.reach import Reach
+from sluicegate.downstream.rules import failed, may_resend, unavailable, undeclared
+from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
+from sluicegate.downstream.watching import Watching
+from sluicegate.era.asks import ROOTS_CHANGED
+from sluicegate.era.revisions import LISTS
+from sluicegate.message import Json, Notification, decode_fast
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HEALTHY: Final = 30.0
+"""Seconds that a connection must live for its end to be no sign of trouble."""
+_SWEEP: Final = 30.0
+_PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
+_STDERR_LINES: Final = 20
+_OWN: Final = ("server/discover", ROOTS_CHANGED)
+
+
+async def _era(era: Era) -> Era:
+    return era
+
+
+class DownstreamServer:
+    """`run` is its life and must be running for calls to be answered."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        publish: Publish,
+        client_info: Json,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ask: Ask | None = None,
+    ) -> None:
+        """`ask` reaches the client of a legacy session outside of any call."""
+        self.settings = settings
+        self._publish = publish
+        self._clock = clock
+        self._transport = make_transport(settings) if transport is None and settings.url else transport
+        self.parking = Parking(ask)
+        self._dialler = Dialler(settings, self._heard, client_info, self._transport, clock, self.parking)
+        self._pool = Pool(self._open, self._ended, clock)
+        self._reach = Reach(settings, self._pool, self._dialler, self.parking)
+        self._watching = Watching(self._pool, self._reach, settings.list_timeout)
+        self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
+        self._breaker = Breaker(clock)
+        self._status: Literal["starting", "up", "down"] = "starting"
+        self._last_error, self._restarts = "", 0
+        self._pause = Pause(clock)
+        self._is_suspect = False
+        self._settled = anyio.Event()
+        self._news = anyio.Event()
+        self._is_needed = not settings.lazy
+        self._life: anyio.CancelScope | None = None
+        self._stopped = anyio.Event()
+
+    # ------------------------------------------------------------ what the middle asks
+
+    @property
+    def key(self) -> str:
+        return self.settings.key
+
+    @property
+    def status(self) -> Literal["starting", "up", "down"]:
+        return self._status
+
+    def era_for(self, client: Client) -> Era | None:
+        return self._reach.era_for(client)
+
+    def scope(self, client: Client) -> str:
+        return self._reach.scope(client)
+
+    async def ready(self) -> None:
+        if not self.settings.lazy:
+            await self._settled.wait()
+
+    async def hold(self, client: Client) -> Callable[[], None]:
+        hearing = await self._in_time(self.settings.list_timeout, client, partial(self._reach.hearing, client))
+        return await self._reach.hold(*hearing)
+
+    async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
+        return await self._in_time(self.settings.list_timeout, client, partial(self._watching.add, client, uris, tell))
+
+    def abandon(self, call_id: str) -> None:
+        self.parking.abandon(call_id)  # nobody will answer what its server asked
+
+    def end_session(self, session: str) -> None:
+        """A legacy client's session is over, and with it the connections that were its own."""
+        self._pool.end_session(session)
+        self._news.set()
+
+    def describe(self) -> Json:
+        eras, settings = self._dialler.eras, self.settings
+        live = self._pool.live()
+        return {
+            "key": settings.key,
+            "transport": self._dialler.transport,
+            "status": self._status,
+            "eras": sorted(eras or ()),
+            "revisions": sorted({connection.revision for connection in live}),
+            "pids": [connection.wire.pid for connection in live if connection.wire.pid is not None],
+            "connections": len(live),
+            "restarts": self._restarts,
+            "last_error": self._last_error,
+            "in_flight": self._gate.busy, "waiting": self._gate.waiting,
+            "parked": len(self.parking),
+            "circuit": self._breaker.state,
+            "stderr": self._dialler.stderr.lines(_STDERR_LINES),
+        }
+
+    # ------------------------------------------------------------ one call
+
+    def __call__(self, call: Call) -> Coroutine[Any, Any, Outcome]:
+        if call.method in _OWN:
+            return self._own(call)
+        if "requestState" in call.params:
+            return self._go_on(call)
+        return self._relay(call) if call.method == "tasks/result" else self._start(call)  # waits apart
+
+    async def _own(self, call: Call) -> Outcome:
+        if call.method == ROOTS_CHANGED:
+            self._reach.tell_roots_changed(call.client)
+            return Result({})
+        known = self._known(call.client)
+        return await self._start(call) if known is None else Result(known)
+
+    async def _start(self, call: Call) -> Outcome:
+        if not self._breaker.admits():
+            return unavailable(call, self.key, "has failed repeatedly and is left alone for a moment")
+        try:
+            if not self._gate.enter_at_once() and not await self._gate.enter(self.settings.timeout):
+                self._breaker.gave_up()
+                return unavailable(call, self.key, "has too many calls waiting")
+            try:
+                return await self._relay(call)
+            finally:
+                self._gate.leave()
+        except BaseException:
+            self._breaker.gave_up()
+            raise
+
+    def _known(self, client: Client) -> Json | None:
+        era = self.era_for(client)
+        return self._dialler.discovered.get(era) if era is not None and self._status == "up" else None
+
+    async def _go_on(self, call: Call) -> Outcome:
+        """The next round of a call. One that a legacy server did not end holds its place there already."""
+        state = call.params["requestState"]
+        try:
+            era = self.era_for(call.client) or await self._in_time(self.settings.timeout, call.client, _era)
+        except Lost as lost:
+            return self._failed(call, lost)
+        if era == "modern":
+            return await self._start(call)
+        if pages.is_state(state):
+            again = pages.consented(call)
+            return await self._start(again) if isinstance(again, Call) else again
+        parked = self.parking.take(state, call.client.principal)
+        if isinstance(parked, Failure):
+            return parked
+        try:
+            outcome = await parked.resume(call)
+        except (Lost, TimeoutError, TooLarge) as error:
+            return self._failed(call, error)
+        self._breaker.succeeded()
+        return outcome
+
+    async def _relay(self, call: Call, is_again: bool = False) -> Outcome:
+        try:
+            connection = self._reach.find(call) or await self._connect(call)
+            if call.method == "server/discover":
+                return Result(connection.discovered)
+            if (failure := undeclared(call, connection)) is not None:
+                self._breaker.gave_up()
+                return failure
+            outcome = await connection.handle(call)
+        except (Lost, TimeoutError, TooLarge) as error:
+            if is_again or not isinstance(error, Lost) or not may_resend(call.method, error):
+                return self._failed(call, error)
+            self._lost(error)
+            return await self._relay(call, is_again=True)
+        self._breaker.succeeded()
+        if self._is_suspect:
+            self._is_suspect = False
+            self._rise()
+        return outcome
+
+    def _connect(self, call: Call) -> Awaitable[Connection]:
+        timeout = self.settings.list_timeout if call.method in LISTS else self.settings.timeout
+        return self._in_time(timeout, call.client, partial(self._reach.get, call))
+
+    def _failed(self, call: Call, error: Lost | TimeoutError | TooLarge) -> Outcome:
+        if isinstance(error, Lost):
+            self._lost(error)
+        elif isinstance(error, TooLarge):
+            self._breaker.succeeded()
+        else:
+            self._breaker.failed()
+            self._last_error = f"no answer to {call.method} in time"
+        return failed(call, self.key, error)
+
+    def _lost(self, lost: Lost) -> None:
+        if lost.gone and not lost.sent:
+            return  # the server is there; only that connection is not
+        self._breaker.failed()
+        self._last_error = lost.text
+        if self.settings.url and not lost.sent and lost.status is None:
+            self._is_suspect = True  # nothing listens there: find out when it does again
+            self._fall(lost.text)
+            self._news.set()
+
+    # ------------------------------------------------------------ connections
+
+    async def _in_time(self, timeout: float, client: Client, reach: Callable[[Era], Awaitable[T]]) -> T:
+        """What `reach` finds or makes, once it is known how to speak to the server. Raises `Lost`."""
+        with anyio.move_on_after(timeout):
+            if not self._settled.is_set():
+                self._is_needed = True
+                self._news.set()
+                await self._settled.wait()
+            if (era := self.era_for(client)) is None:
+                raise Lost(self._last_error or "it cannot be reached", sent=False)
+            try:
+                return await reach(era)
+            except TimeoutError:
+                raise Lost("it does not answer", sent=False) from None
+            except Lost:
+                raise
+            except OSError as error:
+                raise Lost(str(error), sent=False) from None
+        why = "all its connections are taken" if self._status == "up" else "it is still starting"
+        raise Lost(why, sent=False)
+
+    async def _open(self, key: Key, group: TaskGroup) -> Connection:
+        """Every dial passes here, and waits for the end of a back-off."""
+        if self._pause.left > _PATIENT:
+            raise Lost(self._last_error or "it failed a moment ago", sent=False)
+        if (wait := self._pause.left) > 0:
+            await anyio.sleep(wait)
+        try:
+            connection = await self._dialler.open(key.era, group, decode_fast(key.declared.encode()), key.session)
+        except NotModern:
+            raise
+        except (OSError, TimeoutError) as error:
+            self._back_off(str(error) or type(error).__name__)
+            raise
+        self._rise()
+        return connection
+
+    def _back_off(self, why: str) -> None:
+        self._last_error = why
+        self._pause.failed()
+
+    def _ended(self, lived: float, why: str) -> None:
+        log.warning("connection ended", extra={"server": self.key, "why": why, "lived": round(lived, 1)})
+        self._restarts += 1
+        self._last_error = why
+        if lived < HEALTHY:
+            self._back_off(why)
+        else:
+            self._pause.succeeded()
+        self._news.set()
+
+    # ------------------------------------------------------------ its life
+
+    async def run(self) -> None:
+        """Keeps the server reachable until it is cancelled or `aclose` is called."""
+        self._stopped = anyio.Event()
+        try:
+            async with anyio.create_task_group() as group:
+                self._life = group.cancel_scope
+                self._pool.start(group)
+                self._watching.start(group)
+                await self._tend()
+        finally:
+            self._pool.stop()
+            self._watching.stop()
+            self.parking.close()
+            self._settled.set()
+            self._stopped.set()
+
+    async def aclose(self) -> None:
+        if self._life is not None:
+            self._life.cancel()
+            await self._stopped.wait()
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    async def _tend(self) -> None:
+        while not self._is_needed:
+            await self._await_news(_SWEEP)
+        while True:
+            try:
+                await self._attend()
+            except (OSError, TimeoutError) as error:
+                if self._is_suspect or not self._pool.live():
+                    self._fall(str(error) or type(error).__name__)
+                self._settled.set()
+                await anyio.sleep(max(self._pause.left, 0.05))
+            else:
+                self._rise()
+                self._settled.set()
+                await self._await_news(_SWEEP)
+                self._pool.sweep()
+
+    async def _await_news(self, timeout: float) -> None:
+        with anyio.move_on_after(timeout):
+            await self._news.wait()
+        self._news = anyio.Event()
+
+    async def _attend(self) -> None:
+        """Brings about what should be: the eras known, every held connection open, at least one in any case."""
+        await anyio.sleep(self._pause.left)
+        if len(self._pool) == 0:
+            self._dialler.doubt()
+        if self._dialler.eras is None:
+            await self._find_out()
+        if self._is_suspect:
+            await self._check()
+        for key in self._pool.missing():
+            await self._pool.get(key)
+        if len(self._pool) == 0:
+            era: Era = "modern" if "modern" in (self._dialler.eras or ()) else "legacy"
+            await self._pool.get(nobodys_key(era, self.settings))
+        self._watching.renew()
+
+    async def _find_out(self) -> None:
+        try:
+            await self._pool.get(MODERN_KEY)
+        except NotModern:
+            await self._pool.get(nobodys_key("legacy", self.settings))
+            self._dialler.learn(frozenset({"legacy"}))
+            return
+        if self.settings.url and "legacy" not in (self._dialler.eras or ()):
+            # Servers of both eras list the modern revisions only; the handshake tells. Over HTTP trying costs nothing.
+            if await self._dialler.shakes_hands():
+                self._dialler.learn(frozenset({"legacy", "modern"}))
+
+    async def _check(self) -> None:
+        try:
+            for connection in self._pool.live()[:1]:
+                await connection.check()
+            self._is_suspect = False
+        except (Lost, TimeoutError) as error:
+            self._back_off(str(error) or "no answer")
+            raise
+
+    # ------------------------------------------------------------ up and down
+
+    def _heard(self, scope: str | None, notification: Notification) -> None:
+        self._publish(self.key, "" if scope is None and self.settings.sharing == "shared" else scope, notification)
+
+    def _rise(self) -> None:
+        if self._status != "up" and not self._is_suspect:
+            self._status = "up"
+            self._announce()
+
+    def _fall(self, why: str) -> None:
+        self._last_error = why
+        if self._status != "down":
+            log.warning("server is down", extra={"server": self.key, "why": why})
+            was_up, self._status = self._status == "up", "down"
+            if was_up:
+                self._announce()
+
+    def _announce(self) -> None:
+        """Its part of the lists has come or gone."""
+        declared = {name for value in self._dialler.discovered.values() for name in value.get("capabilities", {})}
+        for method in sorted({entry.changed for entry in LISTS.values() if entry.capability in declared}):
+            self._publish(self.key, None, Notification(method, {}))
+
+    def __repr__(self) -> str:
+        return f"<DownstreamServer {self.key} {self._status}, {self._pool!r}, {self._gate!r}, {self._breaker!r}>"

@@ -1,0 +1,202 @@
+"""A server that is a child process: one JSON-RPC message a line on its stdin and stdout.
+
+Knows lines and their limits; knows no MCP. The child gets an environment of named variables only: ours holds other
+servers' secrets.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from anyio.abc import TaskGroup
+
+from sluicegate.downstream.connection import Receive
+from sluicegate.downstream.exchange import Exchange
+from sluicegate.downstream.process import Process, describe_exit
+from sluicegate.downstream.settings import MAX_MESSAGE, Lost, ServerSettings
+from sluicegate.downstream.share import Share
+from sluicegate.era.modern_server import Headers
+from sluicegate.era.revisions import Revision
+
+_INHERITED: Final = frozenset({"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "TMPDIR", "LANG", "LANGUAGE"})
+MAX_UNREAD: Final = MAX_MESSAGE
+"""Bytes that a child may leave unread on its stdin before further calls are refused."""
+# Seconds. A child that answers and exits: its last words may still be in the pipe when its exit is known, and its
+# status may be known only after its pipes have closed.
+_LAST_WORDS: Final = 0.4
+MAX_STDERR: Final = 64 * 1024
+_MAX_STDERR_LINE: Final = 2000
+
+
+def environment(configured: Mapping[str, str], ours: Mapping[str, str] | None = None) -> dict[str, str]:
+    ours = os.environ if ours is None else ours
+    inherited = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
+    return {**inherited, **configured}
+
+
+class Tail:
+    """The last of what a server said on stderr, over all its restarts."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def add(self, data: bytes) -> None:
+        self._data += data[-MAX_STDERR:]
+        if len(self._data) > 2 * MAX_STDERR:  # cut seldom: each cut moves what stays
+            del self._data[:-MAX_STDERR]
+
+    def lines(self, last: int = 20) -> list[str]:
+        text = self._data[-MAX_STDERR:].decode("utf-8", "replace")
+        return [line[:_MAX_STDERR_LINE] for line in text.splitlines()[-last:]]
+
+
+class Lines:
+    """Bytes as they come, lines as they are: joined once, searched once, bounded."""
+
+    def __init__(self, limit: int = MAX_MESSAGE) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete now. Raises `ValueError` when one is longer than it may be."""
+        *lines, rest = data.split(b"\n")
+        if lines and self._parts:
+            lines[0] = b"".join((*self._parts, lines[0]))
+            self._parts.clear()
+            self._size = 0
+        if rest:
+            self._parts.append(rest)
+            self._size += len(rest)
+        is_long = len(data) > self._limit and any(len(line) > self._limit for line in lines)
+        if self._size > self._limit or is_long or (lines and len(lines[0]) > self._limit):
+            raise ValueError(f"a line of more than {self._limit} bytes")
+        return lines
+
+
+class ChildWire:
+    """The `Wire` of one child process."""
+
+    is_private = False
+    is_ending = False
+
+    def __init__(self, settings: ServerSettings, stderr: Tail, share: Share) -> None:
+        self._settings = settings
+        self._stderr = stderr
+        self._share = share
+        self._lines = Lines()
+        self._is_deaf = False
+        self._process: Process | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._stdout: asyncio.ReadTransport | None = None
+        self.pid: int | None = None
+
+    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        self._receive = receive
+        self._retire = retire
+
+    async def open(self, group: TaskGroup) -> None:
+        command = self._settings.command or ()
+        env = environment(self._settings.env)
+        try:
+            process = self._process = await Process.start(command, env, self._settings.cwd, self._exited)
+        except (OSError, ValueError) as error:
+            raise Lost(f"cannot start {command[0] if command else '?'}: {error}", sent=False) from None
+        self.pid = process.pid
+        self._stdin = await process.write_to(self._closed_input)
+        self._stdout = await process.read_from(1, self._heard, self._closed_output)
+        await process.read_from(2, self._stderr.add, _nothing)
+
+    # ------------------------------------------------------------ to the child
+
+    async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
+        self._write(body)
+
+    async def notify(self, body: bytes) -> None:
+        self._write(body)
+
+    def tell(self, *bodies: bytes) -> None:
+        try:
+            for body in bodies:
+                self._write(body)
+        except Lost:
+            pass  # who cannot be reached needs no telling
+
+    def _write(self, body: bytes) -> None:
+        stdin = self._stdin
+        if stdin is None or stdin.is_closing():
+            raise Lost("the server's process has closed its input", sent=False, gone=True)
+        if stdin.get_write_buffer_size() > MAX_UNREAD:
+            raise Lost("the server does not read its input", sent=False)
+        stdin.write(body + b"\n")
+
+    def agreed(self, revision: Revision) -> None:
+        """Nothing on this wire depends on the revision."""
+
+    async def live(self) -> None:
+        """What a child says by itself is always heard."""
+
+    # ------------------------------------------------------------ from the child, called by the event loop
+
+    def _heard(self, data: bytes) -> None:
+        try:
+            lines = self._lines.feed(data)
+        except ValueError as error:
+            self._retire(f"the server wrote {error}", True)
+            self.hush()  # what would follow is the rest of something that is no message
+            return
+        since, is_unasked = self._share.now(), False
+        for line in lines:
+            if self._is_deaf:
+                return
+            if line and line != b"\r":
+                owner = self._receive(line, None)
+                is_unasked = is_unasked or owner is None or not owner.is_over
+        if is_unasked and (pause := self._share.take(since)):
+            self._pause(pause)
+
+    def _pause(self, seconds: float) -> None:
+        """A child that talks without end waits for its turn: the pipe is full meanwhile."""
+        if self._stdout is not None and self._stdout.is_reading():
+            self._stdout.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if self._stdout is not None and not self._stdout.is_closing():
+            self._stdout.resume_reading()
+
+    def hush(self) -> None:
+        """A child that writes without end would take all of our time."""
+        self._is_deaf = True
+        if self._stdout is not None:
+            self._stdout.close()
+
+    def _closed_output(self) -> None:
+        self._retire_soon("the server closed its output")
+
+    def _closed_input(self) -> None:
+        self._retire_soon("the server closed its input")
+
+    def _exited(self, status: int) -> None:
+        """Its last words may still be in the pipe; but no answer is worth more than the reason of its end."""
+        self._retire_soon(f"the server's process ended with {describe_exit(status)}", _LAST_WORDS / 2)
+
+    def _retire_soon(self, why: str, delay: float = _LAST_WORDS) -> None:
+        self.is_ending = True
+        asyncio.get_running_loop().call_later(delay, self._retire, why, True)
+
+    async def close(self) -> None:
+        if self._process is None:
+            return
+        if self._stdin is not None:
+            # What is still unread would keep the pipe open: a child that does not read does not see its end.
+            if self._stdin.get_write_buffer_size():
+                self._stdin.abort()
+            else:
+                self._stdin.close()
+        await self._process.stop()
+
+
+def _nothing() -> None:
+    """Nobody minds that a child closes its stderr."""

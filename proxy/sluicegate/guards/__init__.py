@@ -1,0 +1,110 @@
+"""The guard chain: which guards there are, in which order, and how they become one Handler.
+
+Order is code, not configuration. Every guard feels what the guards after it in ORDER do to a call, and must not
+care what those before it do. Laws: guards only subtract; an exception is a refusal, never a pass; a guard that has
+nothing to do under this configuration is None and costs nothing.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Final
+
+from sluicegate.call import Call, Failure, Guard, Handler, Outcome
+from sluicegate.message import INTERNAL_ERROR
+
+ORDER: Final = (
+    "measure",  # clock and outcome of everything
+    "record",  # one closing line for everything, refusals and cancellation included
+    "throttle",  # per-client rate
+    "name",  # public names and URIs to own ones, and back
+    "seal",  # the envelope of a retry
+    "enforce",  # the decision
+    "quota",  # per-tool rate
+    "approve",  # a human
+    "commit",  # the last step before a server is reached: what must happen once, happens here
+    "inspect",  # bounds and checks what a server answered
+)
+
+# A failure becomes a refusal outermost, and before each guard that tells of outcomes. The guards further in pass a
+# failure and the refusal that it becomes in the same way, so they need no boundary each: every coroutine in the stack
+# of a call is made, resumed at each wait and ended.
+_TELLING: Final = frozenset({"measure", "record"})
+
+_BROKEN: Final = Failure(INTERNAL_ERROR, "Internal error")
+
+log = logging.getLogger(__name__)
+
+
+class Witness(ABC):
+    """A guard that only looks: what it is told of a call changes nothing. Several that stand one behind the other
+    share one coroutine and one boundary; alone it is a guard as any other."""
+
+    @abstractmethod
+    def begin(self, call: Call) -> None: ...
+
+    @abstractmethod
+    def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        """`outcome` is None where the call was cancelled."""
+
+    async def __call__(self, call: Call, inner: Handler) -> Outcome:
+        began = perf_counter()
+        self.begin(call)
+        outcome: Outcome | None = None
+        try:
+            outcome = await inner(call)
+            return outcome
+        finally:
+            self.end(call, outcome, perf_counter() - began)
+
+
+def chain(guards: Mapping[str, Guard | None], innermost: Handler) -> Handler:
+    """One Handler out of all guards in ORDER. Raises `ValueError` where a guard is missing or unknown:
+    leaving one out is a decision that has to be written down as None."""
+    if set(guards) != set(ORDER):
+        raise ValueError(f"guards must be exactly {ORDER}, not {tuple(guards)}")
+    handler, witnesses = innermost, list[Witness]()
+    for name in reversed(ORDER):
+        guard = guards[name]
+        if isinstance(guard, Witness):
+            witnesses.append(guard)
+        elif guard is not None:
+            if witnesses or name in _TELLING:
+                handler, witnesses = _boundary(witnesses, handler), []
+            handler = partial(guard, inner=handler)
+    return handler if handler is innermost and not witnesses else _boundary(witnesses, handler)
+
+
+async def settled(outcome: Outcome) -> Outcome:
+    """What a guard answers that decides without waiting. Such a guard is no coroutine: where it lets a call pass, it
+    adds none to the stack."""
+    return outcome
+
+
+def _boundary(witnesses: Sequence[Witness], inner: Handler) -> Handler:
+    """Makes a broken guard a refusal, and tells the witnesses: as guards, outwards in the end."""
+    witnesses = tuple(reversed(witnesses))
+
+    async def handle(call: Call) -> Outcome:
+        began, begun = perf_counter(), 0
+        outcome: Outcome | None = None
+        try:
+            for witness in witnesses:
+                witness.begin(call)
+                begun += 1
+            outcome = await inner(call)
+        except Exception:
+            log.exception("refused: failure in a guard or inside it (call %s)", call.trail.id)
+            outcome = _BROKEN
+        finally:
+            for witness in reversed(witnesses[:begun]):
+                try:
+                    witness.end(call, outcome, perf_counter() - began)
+                except Exception:  # that one cannot tell of a call is no reason for the others not to hear of it
+                    log.exception("refused: failure of a witness (call %s)", call.trail.id)
+                    outcome = outcome and _BROKEN  # a cancelled call has none, and stays cancelled
+        return outcome
+
+    return handle

@@ -1,0 +1,326 @@
+"""approve: a call that the policy wants a human to agree to waits here, and passes with what they said, once.
+
+It stands behind the decision, which says what to ask for, and before anything that reaches a server. Who asked is
+asked themselves where the profile says so and their client can show a question; else the call is held for a while and
+then answered as pending, and the same call again goes on with the same approval. What was decided is decided again
+before it is used. All other calls pass it without a wait.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import anyio
+
+from sluicegate.approval import shown, words
+from sluicegate.approval.ballot import Refused
+from sluicegate.approval.desk import Desk
+from sluicegate.approval.grants import Grant
+from sluicegate.approval.record import Approval, Matter, Terms, bind
+from sluicegate.audit.redact import Redactor
+from sluicegate.call import (
+    Call,
+    Client,
+    Decision,
+    Guard,
+    Handler,
+    InputRequired,
+    Leave,
+    Outcome,
+    Target,
+    Verdict,
+    not_found,
+    refuse,
+)
+from sluicegate.guards.held import Holding
+from sluicegate.message import Json, Notification
+from sluicegate.policy.rules import Ruling
+
+PROGRESS_EVERY: Final = 5.0
+# So that whatever a server counts afterwards is more.
+_STEP: Final = 1e-6
+
+CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed since this call began. Call again."
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the guard asks others: `decide` and `renew` once more before an approval is used, `current` for a client's
+    rights as they are now, `review` for what people have said of the tool's definition, `elicits` for how a client can
+    show a question, `page` for one where that is by a link."""
+
+    decide: Callable[[Call, Target], Decision]
+    renew: Callable[[Call, Target], Awaitable[Target | None]]
+    current: Callable[[Client], Client]
+    classify: Callable[[Target], str]
+    review: Callable[[Target], str]
+    elicits: Callable[[Client], Literal["form", "url", ""]]
+    page: Callable[[Approval], str]
+    redactor: Redactor
+
+
+def approve(desk: Desk, means: Means, holding: Holding | None = None, is_task: bool = False) -> Guard:
+    """`holding` takes calls whose clients are answered later. `is_task`: those are the ones that come here, and wait as
+    long as their approvals do."""
+
+    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
+        trail = call.trail
+        decisions = trail.decisions
+        if call.target is None or not decisions or (decisions[-1].verdict is not Verdict.ASK and trail.leave is None):
+            return inner(call)
+        if decisions[-1].verdict is not Verdict.ASK:  # while we asked, the policy has come to need nobody
+            return inner(_without_answers(call))
+        return _Case(desk, means, inner, call, call.target, decisions[-1], holding, is_task).handle()
+
+    return guard
+
+
+def _without_answers(call: Call) -> Call:
+    """Answers that no server asked for: to our own question, or to none. Nobody agreed to them."""
+    if call.trail.leave is not None and not call.trail.leave.key:
+        return call
+    return replace(call, params={name: value for name, value in call.params.items() if name != "inputResponses"})
+
+
+class _Case:
+    """One call that needs a human."""
+
+    def __init__(
+        self, desk: Desk, means: Means, inner: Handler, call: Call, target: Target, decision: Decision,
+        holding: Holding | None, is_task: bool,
+    ) -> None:  # fmt: skip
+        self.desk, self.means, self.inner, self.holding, self.is_task = desk, means, inner, holding, is_task
+        self.answers: Json = call.params.get("inputResponses") or {}
+        self.call, self.target, self.decision = _without_answers(call), target, decision
+        self.until = math.inf if is_task else time.monotonic() + desk.settings.hold_for
+
+    def terms(self) -> Terms | None:
+        return self.desk.settings.profiles.get(self.decision.profile) if isinstance(self.decision, Ruling) else None
+
+    def matter(self, terms: Terms) -> Matter:
+        call = self.call
+        return bind(call.client, call.method, self.target, call.params, self.decision.rule, terms)
+
+    def refuse(self, text: str) -> Outcome:
+        return refuse(self.call.method, "approval_denied", f"NOT EXECUTED: {text}")
+
+    async def handle(self) -> Outcome:
+        trail, terms = self.call.trail, self.terms()
+        if terms is None:
+            return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
+        matter = self.matter(terms)
+        if trail.round is not None and (trail.leave is None or not trail.leave.key):
+            return await self._go_on(matter, trail.leave)
+        grant = self.desk.find_grant(matter, self.call.client)
+        # An approval of this very call is used up first: it must not outlive its grant.
+        if grant is not None and not await self.desk.is_approved(matter):
+            return await self._let_through(_ByGrant(self.desk, grant), grant.approval, matter)
+        if self.holding is not None and "task" in self.call.params:
+            unfit = await self.holding.unfit(self.call, self.target)
+            if unfit is not None:
+                return unfit
+        return await self._ask(matter)
+
+    async def _ask(self, matter: Matter) -> Outcome:
+        """Round and round until there is an answer: what was waited for may have become another matter."""
+        while True:
+            approval = await self.desk.ask(self.call, matter, self.means.classify(self.target), self._shown)
+            if isinstance(approval, Refused):
+                return self._cannot_ask(approval)
+            self.desk.keep_whole(approval, shown.arguments_of(self.call))
+            if approval.is_waiting and (asked := await self._question(approval)) is not None:
+                return asked
+            if approval.is_waiting and (task := await self._as_task(approval)) is not None:
+                return task
+            approval = await self._hold(approval)
+            if approval.state != "approved":
+                return self._not_approved(approval)
+            settled = await self._decide_again(approval)
+            if settled is not None:
+                return settled
+            terms = self.terms()
+            if terms is None:
+                return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
+            again = self.matter(terms)
+            if again == approval.matter:
+                return await self._use(approval)
+            await self.desk.end(approval.id, "superseded")
+            matter = again
+
+    def _shown(self) -> Json:
+        return shown.take(self.call, self.means.redactor, self.means.review(self.target))
+
+    def _cannot_ask(self, why: Refused) -> Outcome:
+        reason: Any = "audit_unavailable" if why.status == 503 else "rate_limited"
+        return refuse(self.call.method, reason, f"NOT EXECUTED: it needs an approval, and {why.text}.")
+
+    def _not_approved(self, approval: Approval) -> Outcome:
+        method = self.call.method
+        if approval.is_waiting:
+            return words.answer(method, "approval_pending", words.pending(approval), approval)
+        if approval.state == "expired":
+            return words.answer(method, "approval_expired", words.expired(approval), approval)
+        text = words.denied(approval) if approval.state == "denied" else words.ended(approval)
+        return words.answer(method, "approval_denied", text, approval)
+
+    # ------------------------------------------------------------ whoever asked is asked
+
+    async def _question(self, approval: Approval) -> Outcome | None:
+        """The question to put, or how the call ends; None where it is for others to decide, or decided now."""
+        terms, leave = approval.matter.terms, self.call.trail.leave
+        is_theirs = terms.tier == "self" and "elicitation" in terms.via and not self.is_task
+        how = self.means.elicits(self.call.client) if is_theirs else ""
+        if not how or (how == "url" and not self.means.page(approval)):
+            return None
+        answer = self.answers.get(leave.key) if leave is not None and leave.id == approval.id else None
+        if leave is None or answer is None:
+            return await self._put(approval, how)
+        self.answers = {}
+        if how == "url":
+            return None if _is_accepted(answer) else await self._closed(approval)
+        ballot = words.ballot(approval, answer)
+        if ballot is None:
+            return await self._closed(approval)
+        decided = await self.desk.decide(approval.id, self.call.client, ballot, "elicitation")
+        if not isinstance(decided, Refused):
+            return None
+        if decided.status == 503:
+            return self._cannot_ask(decided)
+        # Decided elsewhere meanwhile, that counts; but a no that is said here is one, whatever was said there.
+        return None if decided.status == 409 and ballot.word == "approve" else await self._closed(approval)
+
+    async def _put(self, approval: Approval, how: str) -> Outcome:
+        kept = await self.desk.book.shown(approval.id)
+        ask = words.page(approval, kept, self.means.page(approval)) if how == "url" else words.form(approval, kept)
+        matter, key = approval.matter, f"approve-{secrets.token_hex(8)}"
+        leave = Leave(approval.id, matter.digest, matter.rule, matter.terms.name, key)
+        return InputRequired({key: ask}, leave=leave)
+
+    async def _closed(self, approval: Approval) -> Outcome:
+        """The question was closed without a choice."""
+        by, why = self.call.client.principal, "the question was closed without a yes"
+        return self._not_approved(await self.desk.end(approval.id, "cancelled", by, why) or approval)
+
+    # ------------------------------------------------------------ others are waited for
+
+    async def _as_task(self, approval: Approval) -> Outcome | None:
+        return None if self.holding is None else await self.holding.hold(self.call, self.target, approval)
+
+    async def _hold(self, approval: Approval) -> Approval:
+        left = self.until - time.monotonic()
+        if not approval.is_waiting or left <= 0:
+            return await self.desk.get(approval.id) or approval
+        async with anyio.create_task_group() as group:
+            if "progressToken" in self.call.meta:
+                group.start_soon(self._tell_progress, approval)
+            started = time.monotonic()
+            held = await self.desk.wait(approval, left, self.is_task)
+            self.call.trail.away += time.monotonic() - started
+            group.cancel_scope.cancel()
+        return held
+
+    async def _tell_progress(self, approval: Approval) -> None:
+        """So that a client whose patience is renewed by progress stays (2026-07-28 basic/patterns/progress)."""
+        token, terms = self.call.meta["progressToken"], approval.matter.terms
+        text = f"waiting for approval {approval.id} by {terms.describe()}"
+        for count in range(1, 100_000):
+            params = {"progressToken": token, "progress": count * _STEP, "message": text}
+            await self.call.emit(Notification("notifications/progress", params))
+            await anyio.sleep(PROGRESS_EVERY)
+
+    # ------------------------------------------------------------ it is used
+
+    async def _decide_again(self, approval: Approval) -> Outcome | None:
+        """The same question as at the beginning, to the policy as it is now. None: a human is still needed."""
+        self.call = replace(self.call, client=self.means.current(self.call.client))
+        target = await self.means.renew(self.call, self.target)
+        decision = None if target is None else self.means.decide(self.call, target)
+        if target is not None and decision is not None:
+            if decision != self.decision:
+                self.call.trail.add(decision)
+            if decision.verdict is Verdict.ASK:
+                self.call, self.target, self.decision = replace(self.call, target=target), target, decision
+                return None
+        await self.desk.end(approval.id, "superseded")
+        if target is None or decision is None or decision.verdict is Verdict.DENY:
+            return not_found(self.call.method, self.call.params)
+        return await self.inner(replace(self.call, target=target))
+
+    async def _use(self, approval: Approval) -> Outcome:
+        if not self.desk.claim(approval.id):
+            return self.refuse(f"{approval.id} is being used by another call. The same call again asks for another.")
+        try:
+            return await self._let_through(_ByApproval(self.desk, approval), approval.id, approval.matter)
+        finally:
+            self.desk.release_claim(approval.id)
+
+    async def _go_on(self, matter: Matter, leave: Leave | None) -> Outcome:
+        """A later round: an approval covers its own call to the end."""
+        now = matter.digest, matter.rule, matter.terms.name
+        if leave is None or (leave.digest, leave.rule, leave.profile) != now:
+            return refuse(self.call.method, "approval_denied", CHANGED)
+        return await self._let_through(_Covered(leave), leave.id, matter)
+
+    async def _let_through(self, ticket: "_ByApproval | _ByGrant | _Covered", id: str, matter: Matter) -> Outcome:
+        self.call.trail.ticket = ticket
+        outcome = await self.inner(self.call)
+        if isinstance(outcome, InputRequired):
+            return replace(outcome, leave=Leave(id, matter.digest, matter.rule, matter.terms.name))
+        return outcome
+
+
+def _is_accepted(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer.get("action") == "accept"
+
+
+# ---------------------------------------------------------------- tickets
+
+
+@dataclass(frozen=True, slots=True)
+class _ByApproval:
+    desk: Desk
+    approval: Approval
+
+    @property
+    def note(self) -> Json:
+        approval = self.approval
+        said = {"id": approval.id, "state": "consumed", "digest": approval.matter.digest}
+        return {**said, "profile": approval.matter.terms.name, "approver": _names(approval)}
+
+    async def redeem(self) -> bool:
+        return await self.desk.consume(self.approval.id)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByGrant:
+    desk: Desk
+    grant: Grant
+
+    @property
+    def note(self) -> Json:
+        grant = self.grant
+        said = {"id": grant.approval, "grant": grant.id, "scope": grant.scope}
+        return {**said, "profile": grant.matter.terms.name, "approver": grant.by}
+
+    async def redeem(self) -> bool:
+        return await self.desk.grants.use(self.grant)
+
+
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    leave: Leave
+
+    @property
+    def note(self) -> Json:
+        return {"id": self.leave.id, "digest": self.leave.digest, "profile": self.leave.profile}
+
+    async def redeem(self) -> bool:
+        """The first round has used the approval up; that this is a round of the same call is sealed."""
+        return True
+
+
+def _names(approval: Approval) -> str:
+    return ", ".join(vote.principal for vote in approval.votes)

@@ -1,0 +1,43 @@
+"""commit: the last step before a server is reached. What may happen only once is made sure of here.
+
+A round of a sealed retry is spent by compare-and-set: two retries of the same round, on whatever connection, reach
+the server once. Then the intent is made durable: no record, no call. Then the approval, if the call needed one, is
+used up. In this order, for a retry that was spent before is no intent; and an intent whose call then does not take
+place says so in its closing record.
+"""
+
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+
+from sluicegate.call import Call, Failure, Guard, Handler, Outcome, refuse
+from sluicegate.message import INVALID_PARAMS, Json
+
+Spend = Callable[[str, float | None], Awaitable[bool]]
+"""(key, seconds to remember it) -> whether this was the first time."""
+Intend = Callable[[Call, Json | None], Awaitable[bool]]
+"""Takes the call and what is to be said of its approval. Returns when its intent is kept: True. False: it is not, and
+the call must not take place."""
+
+USED = "NOT EXECUTED: the approval was used, or withdrawn, at this very moment. The same call again asks for another."
+UNAVAILABLE = "NOT EXECUTED: the audit log cannot be written, and no call may pass unrecorded. Try again later."
+
+
+def commit(spend: Spend, intend: Intend | None = None, ttl: float = 600.0) -> Guard:
+    """`intend` is None where there is no audit log."""
+
+    async def guard(call: Call, inner: Handler) -> Outcome:
+        trail = call.trail
+        round, ticket = trail.round, trail.ticket
+        if round is not None and not await spend(f"round:{round[0]}:{round[1]}", ttl):
+            return Failure(INVALID_PARAMS, "This requestState was used before")
+        if intend is not None:
+            started = perf_counter()
+            is_kept = await intend(call, None if ticket is None else ticket.note)
+            trail.kept += perf_counter() - started
+            if not is_kept:
+                return refuse(call.method, "audit_unavailable", UNAVAILABLE)
+        if ticket is not None and not await ticket.redeem():
+            return refuse(call.method, "approval_denied", USED)
+        return await inner(call)
+
+    return guard

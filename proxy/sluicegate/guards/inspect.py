@@ -1,0 +1,163 @@
+"""inspect: what a server answered, before anybody else acts on it.
+
+It stands innermost, so that every other guard sees what it leaves. Terminal orders and hidden text are taken out of
+results, questions, errors, progress and log messages; what was found is named in `_meta`, together with a result that
+breaks the schema its tool promised. Under `block` whatever would be marked is withheld. Definitions are not touched
+here: lists show what was accepted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Literal
+
+from sluicegate.call import (
+    Call,
+    Emit,
+    Failure,
+    Guard,
+    Handler,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    TaskStarted,
+    refuse,
+)
+from sluicegate.message import Json, Malformed, Notification
+from sluicegate.policy.text import FLAGS, clean, is_plain_json
+
+Mode = Literal["off", "warn", "block"]
+Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
+"""(server, own tool name, its outputSchema, result) -> (flag, why), or None where there is nothing to say."""
+
+WORDS: Final = {
+    "terminal": "characters that a terminal obeys",
+    "tags": "hidden text",
+    "bidi": "characters that turn the order of text around",
+    "invisible": "invisible characters",
+    "output_schema": "structuredContent that is not what the tool promised",
+}
+# A schema that may not be used is the server's own affair: the result is as good as one that promised nothing.
+_HARMLESS: Final = frozenset({"output_schema_unused"})
+
+LARGE: Final = 64 * 1024
+"""Bytes. A result of more than this has several turns of the event loop."""
+
+log = logging.getLogger(__name__)
+
+
+def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
+    """`modes` says how strict to be with each server."""
+
+    async def guard(call: Call, inner: Handler) -> Outcome:
+        target = call.target
+        mode = "off" if target is None else modes[target.server]
+        if target is None or mode == "off":
+            return await inner(call)
+        outcome = await inner(_with_clean_emit(call))
+        if isinstance(outcome, Result):
+            text = _encoded(outcome)
+            is_large = text is not None and len(text) > LARGE
+            if is_large:  # a megabyte takes each of us a millisecond, which small calls wait for one by one
+                await asyncio.sleep(0)
+            is_plain = text is not None and is_plain_json(text)
+            judged = _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
+            if is_large:
+                await asyncio.sleep(0)
+            return judged
+        if isinstance(outcome, InputRequired):
+            return _inspect_asks(call, outcome, mode == "block")
+        return TaskStarted(clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
+
+    return guard
+
+
+def _encoded(outcome: Result) -> bytes | None:
+    """As it will be sent, where nothing changes it; none where JSON cannot say it: who sends it will say so."""
+    try:
+        return outcome.text
+    except Malformed:
+        return None
+
+
+def _as_answered(call: Call) -> Call:
+    """The result of a task is that of the call which it was made of (2025-11-25 basic/utilities/tasks)."""
+    return replace(call, method="tools/call") if call.method == "tasks/result" else call
+
+
+def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: Check) -> Outcome:
+    """The extension tells the result together with the task (SEP-2663), and the questions."""
+    if isinstance(result := task.get("result"), dict):
+        answered = replace(call, method="tools/call")
+        judged = _inspect_result(answered, target, Result(result), False, strict, check)
+        assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
+        task = {**task, "result": judged.value}
+    elif isinstance(requests := task.get("inputRequests"), dict):
+        asks = _inspect_asks(call, InputRequired(requests), strict)
+        if not isinstance(asks, InputRequired):
+            return asks
+        task = {**task, "inputRequests": asks.requests}
+    return Result(clean(task, set()))
+
+
+def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool, strict: bool, check: Check) -> Outcome:
+    if call.method == "tasks/get":
+        return _inspect_task(call, target, outcome.value, strict, check)
+    found: set[str] = set()
+    value: Json = outcome.value if is_plain else clean(outcome.value, found)
+    if call.method == "tools/call" and target.item is not None and "outputSchema" in target.item:
+        judged = check(target.server, target.own, target.item["outputSchema"], value)
+        if judged is not None:
+            found.add(judged[0])
+            log.debug("%s of %s: %s: %r", target.own, target.server, *judged)
+    if strict and found - _HARMLESS:
+        return _withhold(call, target, found - _HARMLESS)
+    if found:
+        return Result(_marked(value, found))
+    return outcome
+
+
+def _inspect_asks(call: Call, outcome: InputRequired, strict: bool) -> Outcome:
+    """A question is for a person or for a model at the client, and each carries its own marks."""
+    requests = {}
+    for key, ask in outcome.requests.items():
+        found: set[str] = set()
+        ask = clean(ask, found)
+        if found and strict and call.target is not None:
+            return _withhold(call, call.target, found)
+        params = ask.get("params") if isinstance(ask, dict) else None
+        requests[key] = {**ask, "params": _marked(params, found)} if found and isinstance(params, dict) else ask
+    return replace(outcome, requests=requests)
+
+
+def _withhold(call: Call, target: Target, found: set[str]) -> Outcome:
+    """Says nothing in the server's words: they may be what the result is withheld for."""
+    log.info("withheld an answer of %s to %s: %s", target.server, call.client.principal, ", ".join(sorted(found)))
+    things = " and ".join(WORDS[flag] for flag in sorted(found))
+    text = f"This was executed, but its answer is withheld: it has {things} (servers.{target.server}.results: block)."
+    return refuse(call.method, "denied", text)
+
+
+def _marked(value: Json, found: set[str]) -> Json:
+    meta = value.get("_meta")
+    return {**value, "_meta": {**(meta if isinstance(meta, dict) else {}), FLAGS: sorted(found)}}
+
+
+def _cleaned(failure: Failure) -> Failure:
+    found: set[str] = set()
+    message, data = clean(failure.message, found), clean(failure.data, found)
+    return Failure(failure.code, message, data) if found else failure
+
+
+def _with_clean_emit(call: Call) -> Call:
+    emit = partial(_emit_cleaned, call.emit)
+    # Spelled out, for every call comes through here and `replace` takes twice as long.
+    return Call(call.client, call.method, call.params, call.meta, call.target, call.mirrored, emit, call.trail)
+
+
+async def _emit_cleaned(emit: Emit, notification: Notification) -> None:
+    params = clean(notification.params, set())
+    await emit(notification if params is notification.params else Notification(notification.method, params))

@@ -1,0 +1,29 @@
+"""measure: the outermost guard. Every outcome and its seconds are counted, whatever happened inside, and how many calls
+are open."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sluicegate.call import Call, Outcome
+from sluicegate.guards import Witness
+
+Observe = Callable[[Call, Outcome | None, float], None]
+"""(call, outcome, seconds); an outcome of None means that the call was cancelled."""
+
+
+class Level(Protocol):
+    """How many there are now."""
+
+    value: int
+
+
+class Measure(Witness):
+    def __init__(self, observe: Observe, level: Level) -> None:
+        self._observe, self._level = observe, level
+
+    def begin(self, call: Call) -> None:
+        self._level.value += 1
+
+    def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        self._level.value -= 1
+        self._observe(call, outcome, seconds)

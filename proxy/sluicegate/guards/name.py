@@ -1,0 +1,152 @@
+"""The name guard: clients see public names and URIs, everything inside sees the server's own.
+
+Inwards it resolves what a call is about to a `Target`; what cannot be resolved is answered as a denial is.
+Outwards it makes the URIs of the answer public and says which server asks. Lists, discover and listen pass:
+their names are changed where snapshots are made. It knows no server and no catalog: both come as functions.
+Nothing emitted within these calls carries a URI (progress and log messages do not), so `emit` is never wrapped.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from sluicegate.call import (
+    ABOUT_A_TASK,
+    Call,
+    Failure,
+    Guard,
+    Handler,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    TaskStarted,
+    not_found,
+)
+from sluicegate.catalog import places
+from sluicegate.catalog.uris import Rewriting, is_clean
+from sluicegate.message import Json, Malformed
+
+Resolve = Callable[[Call], Awaitable[Target | Outcome | None]]
+"""The target of a call; None for what does not exist, an outcome where more than that is to be said."""
+
+# Where each method names its target; all others pass.
+_FIELD: Final = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri", "completion/complete": "ref",
+    **dict.fromkeys(ABOUT_A_TASK, "taskId"),
+}  # fmt: skip
+_REFS: Final = ("ref/prompt", "ref/resource")
+
+
+def name(
+    resolve: Resolve,
+    rewriting: Callable[[str], Rewriting | None],
+    find: Callable[[Call], Target | None] = lambda call: None,
+) -> Guard:
+    """`resolve` finds the target that the public name, URI or ref of a call stands for, `find` the same where it need
+    not wait, or None; `rewriting` says how a server's URIs are shown, None in transparent mode, where nothing is
+    renamed."""
+
+    async def guard(call: Call, inner: Handler) -> Outcome:
+        field = _FIELD.get(call.method)
+        if field is None:
+            return await inner(call)
+        target = find(call) or await resolve(call) if _names_something(call, field) else None
+        if not isinstance(target, Target):
+            return target or not_found(call.method, call.params)
+        if not _may_stand(call.method, target):
+            return not_found(call.method, call.params)
+        rewrite = rewriting(target.server)
+        own_call = _inwards(call, field, target, rewrite)
+        return _outwards(call, own_call, await inner(own_call), target, rewrite)
+
+    return guard
+
+
+def _names_something(call: Call, field: str) -> bool:
+    value = call.params.get(field)
+    if field != "ref":
+        return isinstance(value, str)
+    return isinstance(value, dict) and value.get("type") in _REFS and isinstance(value.get(_ref_field(value)), str)
+
+
+def _ref_field(ref: Json) -> str:
+    return "name" if ref["type"] == "ref/prompt" else "uri"
+
+
+def _may_stand(method: str, target: Target) -> bool:
+    return method != "resources/read" or is_clean(target.own)
+
+
+# ---------------------------------------------------------------- inwards
+
+
+def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) -> Call:
+    params = _own_params(call.params, field, target.own)
+    if rewrite is not None and isinstance(params.get("inputResponses"), dict):
+        params = {**params, "inputResponses": places.answers(params["inputResponses"], rewrite.own)}
+    # Spelled out, for every call comes through here and `replace` takes twice as long.
+    return Call(call.client, call.method, params, call.meta, target, call.mirrored, call.emit, call.trail)
+
+
+def _own_params(params: Json, field: str, own: str) -> Json:
+    value: Any = params[field]
+    if field == "taskId":  # the id of one that is known here; its target is the tool that it runs
+        return params
+    if field == "ref":
+        part = _ref_field(value)
+        return params if value[part] == own else {**params, "ref": {**value, part: own}}
+    return params if value == own else {**params, field: own}
+
+
+# ---------------------------------------------------------------- outwards
+
+
+def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewrite: Rewriting | None) -> Outcome:
+    if isinstance(outcome, Failure) and outcome == not_found(call.method, own_call.params):
+        # Said inside, in own names. Word for word what an unknown name gets, or a denial could be told from it.
+        return not_found(call.method, call.params)
+    if rewrite is None or (isinstance(outcome, Result) and call.method == "tools/call" and _holds_no_uri(outcome)):
+        return outcome
+    change = _as_asked(call.params["uri"], target.own, rewrite) if call.method == "resources/read" else rewrite.public
+    if isinstance(outcome, Result):
+        value = places.result(call.method, outcome.value, change)
+        if call.method == "tasks/get" and isinstance(requests := value.get("inputRequests"), dict):
+            value = {**value, "inputRequests": _signed(requests, target.server)}
+        return outcome if value is outcome.value else Result(value)
+    if isinstance(outcome, TaskStarted):
+        return outcome
+    if isinstance(outcome, InputRequired):
+        if outcome.is_ours:  # says itself who asks, and names no URI that could be followed
+            return outcome
+        return replace(outcome, requests=_signed(places.asks(outcome.requests, change), target.server))
+    data = places.error_data(outcome.data, change)
+    return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data)
+
+
+def _holds_no_uri(outcome: Result) -> bool:
+    try:
+        return not places.may_hold(outcome.text)
+    except Malformed:  # who sends it will say so
+        return False
+
+
+def _as_asked(used: str, own: str, rewrite: Rewriting) -> places.Change:
+    """What a client asked for comes back in its own spelling: it may have used the plain URI, or a prefix on
+    one that is shown without."""
+    return lambda uri: used if uri == own else rewrite.public(uri)
+
+
+def _signed(requests: Json, server: str) -> Json:
+    """2026-07-28 client/elicitation: clients must show which server asks, and to a client we are the server."""
+    return {key: signed(ask, server) for key, ask in requests.items()}
+
+
+def signed(ask: Any, server: str) -> Any:
+    """The same for one question, also where it belongs to no call and so passes no guard."""
+    if not isinstance(ask, dict) or ask.get("method") != "elicitation/create":
+        return ask
+    params = ask.get("params")
+    if not isinstance(params, dict) or not isinstance(params.get("message"), str):
+        return ask
+    return {**ask, "params": {**params, "message": f"[{server}] {params['message']}"}}

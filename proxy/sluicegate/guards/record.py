@@ -1,0 +1,48 @@
+"""record: one closing line for every call, refused and cancelled ones included.
+
+The audit log gets it all. The developers' log gets refusals at info, so that an operator sees them, and the rest at
+debug.
+"""
+
+import logging
+from collections.abc import Callable
+
+from sluicegate.call import Call, Failure, Outcome, Verdict
+from sluicegate.guards import Witness
+
+log = logging.getLogger(__name__)
+
+Close = Callable[[Call, Outcome | None, float], None]
+"""(call, outcome, seconds); an outcome of None means that the call was cancelled. Never waits."""
+
+
+class Record(Witness):
+    """`close` writes the audit log's record; None where there is no audit log."""
+
+    def __init__(self, close: Close | None = None) -> None:
+        self._close = close
+
+    def begin(self, call: Call) -> None:
+        """A call is told of once it is over."""
+
+    def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        if self._close is not None:
+            self._close(call, outcome, seconds)
+        _tell(call, outcome)
+
+
+def _tell(call: Call, outcome: Outcome | None) -> None:
+    decisions, target = call.trail.decisions, call.trail.target
+    if decisions and decisions[-1].verdict is Verdict.DENY and target is not None:  # nothing is decided after a denial
+        where = call.method, target.public, call.client.principal, decisions[-1].rule
+        log.info("denied %s %s for %s by %s", *where, extra=_ids(call))
+    elif log.isEnabledFor(logging.DEBUG):
+        word = "cancelled" if outcome is None else "failed" if isinstance(outcome, Failure) else "done"
+        log.debug("%s %s for %s", word, call.method, call.client.principal, extra=_ids(call))
+
+
+def _ids(call: Call) -> dict[str, str]:
+    """By which the audit log, and a trace if there is one, have the same call."""
+    parent = call.meta.get("traceparent")
+    trace = parent.split("-") if isinstance(parent, str) else ()
+    return {"call": call.trail.id, **({"trace": trace[1][:32]} if len(trace) == 4 else {})}

@@ -1,0 +1,22 @@
+"""throttle: how many requests a client may send, of whatever kind, before anything else is looked at.
+
+Keyed by principal: a new session, another connection or another name in `clientInfo` starts nothing anew. It stands
+before names are resolved and looks at none, so that its answer can tell nothing about them.
+"""
+
+from collections.abc import Awaitable
+
+from sluicegate.call import Call, Guard, Handler, Outcome, refuse
+from sluicegate.guards import settled
+from sluicegate.policy.rates import Windows
+
+
+def throttle(windows: Windows) -> Guard:
+    def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
+        wait = windows.hit(call.client.principal)
+        if wait:
+            text = f"Too many requests, this one was not executed: {windows.describe(wait)}."
+            return settled(refuse(call.method, "rate_limited", text))
+        return inner(call)
+
+    return guard

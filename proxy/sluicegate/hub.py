@@ -1,0 +1,114 @@
+"""Notifications that belong to no call, from whoever hears them to whoever listens.
+
+Knows servers by key and notifications by method; it judges and renames nothing: a subscriber does that. Publishing
+never waits: each subscriber has room for one pending event per (server, method, uri), because two "the list
+changed" in a row say no more than one (what is said to one session is no such state), and a bound on how many such,
+because a listener may be slow for ever.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from sluicegate.call import session_scope
+from sluicegate.message import Notification
+
+MAX_PENDING: Final = 1000
+_ONE_SESSION: Final = session_scope("")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`scope` None means every scope of that server."""
+
+    server: str
+    scope: str | None
+    notification: Notification
+
+    @property
+    def is_said(self) -> bool:
+        """It says something to one session, where others say that something changed: then only the last counts."""
+        return self.scope is not None and self.scope.startswith(_ONE_SESSION)
+
+
+Accept = Callable[[Event], bool]
+
+
+class Subscription:
+    """An endless iterator over events, oldest first; it ends when the hub closes."""
+
+    def __init__(self, accept: Accept, max_pending: int) -> None:
+        self._accept = accept
+        self._max_pending = max_pending
+        self._pending: dict[tuple[str, str, object], Event] = {}
+        self._numbers = count()
+        self._news = asyncio.Event()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Subscription({len(self._pending)} pending{', closed' if self._closed else ''})"
+
+    def __aiter__(self) -> "Subscription":
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._pending:
+            if self._closed:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        return self._pending.pop(next(iter(self._pending)))
+
+    def offer(self, event: Event) -> None:
+        if self._accept(event):
+            self.put(event)
+
+    def put(self, event: Event) -> None:
+        """Whether or not it is accepted from others."""
+        if event.is_said and len(self._pending) >= self._max_pending:
+            return  # talk must not push out what changed
+        about = next(self._numbers) if event.is_said else str(event.notification.params.get("uri"))
+        key = (event.server, event.notification.method, about)
+        if key not in self._pending and len(self._pending) >= self._max_pending:
+            self._pending.pop(next(iter(self._pending)))  # the oldest: what comes last is closest to the truth
+        self._pending[key] = event
+        self._news.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+
+
+class Hub:
+    def __init__(self, max_pending: int = MAX_PENDING) -> None:
+        self._max_pending = max_pending
+        self._subscriptions: set[Subscription] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Hub({len(self._subscriptions)} subscriptions{', closed' if self._closed else ''})"
+
+    def publish(self, event: Event) -> None:
+        for subscription in self._subscriptions:
+            subscription.offer(event)
+
+    @contextmanager
+    def subscribe(self, accept: Accept) -> Iterator[Subscription]:
+        """Events published from now on for which `accept` is true. `accept` is called by whoever publishes: cheap."""
+        subscription = Subscription(accept, self._max_pending)
+        self._subscriptions.add(subscription)
+        if self._closed:
+            subscription.close()
+        try:
+            yield subscription
+        finally:
+            self._subscriptions.discard(subscription)
+
+    def close(self) -> None:
+        """Ends every subscription, now and to come: how listeners learn of a shutdown."""
+        self._closed = True
+        for subscription in self._subscriptions:
+            subscription.close()

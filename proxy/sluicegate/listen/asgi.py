@@ -1,0 +1,79 @@
+"""An ASGI application behind `Http1`: for a port where speed does not matter and another room answers.
+
+Requests are whole here. An answer that says no length is a stream, and ends when its client goes away. There is no
+lifespan and there are no websockets. Knows no application.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+import anyio
+
+from sluicegate.listen.exchange import error_body
+from sluicegate.listen.request import Gone, Request, Serve, TooLarge, render
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Application = Callable[[Event, Receive, Send], Awaitable[None]]
+
+MAX_BODY: Final = 8 * 1024 * 1024
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def asgi(app: Application) -> Serve:
+    async def serve(request: Request) -> None:
+        try:
+            await _relay(app, request)
+        except Gone:
+            pass
+        except TooLarge:
+            await _error(request, 413, "request too large")
+        except Exception:  # noqa: BLE001 (the boundary of a request: the client gets no details)
+            _LOG.exception("a request failed: %r", request)
+            await _error(request, 500, "Internal error")
+
+    return serve
+
+
+async def _relay(app: Application, request: Request) -> None:
+    start: Event = {}
+    parts: list[bytes] = []
+
+    async def receive() -> Event:
+        return {"type": "http.request", "body": await request.body(MAX_BODY), "more_body": False}
+
+    async def send(event: Event) -> None:
+        if event["type"] == "http.response.start":
+            start.update(event)
+            return
+        body, is_last = event.get("body", b""), not event.get("more_body")
+        if any(name == b"content-length" for name, _ in start["headers"]):
+            parts.append(body)
+            if is_last:
+                await request.respond(start["status"], render(start["headers"]), b"".join(parts))
+            return
+        if not request.is_started:
+            request.on_lost = scope.cancel
+            await request.start(start["status"], render(start["headers"]))
+        await (request.end(body) if is_last else request.write(body))
+
+    with anyio.CancelScope() as scope:
+        await app(_scope(request), receive, send)
+
+
+def _scope(request: Request) -> Event:
+    head = request.head
+    return {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
+        "method": head.method, "root_path": "", "path": head.path, "query_string": head.query,
+        "headers": head.headers, "server": request.server, "client": request.client,
+    }  # fmt: skip
+
+
+async def _error(request: Request, status: int, text: str) -> None:
+    if not request.is_answered:
+        body = error_body(text)
+        await request.respond(status, b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body), body)

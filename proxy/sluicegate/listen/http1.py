@@ -1,0 +1,396 @@
+"""One HTTP/1.1 connection: bytes in, requests out, and the bounds on what a peer may do to us.
+
+The parser is llhttp; this file is what cannot be left to it. A deadline for every request, which a drip of bytes does
+not move. Bounds on headers, on what is read ahead and on what a slow reader leaves lying. One Host and no second way
+to read it. Requests that arrive together are answered one after the other. Knows HTTP and no MCP.
+"""
+
+import asyncio
+import re
+from collections import deque
+from functools import lru_cache
+from typing import Final, NamedTuple, cast
+from urllib.parse import unquote
+
+import httptools
+
+from sluicegate.listen.exchange import error_body
+from sluicegate.listen.received import Received
+from sluicegate.listen.request import STATUS_LINE, Address, Give, Head, Headers, Request, Serve
+from sluicegate.listen.settings import Wire
+from sluicegate.network.alarms import alarms_of
+from sluicegate.network.outbox import outbox_of
+
+# RFC 9110 7.2: uri-host [":" port]; a slash, question mark or hash would move the path of a URL built from it.
+_AUTHORITY: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]+")
+_MAX_PIPELINED: Final = 8
+# What makes more of a request than a head and a body of known length.
+_SPECIAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"te"})
+
+
+class _Refused(Exception):
+    """Leaves the parser from inside one of its callbacks; the connection knows the answer."""
+
+
+class _Known(NamedTuple):
+    """A request that came whole in one piece: how it began, and what was made of that."""
+
+    text: bytes
+    size: int  # of head and body
+    head: Head
+
+
+class Http1(asyncio.Protocol):
+    """`connections` and `tasks` are sets of the server's, by which it drains: we keep ourselves in them. `first` was
+    read by somebody else, who gave the connection to us."""
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self, serve: Serve, wire: Wire, connections: "set[Http1]", tasks: "set[asyncio.Task[None]]", first: bytes = b""
+    ) -> None:
+        self._serve, self._wire, self._first = serve, wire, first
+        self._received = Received() if wire.is_shared else None
+        self._connections, self._tasks = connections, tasks
+        self.loop = asyncio.get_running_loop()
+        self.outbox, self.alarms = outbox_of(self.loop), alarms_of(self.loop)
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self._parser = httptools.HttpRequestParser(self)
+        self._requests: deque[Request] = deque()  # those without a whole answer; the oldest has its turn
+        self._worker: asyncio.Task[None] | None = None
+        self._wanted: asyncio.Future[None] | None = None  # while the worker has nothing to do
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._idler: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._refusal = (400, "not a valid HTTP/1.1 request")
+        self._deaf = self._lingers = self._paused = self._is_lost = False
+        # Of the message that is arriving:
+        self._receiving = True
+        self._incoming: Request | None = None  # from the end of its head to the end of its body
+        self._extended = self._progressed = False
+        self._url = b""
+        self._host: bytes | None = None  # that of an earlier request, judged
+        self._headers: Headers = []
+        self._read = self._unheaded = 0
+        self._known: _Known | None = None
+
+    # ------------------------------------------------------------ the connection begins and ends
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base class
+        self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
+        self.server = _address(transport.get_extra_info("sockname"))
+        self.client = _address(transport.get_extra_info("peername"))
+        self._connections.add(self)
+        self._deadline = self.loop.call_later(self._wire.head_deadline, self._too_late)
+        if self._first:
+            first, self._first = self._first, b""
+            self.data_received(first)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        for timer in (self._deadline, self._stalled, self._idler):
+            if timer is not None:
+                timer.cancel()
+        self.writable.set()
+        for request in self._requests:
+            request.lose()
+        self._is_lost = True
+        self._wake()
+        del self._parser  # it holds our methods: a circle
+
+    def shutdown(self) -> None:
+        """Asked by the server to end: now, or with the last answer that is due."""
+        if self._requests:
+            self._requests[-1].keeps = False
+        else:
+            self._close()
+
+    def abort(self) -> None:
+        """Ends it now; what was answered leaves before."""
+        self.outbox.flush()
+        self.transport.abort()
+
+    def _close(self) -> None:
+        self.outbox.flush()
+        self.transport.close()
+
+    # ------------------------------------------------------------ bytes in
+
+    def eof_received(self) -> None:
+        """The peer says no more, and the loop closes the connection: what was answered leaves before."""
+        self.outbox.flush()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        known, is_first = self._known, not self._receiving and not self._requests
+        if self._received is not None:
+            (self._received.begin if is_first else self._received.add)(data)
+        if known is not None and is_first and len(data) == known.size and data.startswith(known.text):
+            self._repeat(known, data)
+            return
+        self._read = len(data)
+        self._progressed = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refuse(*self._refusal)
+            return
+        if self._receiving:
+            self._await_rest(len(data))
+        elif is_first and len(self._requests) == 1:
+            self._remember(self._requests[0], data)
+
+    def _remember(self, request: Request, data: bytes) -> None:
+        """The same bytes mean the same: a client's requests of equal length differ in their bodies alone. For them
+        the parser is not asked again, nor we by it for each header: 15 us a call. Only where the length is said once
+        and in one way, so that where a body ends is beyond doubt."""
+        text, end, body = data.partition(b"\r\n\r\n")
+        head = request.head
+        is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)
+        is_sized = head.get(b"content-length") == b"%d" % len(body)
+        self._known = _Known(text + end, len(data), head) if is_plain and is_sized else None
+
+    def _repeat(self, known: _Known, data: bytes) -> None:
+        request = Request(self, known.head)
+        request.fill(data[len(known.text) :])
+        self._accept(request)
+
+    def _await_rest(self, size: int) -> None:
+        """The usual request comes whole and needs no timer; this one did not."""
+        if not self._progressed:  # head, trailers, chunk extensions: what the parser may be holding unseen
+            self._unheaded += size
+            if self._unheaded > self._wire.headers:
+                self._refuse(431, "headers too large")
+                return
+        if self._deadline is None:
+            self._extended = self._incoming is not None
+            wait = self._wire.request_deadline if self._extended else self._wire.head_deadline
+            self._deadline = self.loop.call_later(wait, self._too_late)
+
+    def _too_late(self) -> None:
+        """Absolute: a drip of bytes does not move it. Where we stopped reading, the peer is not to blame."""
+        self._deadline = None
+        rest = self._wire.request_deadline - self._wire.head_deadline
+        if self._paused:
+            self._deadline = self.loop.call_later(self._wire.request_deadline, self._too_late)
+        elif self._incoming is not None and not self._extended:
+            self._extended = True
+            self._deadline = self.loop.call_later(rest, self._too_late)
+        elif self._incoming is None and not self._unheaded:
+            self._close()  # nothing was asked: an answer would be taken for that to what is asked next
+        else:
+            self._refuse(408, "the request took too long")
+
+    def _refuse(self, status: int, text: str) -> None:
+        """An answer if no other is due, then the end of the connection. The peer may still be talking: closing
+        over unread bytes resets the connection and would take the answer with it, so we listen on, deaf."""
+        if self._deaf or self.transport.is_closing():
+            return
+        self._deaf = True
+        broken = self._incoming
+        if broken is not None and self._requests and self._requests[-1] is broken and not broken.is_started:
+            self._requests.pop()
+            broken.lose()
+        if self._requests:
+            self._requests[-1].keeps = False  # what came after a whole request is not that one's fault
+            return
+        self._lingers = True
+        body = error_body(text)
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.outbox.flush()
+        self.transport.write(STATUS_LINE[status] + head + body)
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(self._wire.linger, self.transport.abort)
+
+    def pause_reading(self) -> None:
+        if not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    # ------------------------------------------------------------ parser callbacks
+
+    def on_message_begin(self) -> None:
+        self._receiving = True
+        self._incoming = None
+        self._extended = False
+        self._unheaded = 0
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._incoming is None:  # else a trailer: nobody here may mistake it for a header
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._check(dict(self._headers))
+        parser = self._parser
+        is_1_1 = parser.get_http_version() != "1.0"
+        method, (path, query) = parser.get_method().decode("ascii"), _split(self._url)
+        keeps = is_1_1 and parser.should_keep_alive()
+        self._incoming = Request(self, Head(method, path, query, self._headers), is_1_1, keeps)
+        self._accept(self._incoming)
+
+    def _accept(self, request: Request) -> None:
+        self._requests.append(request)
+        if self._worker is None:
+            self._worker = self.loop.create_task(self._work())
+            self._tasks.add(self._worker)
+        elif len(self._requests) == 1:
+            self._wake()
+        else:
+            self.pause_reading()
+
+    def _check(self, head: dict[bytes, bytes]) -> None:
+        """What no request may say, whatever it is about. Raises `_Refused`."""
+        if self._unheaded + self._read > self._wire.headers:  # else there was no room for too many: no need to count
+            self._check_size()
+        host = head.get(b"host")
+        if host is None or (len(head) < len(self._headers) and sum(name == b"host" for name, _ in self._headers) > 1):
+            raise self._leave(400, "exactly one Host header is required")
+        if host != self._host:  # a connection says the same one each time
+            if not _AUTHORITY.fullmatch(host):
+                raise self._leave(400, "malformed Host header")
+            self._host = host
+        if b"_" in b"".join(head):  # some gateways read Mcp_Name as Mcp-Name
+            raise self._leave(400, "header names must not have underscores")
+        if not self._url.startswith(b"/"):  # absolute-form would bring a second, unchecked authority
+            raise self._leave(400, "the request target must be a path")
+        if self._parser.should_upgrade():  # the parser would give the body away as another protocol's bytes
+            raise self._leave(400, "no protocol to upgrade to")
+        if len(self._requests) > _MAX_PIPELINED:
+            raise self._leave(400, "too many requests at once on one connection")
+
+    def _check_size(self) -> None:
+        if sum(len(name) + len(value) + 4 for name, value in self._headers) > self._wire.headers:
+            raise self._leave(431, "headers too large")
+        if len(self._url) > self._wire.headers:
+            raise self._leave(431, "request target too long")
+
+    def _leave(self, status: int, text: str) -> _Refused:
+        self._refusal = (status, text)
+        return _Refused(text)
+
+    def on_body(self, body: bytes) -> None:
+        self._progressed = True
+        if self._incoming is not None:
+            self._incoming.feed(body)
+
+    def on_message_complete(self) -> None:
+        self._receiving = False
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            incoming.end_body()
+
+    # ------------------------------------------------------------ one request after the other
+
+    async def _work(self) -> None:
+        """Answers requests as long as there is a connection. One task for all of them: one for each, with asyncio's own
+        record of it, would cost 7 us."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            while not self._is_lost:
+                if not self._requests:
+                    self._wanted = self.loop.create_future()
+                    await self._wanted
+                    continue
+                request = self._requests[0]
+                await self._serve(request)
+                if not request.is_answered or task.cancelling():
+                    break  # lost or left alone; or cancelled too late for this request, and never for the next
+        except asyncio.CancelledError:
+            pass  # the end of the drain time: no crash that has to be logged
+        finally:
+            self._tasks.discard(task)
+            if not self._lingers:
+                self.abort()
+
+    def _wake(self) -> None:
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+
+    def answered(self, request: Request) -> None:
+        self._requests.popleft()
+        if self._received is not None:
+            self._received.answered(rests=not (self._requests or self._receiving))
+        if not request.keeps:
+            self._close()
+        elif not self.transport.is_closing():
+            self.resume_reading()
+            if not self._requests:
+                self._rest()
+
+    async def hand_over(self, give: Give) -> bool:
+        """Has `give` take the connection, from the request on whose turn it is; whether it did, or nobody is there any
+        more. Earlier answers are out of our hands before."""
+        assert self._received is not None, "only where connections are shared"
+        self.pause_reading()
+        self.outbox.flush()
+        self.transport.set_write_buffer_limits(high=0)
+        await self.writable.wait()
+        if self._is_lost or self.transport.is_closing():
+            return True
+        is_given = await give(self.transport.get_extra_info("socket").fileno(), self._received.rest())
+        if not (is_given or self._is_lost):
+            self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
+        return is_given
+
+    def _rest(self) -> None:
+        """Notes the time only: a timer set and cancelled with every request would cost it 1 us."""
+        self._idle_since = self.loop.time()
+        if self._idler is None:
+            self._idler = self.loop.call_later(self._wire.idle, self._check_idle)
+
+    def _check_idle(self) -> None:
+        self._idler = None
+        left = self._idle_since + self._wire.idle - self.loop.time()
+        if self._requests or self._receiving:
+            return  # busy: set again when it rests
+        if left > 0:
+            self._idler = self.loop.call_later(left, self._check_idle)
+        else:
+            self._close()
+
+    # ------------------------------------------------------------ bytes out
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self._wire.stall, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+
+@lru_cache(maxsize=256)
+def _split(target: bytes) -> tuple[str, bytes]:
+    """Path and query of a request target."""
+    url = httptools.parse_url(target)
+    return unquote(url.path.decode("ascii")), url.query or b""
+
+
+def _address(name: object) -> Address | None:
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

@@ -1,0 +1,285 @@
+"""What stands in front of MCP over HTTP: what is checked, in which order, and who goes where.
+
+The order is the contract's: Host and Origin, size, credential, protocol form, and only then the message. It is
+given one Handler and knows nothing of what is behind it.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
+from secrets import token_hex
+from typing import Final
+
+import anyio
+
+from sluicegate.call import MODERN, Client, Emit, Handler
+from sluicegate.era.modern_client import is_modern
+from sluicegate.listen.exchange import Exchange, error_body
+from sluicegate.listen.gate import Gate
+from sluicegate.listen.handover import Handover
+from sluicegate.listen.http import Edge, Streams, check_form, read_json, serve_modern, version
+from sluicegate.listen.identity import Identity, Principal, Refused
+from sluicegate.listen.legacy import Legacy
+from sluicegate.listen.listening import Listening
+from sluicegate.listen.proxies import Proxies
+from sluicegate.listen.request import Gone, TooLarge
+from sluicegate.listen.request import Request as HttpRequest
+from sluicegate.listen.resource import Resource
+from sluicegate.listen.sessions import Sessions
+from sluicegate.listen.settings import Settings
+from sluicegate.listen.sse import MESSAGES, SSE, EventStreams
+from sluicegate.listen.tasks import Tasks
+from sluicegate.message import INTERNAL_ERROR, Json, Malformed, Request, Response, read
+
+log = logging.getLogger(__name__)
+
+_Serve = Callable[[Exchange, Principal], Awaitable[None]]
+
+_MODERN: Final = MODERN.encode()
+_ALLOW: Final = [(b"allow", b"POST, GET, DELETE, OPTIONS")]
+_ALLOW_GET: Final = [(b"allow", b"GET, OPTIONS")]
+_ALLOW_POST: Final = [(b"allow", b"POST, OPTIONS")]
+_SWEEP_EVERY: Final = 2.0
+# Of a head: the lines of a POST to MCP, from no page, that passed all checks but the credential's.
+_PLAIN: Final = "plain"
+
+_PROCESS: Final = token_hex(6)
+_numbers: Final = count(1)
+
+
+def _new_id() -> str:
+    """Unique beyond this process and its clock. A random one for each call is a system call, 2 us."""
+    return f"{_PROCESS}-{next(_numbers):x}"
+
+
+class Listener:
+    """Serves requests. `run` belongs in a task beside it; `close` comes before the server stops accepting."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        server_info: Json,
+        identity: Identity,
+        settings: Settings,
+        on_session_end: Callable[[str], None],
+        on_refused: Callable[[str, str], None] | None = None,
+        new_id: Callable[[], str] = _new_id,
+        clock: Callable[[], float] = time.monotonic,
+        on_abandoned: Callable[[str], None] = lambda id: None,
+        on_sweep: Callable[[frozenset[str]], None] = lambda current: None,
+        handover: Handover | None = None,
+    ) -> None:
+        """`handover`: there are other workers, and who is theirs is served by them."""
+        self._settings, self._identity, self._on_refused = settings, identity, on_refused
+        self._gate = Gate(settings.names)
+        self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams), on_abandoned)
+        self._on_sweep, self._handover = on_sweep, handover
+        self._tasks = Tasks()
+        self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
+        self._legacy = Legacy(self._edge, self.sessions)
+        self._proxies = Proxies(settings.names)
+        self._resource = Resource(settings, identity, self._proxies)
+        self._event_streams = EventStreams(self._edge, on_session_end)
+        self._routes = self._lay_out()
+
+    def __repr__(self) -> str:
+        return f"Listener({self._settings.path} {self.open_sessions} sessions)"
+
+    def _lay_out(self) -> dict[str, _Serve]:
+        """What is where. Also under the public path, for proxies that leave it in place."""
+        routes: dict[str, _Serve] = {self._settings.path: self._route}
+        for prefix in ("", self._proxies.beside):
+            routes |= {prefix + SSE: self._open_stream, prefix + MESSAGES: self._post_to_stream}
+        public = self._settings.names.public_path
+        return routes if public is None else {public: self._route} | routes
+
+    async def __call__(self, request: HttpRequest) -> None:
+        """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble."""
+        exchange = Exchange(request, self._settings.pace)
+        try:
+            await self._serve(exchange)
+        except Gone:
+            pass
+        except TooLarge:
+            await exchange.error(413, "request too large")
+        except Malformed as bad:
+            await exchange.json(400, error_body(bad.text, bad.code, bad.id))
+        except Exception:  # the client gets no details
+            log.exception("a request failed: %r", exchange)
+            await exchange.crash(error_body("Internal error", INTERNAL_ERROR))
+        finally:
+            exchange.disarm()
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(_SWEEP_EVERY)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Ends what is too old, and what belongs to a credential that was revoked or has expired."""
+        current = self._identity.current()
+        self.sessions.sweep(current)
+        self._edge.streams.sweep(current, self._identity.is_current)
+        self._on_sweep(current)
+
+    @property
+    def open_sessions(self) -> int:
+        return len(self.sessions) + len(self._event_streams)
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._edge.streams)
+
+    async def ask(self, session: str, method: str, params: Json) -> Response | None:
+        """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
+        if session in self._event_streams:
+            return await self._event_streams.ask(session, method, params)
+        return await self.sessions.ask(session, method, params)
+
+    def close(self) -> None:
+        """Ends in good order what would never end by itself: streams, and listening. Calls may finish."""
+        self._edge.streams.stop()
+        self.sessions.close()
+
+    def _listen(self, client: Client, tell: Emit) -> Listening:
+        return Listening(self._edge.handler, client, self._edge.trail, tell, self._tasks)
+
+    # ------------------------------------------------------------ the order of checks
+
+    def _serve(self, exchange: Exchange) -> Awaitable[None]:
+        """No coroutine, as little as what follows: each of them is made, resumed at each wait of a call, and ended."""
+        head = exchange.head
+        if _PLAIN in head.known:
+            return self._enter(exchange, self._take_in)
+        host, origin = head.get(b"host"), head.get(b"origin")
+        if head.duplicate in (b"host", b"origin"):
+            return exchange.error(400 if head.duplicate == b"host" else 403, "given twice")
+        refusal = self._gate.check(host, origin, exchange.server)
+        if refusal is not None:
+            return exchange.error(refusal.status, refusal.text)
+        serve = self._routes.get(head.path)
+        is_metadata = serve is None and self._resource.is_at(exchange)
+        if serve is None and not is_metadata:
+            return exchange.error(404, "Not found")
+        if head.method == "OPTIONS":
+            asked = next((value for name, value in head.headers if name == b"access-control-request-headers"), None)
+            return exchange.empty(204, [*_ALLOW, *self._gate.preflight(origin, asked)])
+        if origin is not None:
+            exchange.cors = self._gate.cors(origin)
+        if serve is None:
+            return self._resource.serve(exchange)
+        if _declared(head.get(b"content-length")) > self._settings.limits.max_request:
+            return exchange.error(413, "request too large")
+        return self._enter(exchange, serve)
+
+    def _enter(self, exchange: Exchange, serve: _Serve) -> Awaitable[None]:
+        """Who it is, and whether they are ours."""
+        principal = self._principal(exchange)
+        if principal is None:
+            return self._admit(exchange, serve)
+        if self._handover is not None and not self._handover.is_ours(principal.name):
+            return self._pass_on(exchange, self._handover, principal)
+        return serve(exchange, principal)
+
+    async def _pass_on(self, exchange: Exchange, handover: Handover, principal: Principal) -> None:
+        if not await exchange.peer.hand_over(partial(handover.give, principal.name)):
+            await exchange.error(503, "the worker that serves this client is not up", [(b"retry-after", b"1")])
+
+    async def _admit(self, exchange: Exchange, serve: _Serve) -> None:
+        """Whoever is not known yet: serves or refuses."""
+        if exchange.head.duplicate == b"authorization":
+            found: Principal | Refused = Refused("credential")
+        else:
+            found = await self._identity.verify(exchange.head.get(b"authorization"))
+        if isinstance(found, Principal):
+            if self._handover is not None and not self._handover.is_ours(found.name):
+                await self._pass_on(exchange, self._handover, found)
+            else:
+                await serve(exchange, found)
+            return
+        if self._on_refused is not None:
+            self._on_refused(self._proxies.client(exchange.client, exchange.head), found.reason)
+        status, text = (403, "Forbidden") if found.is_known else (401, "Unauthorized")
+        await exchange.error(status, text, self._resource.challenge(exchange, found))
+
+    def _principal(self, exchange: Exchange) -> Principal | None:
+        head = exchange.head
+        if head.duplicate == b"authorization":
+            return None
+        credential = head.get(b"authorization")
+        if credential is not None:
+            return self._identity.identify(credential, False, None)
+        # Which way it came matters for nobody else, and takes a walk.
+        return self._identity.identify(None, exchange.forwarded, exchange.server[0] if exchange.server else None)
+
+    def _route(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
+        method = exchange.head.method
+        if method == "POST":
+            return self._post(exchange, principal)
+        if method not in ("GET", "DELETE"):
+            return exchange.error(405, "Method not allowed", _ALLOW)
+        if version(exchange) == _MODERN:  # 2026-07-28 basic/transports/streamable-http: POST alone
+            return exchange.error(405, "Method not allowed", _ALLOW_POST)
+        if exchange.head.duplicate is not None:
+            return exchange.error(400, "a header is given twice")
+        return (self._legacy.get if method == "GET" else self._legacy.delete)(exchange, principal)
+
+    def _post(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
+        problem = check_form(exchange)
+        if problem is not None:
+            return exchange.error(*problem)
+        if b"origin" not in exchange.head:
+            exchange.head.known[_PLAIN] = True
+        return self._take_in(exchange, principal)
+
+    def _take_in(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
+        if exchange.peer.is_whole:
+            return self._take(exchange, principal)
+        return self._take_later(exchange, principal)
+
+    async def _take_later(self, exchange: Exchange, principal: Principal) -> None:
+        await exchange.peer.whole(self._settings.limits.max_request)
+        await self._take(exchange, principal)
+
+    def _take(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
+        value = read_json(exchange, self._settings)
+        by_header = version(exchange) == _MODERN
+        if isinstance(value, list):
+            if by_header:
+                raise Malformed(-32600, "arrays are not accepted here")
+            return self._legacy.batch(exchange, value, principal)
+        try:
+            message = read(value)
+        except Malformed:
+            self._legacy.spoil(exchange, value, principal)
+            raise
+        if isinstance(message, Response):
+            if by_header:
+                raise Malformed(-32600, "a client sends no responses in this revision")
+        elif by_header or is_modern(message):
+            if isinstance(message, Request):
+                return serve_modern(self._edge, exchange, message, principal)
+            return exchange.empty(202)
+        return self._legacy.post(exchange, message, principal)
+
+    # ------------------------------------------------------------ the 2024 transport
+
+    async def _open_stream(self, exchange: Exchange, principal: Principal) -> None:
+        if exchange.head.method != "GET":  # a POST here asks which transport this is: <= 2026-07-28 basic/transports
+            await exchange.error(405, "Method not allowed", _ALLOW_GET)
+        elif exchange.head.duplicate is not None:
+            await exchange.error(400, "a header is given twice")
+        else:
+            await self._event_streams.open(exchange, principal, self._proxies.prefix(exchange.client, exchange.head))
+
+    async def _post_to_stream(self, exchange: Exchange, principal: Principal) -> None:
+        if exchange.head.method != "POST":
+            await exchange.error(405, "Method not allowed", _ALLOW_POST)
+        else:
+            await self._event_streams.post(exchange, principal)
+
+
+def _declared(length: bytes | None) -> int:
+    return int(length) if length and length.isdigit() else 0

@@ -1,0 +1,58 @@
+"""The one legacy session that a pipe can have; its life is that of the pipe (2025-11-25 basic/lifecycle).
+
+Knows what the handshake settled, what is listened to and what is asked; no lines and no jobs.
+"""
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+from sluicegate.call import Client, Failure, Outcome, Result
+from sluicegate.era import legacy_client
+from sluicegate.era.revisions import LOG_LEVELS
+from sluicegate.listen.asking import Asks, Send, ask_aside
+from sluicegate.listen.listening import Listening
+from sluicegate.message import INVALID_PARAMS, Json, Notification, Response
+
+# A client can outlive the process that asked it: what it answers late must not be taken for an answer to another.
+_FIRST_ASKS: Final = 1 << 40
+
+
+@dataclass(slots=True)
+class PipeSession:
+    client: Client
+    listening: Listening
+    asks: Asks = field(default_factory=lambda: Asks(1 + secrets.randbelow(_FIRST_ASKS)))
+    level: str | None = None
+    initialized: bool = False  # the client has said so
+
+    @property
+    def revision(self) -> str:
+        return self.client.revision
+
+    def shown(self, note: Notification) -> Notification | None:
+        """As its client sees it: its revision and its level decide."""
+        return legacy_client.notification(note, self.revision, self.level)
+
+    def set_level(self, level: object) -> Outcome:
+        if level not in LOG_LEVELS:
+            return Failure(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
+        self.level = str(level)
+        return Result({})
+
+    def tell_servers(self, method: str) -> None:
+        """Its client's roots changed."""
+        if "roots" in self.client.capabilities:
+            self.listening.tell(method)
+
+    async def ask(self, id: str, method: str, params: Json, send: Send) -> Response | None:
+        """A question outside of any call; None where this is another session, or it is too early to ask."""
+        if self.client.session != id or not self.initialized:
+            return None
+        return await ask_aside(self.asks, self.client, method, params, send)
+
+    def end(self) -> None:
+        """Nothing more is told, asked or answered."""
+        self.initialized = False
+        self.asks.close()
+        self.listening.stop()

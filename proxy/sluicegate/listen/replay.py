@@ -1,0 +1,118 @@
+"""What a legacy session's streams sent and still have to send, so that a client can resume. Pure.
+
+2025-11-25 basic/transports#resumability-and-redelivery: ids are unique in the session and name the stream;
+only that stream's later messages are sent again. Every memory here is bounded in bytes or by its subjects.
+"""
+
+import re
+from collections import OrderedDict, deque
+from typing import Final
+
+from sluicegate.listen.exchange import event
+from sluicegate.message import Message, Notification, Request, encode
+
+PUSH: Final = 0  # the stream number of the session's own GET stream
+_MAX_SUBJECTS: Final = 1_000
+_ABOUT: Final = ("uri", "requestId", "elicitationId", "taskId")
+_EVENT_ID: Final = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+
+
+def event_id(stream: int, number: int) -> str:
+    return f"{stream}-{number}"
+
+
+def parse_id(text: bytes) -> tuple[int, int] | None:
+    """Stream and number of an event id of ours."""
+    found = _EVENT_ID.fullmatch(text.decode("latin-1"))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def priming(stream: int, number: int, retry: int) -> bytes:
+    """An id before there is a message (2025-11-25, SEP-1699); older clients would parse the empty data."""
+    return b"id: %b\nretry: %d\ndata: \n\n" % (event_id(stream, number).encode(), retry)
+
+
+class Log:
+    """The events of one request's stream. The oldest go first when there are too many; the response stays."""
+
+    __slots__ = ("_events", "_number", "bytes", "stream")
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+        self.bytes = 0
+        self._number = 0
+        self._events: deque[tuple[int, bytes]] = deque()
+
+    def add(self, data: bytes, bound: int) -> bytes:
+        """The event for `data`, remembered."""
+        while self._events and self.bytes + len(data) > bound:
+            self.bytes -= len(self._events.popleft()[1])
+        self._number += 1
+        frame = event(data, event_id(self.stream, self._number))
+        self._events.append((self._number, frame))
+        self.bytes += len(frame)
+        return frame
+
+    def after(self, number: int) -> list[bytes]:
+        return [frame for at, frame in self._events if at > number]
+
+    @property
+    def last(self) -> int:
+        return self._number
+
+
+class Outbox:
+    """What the GET stream has to say: one entry a subject, the newest. A change told twice is told once, so a
+    client that never opens its stream costs one entry for each list, and no queue. A question is its own subject."""
+
+    __slots__ = ("_due", "_number", "_sent")
+
+    def __init__(self) -> None:
+        self._due: OrderedDict[str, Message] = OrderedDict()
+        self._sent: dict[str, tuple[int, Message]] = {}
+        self._number = 0
+
+    def __repr__(self) -> str:
+        return f"Outbox({len(self._due)} due, {self._number} sent)"
+
+    def put(self, message: Message) -> None:
+        self._due[_subject(message)] = message
+        if len(self._due) > _MAX_SUBJECTS:
+            self._due.popitem(last=False)
+
+    def forget(self, message: Message) -> None:
+        """It is not sent, or not again."""
+        subject = _subject(message)
+        self._due.pop(subject, None)
+        self._sent.pop(subject, None)
+
+    def rewind(self, number: int) -> None:
+        """What was sent after that event is due again: it went into a connection that broke."""
+        for subject, (at, note) in self._sent.items():
+            if at > number:
+                self._due.setdefault(subject, note)
+
+    def take(self) -> tuple[str, bytes] | None:
+        """Event id and data of the next entry, which counts as sent."""
+        if not self._due:
+            return None
+        subject, note = self._due.popitem(last=False)
+        self._number += 1
+        self._sent.pop(subject, None)
+        self._sent[subject] = (self._number, note)  # in the order of sending
+        if len(self._sent) > _MAX_SUBJECTS:
+            del self._sent[next(iter(self._sent))]
+        return event_id(PUSH, self._number), encode(note)
+
+    @property
+    def last(self) -> int:
+        return self._number
+
+
+def _subject(message: Message) -> str:
+    """A question and its withdrawal are told one by one; of what changed, only the last time counts."""
+    if isinstance(message, Request):
+        return f"request {message.id}"
+    assert isinstance(message, Notification)
+    about = next((message.params[key] for key in _ABOUT if key in message.params), None)
+    return message.method if about is None else f"{message.method} {about}"

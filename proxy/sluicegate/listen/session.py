@@ -1,0 +1,188 @@
+"""The state of one legacy client: what `initialize` settled, what is running, what is still to be told.
+
+Knows calls and exchanges, no server and no wire beyond an exchange. 2025-11-25 basic/transports#session-management.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from sluicegate.call import Client, Emit
+from sluicegate.era import legacy_client
+from sluicegate.era.revisions import REVISIONS
+from sluicegate.listen.answer import Answer
+from sluicegate.listen.asking import Asks, ask_aside
+from sluicegate.listen.exchange import Exchange, event
+from sluicegate.listen.identity import Principal
+from sluicegate.listen.listening import PROGRESS, Listening
+from sluicegate.listen.replay import PUSH, Outbox, priming
+from sluicegate.message import Json, Message, Notification, Request, RequestId, Response, encode
+
+# Servers ask for roots right after the handshake, and clients open their stream right after it: no race between them.
+STREAM_WITHIN: Final = 5.0
+
+NewListening = Callable[[Client, Emit], Listening]
+
+
+@dataclass(slots=True)
+class Running:
+    """One request in flight. `stopped`: its client or the end of its session cancelled it."""
+
+    task: "asyncio.Task[object]"
+    stopped: bool = False
+
+    def stop(self) -> None:
+        if not self.stopped:
+            self.stopped = True
+            self.task.cancel()
+
+
+class Session:
+    __slots__ = ("_attached", "_next_stream", "_running", "answers", "asks", "client", "ended", "id", "level",
+                 "listening", "outbox", "principal", "push", "revision", "touched")  # fmt: skip
+
+    def __init__(
+        self, id: str, principal: Principal, handshake: legacy_client.Handshake, now: float, listen: NewListening
+    ) -> None:
+        self.id = id
+        self.principal = principal
+        self.revision = REVISIONS[handshake.revision]
+        self.client = Client(
+            principal.name, principal.roles, principal.owner, handshake.revision, handshake.info,
+            handshake.capabilities, id, handshake.capability_key,
+        )  # fmt: skip
+        self.level: str | None = None
+        self.touched = now
+        self.ended = False
+        self.asks = Asks()
+        self.outbox = Outbox()
+        self.push: Exchange | None = None
+        self._attached = asyncio.Event()  # set while `push` is
+        self.answers: dict[int, Answer] = {}
+        self._next_stream = PUSH
+        self._running: dict[RequestId, list[Running]] = {}
+        self.listening = listen(self.client, self._hear)
+
+    def __repr__(self) -> str:
+        return f"Session({self.principal.name} {self.revision.name} {len(self._running)} running, {self.outbox})"
+
+    def client_for(self, principal: Principal) -> Client:
+        """The client with the roles its principal has now."""
+        if principal is not self.principal:
+            old = self.client
+            self.client = Client(
+                principal.name, principal.roles, principal.owner, old.revision, old.info, old.capabilities, self.id,
+                old.capability_key,
+            )  # fmt: skip
+            self.principal = principal
+        return self.client
+
+    def adopt(self, answer: Answer) -> int:
+        """The number of a stream that just opened and can be resumed."""
+        self._next_stream += 1
+        self.answers[self._next_stream] = answer
+        return self._next_stream
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running and self.push is None
+
+    # ------------------------------------------------------------ requests in flight
+
+    def begin(self, id: RequestId, loop: asyncio.AbstractEventLoop) -> Running:
+        """`loop` is the running one: to ask for it is a system call in CPython 3.11."""
+        task = asyncio.current_task(loop)
+        assert task is not None
+        running = Running(task)
+        self._running.setdefault(id, []).append(running)
+        return running
+
+    def done(self, id: RequestId, running: Running) -> None:
+        same = self._running[id]
+        same.remove(running)
+        if not same:
+            del self._running[id]
+
+    def cancel(self, id: RequestId) -> None:
+        """Some clients give every request the same id: the newest is meant."""
+        if same := self._running.get(id):
+            same[-1].stop()
+
+    def end(self) -> None:
+        self.ended = True
+        for same in list(self._running.values()):
+            for running in same:
+                running.stop()
+        self.asks.close()
+        self.listening.stop()
+        for exchange in (self.push, *(answer.sink for answer in self.answers.values())):
+            if exchange is not None:
+                exchange.end()
+
+    # ------------------------------------------------------------ the GET stream
+
+    async def attach(self, exchange: Exchange, retry: int) -> None:
+        """Makes this exchange the session's stream until it ends. A newer one replaces an older: a client whose
+        connection died unnoticed must not be locked out by what is left of it."""
+        if self.revision.priming:
+            exchange.preamble = lambda: priming(PUSH, self.outbox.last, retry)
+        try:
+            await exchange.open()  # before anything can be written to it
+            older, self.push = self.push, exchange
+            self._attached.set()
+            if older is not None:
+                await older.close()
+            await self.flush()
+            if not self.ended:
+                await exchange.until_over()
+        finally:
+            if self.push is exchange:
+                self.push = None
+                self._attached.clear()
+            await exchange.close()
+
+    async def flush(self) -> None:
+        while self.push is not None and (entry := self.outbox.take()) is not None:
+            before = self.outbox.last - 1
+            id, data = entry
+            if not await self.push.write(event(data, id if self.revision.streamable else None)):
+                self.outbox.rewind(before)
+                return
+
+    async def _hear(self, note: Notification) -> None:
+        shown = legacy_client.notification(note, self.revision.name, self.level)
+        if shown is None:
+            return
+        # Neither is a state: kept for nobody, and not sent again
+        if shown.method in ("notifications/message", PROGRESS):
+            if self.push is not None:
+                await self.push.write(event(encode(shown)))
+            return
+        self.outbox.put(shown)
+        await self.flush()
+
+    # ------------------------------------------------------------ questions outside of calls
+
+    async def ask(self, method: str, params: Json) -> Response | None:
+        """A question on the GET stream, which can be resumed with it."""
+        sent: list[Request] = []
+
+        async def send(message: Message) -> bool:
+            if isinstance(message, Request):
+                sent.append(message)
+                with anyio.move_on_after(STREAM_WITHIN):
+                    await self._attached.wait()
+            if self.push is None:
+                return False
+            self.outbox.put(message)
+            await self.flush()
+            return True
+
+        try:
+            return await ask_aside(self.asks, self.client, method, params, send)
+        finally:
+            for request in sent:
+                self.outbox.forget(request)

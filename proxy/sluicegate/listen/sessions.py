@@ -1,0 +1,107 @@
+"""All sessions of a listener, bounded in number, age and what they keep for resuming.
+
+A session belongs to the principal that opened it; to anybody else it does not exist. Does no I/O of its own.
+"""
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+
+from sluicegate.era import legacy_client
+from sluicegate.listen.answer import Answer
+from sluicegate.listen.identity import Principal
+from sluicegate.listen.session import NewListening, Session
+from sluicegate.listen.settings import SessionLimits
+from sluicegate.message import Json, Response
+
+
+class Sessions:
+    def __init__(
+        self, limits: SessionLimits, on_end: Callable[[str], None], clock: Callable[[], float], listen: NewListening
+    ) -> None:
+        self._limits, self._on_end, self._clock, self._listen = limits, on_end, clock, listen
+        self._all: OrderedDict[str, Session] = OrderedDict()  # least recently used first
+        self._owned: dict[str, int] = {}
+        self._kept: OrderedDict[Answer, tuple[float, int, Session]] = OrderedDict()  # oldest first
+        self._kept_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def open(self, principal: Principal, handshake: legacy_client.Handshake) -> Session | None:
+        """A new session; None where there is no room. A principal at its bound loses its own oldest idle one."""
+        if self._owned.get(principal.name, 0) >= self._limits.per_principal and not self._drop_idle(principal.name):
+            return None
+        if len(self._all) >= self._limits.total and not self._drop_idle(principal.name):
+            return None
+        session = Session(secrets.token_urlsafe(24), principal, handshake, self._clock(), self._listen)
+        self._all[session.id] = session
+        self._owned[principal.name] = self._owned.get(principal.name, 0) + 1
+        return session
+
+    def _drop_idle(self, principal: str) -> bool:
+        for session in self._all.values():
+            if session.principal.name == principal and session.is_idle:
+                self.end(session)
+                return True
+        return False
+
+    def get(self, id: str, principal: Principal) -> Session | None:
+        session = self._all.get(id)
+        if session is None or session.principal.name != principal.name:
+            return None
+        session.touched = self._clock()
+        self._all.move_to_end(id)
+        return session
+
+    async def ask(self, id: str, method: str, params: Json) -> Response | None:
+        """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
+        session = self._all.get(id)
+        return None if session is None else await session.ask(method, params)
+
+    def end(self, session: Session) -> None:
+        if self._all.pop(session.id, None) is None:
+            return
+        name = session.principal.name
+        self._owned[name] -= 1
+        if not self._owned[name]:
+            del self._owned[name]
+        session.end()
+        for answer in list(session.answers.values()):
+            self._forget(answer)
+        self._on_end(session.id)
+
+    def keep(self, session: Session, answer: Answer) -> None:
+        """A finished stream can be resumed for a while, as long as all of them together fit."""
+        if answer.log is None or session.ended:
+            return
+        self._kept[answer] = (self._clock(), answer.log.bytes, session)
+        self._kept_bytes += answer.log.bytes
+        while self._kept_bytes > self._limits.kept_bytes and self._kept:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, answer: Answer) -> None:
+        _, size, session = self._kept.pop(answer, (0.0, 0, None))
+        self._kept_bytes -= size
+        if session is not None and answer.log is not None:
+            session.answers.pop(answer.log.stream, None)
+
+    def sweep(self, current: frozenset[str]) -> None:
+        """Ends what is idle too long or belongs to nobody any more; forgets what is too old to be resumed."""
+        now = self._clock()
+        for session in list(self._all.values()):
+            if not session.is_idle:
+                session.touched = now
+            expired = now - session.touched > self._limits.idle
+            if expired or session.principal.name not in current:
+                self.end(session)
+        while self._kept:
+            answer, (since, _, _) = next(iter(self._kept.items()))
+            if now - since <= self._limits.kept_for:
+                return
+            self._forget(answer)
+
+    def close(self) -> None:
+        """Nobody is told of changes any more; what runs may end, and can still be resumed."""
+        for session in self._all.values():
+            session.listening.stop()

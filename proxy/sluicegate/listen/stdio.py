@@ -1,0 +1,71 @@
+"""MCP on a pair of byte streams, as on stdin and stdout: one client, both eras, one message a line.
+
+Knows lines and their limits; what they mean is the conversation's. Pages: 2026-07-28 basic/transports/stdio,
+2025-11-25 basic/transports#stdio.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from sluicegate.call import Ask, Client, Handler, Trail
+from sluicegate.listen.conversation import Conversation, Terms, error
+from sluicegate.listen.pipes import Output, Reader, Writer, line_writer, lines
+from sluicegate.message import INVALID_REQUEST, Json, Malformed, decode
+
+MAX_LINE: Final = 4 * 1024 * 1024
+GRACE: Final = 2.0  # seconds that open calls have after EOF
+
+
+def new_trail() -> Trail:
+    return Trail(secrets.token_hex(16))
+
+
+async def serve(
+    handler: Handler,
+    *,
+    reader: Reader,
+    writer: Writer,
+    client: Client,
+    server_info: Json,
+    on_session_end: Callable[[str], None],
+    trail: Callable[[], Trail] = new_trail,
+    max_line: int = MAX_LINE,
+    max_depth: int = 64,
+    max_batch: int = 50,
+    grace: float = GRACE,
+    on_abandoned: Callable[[str], None] = lambda id: None,
+    offer_ask: Callable[[Ask], None] = lambda ask: None,
+) -> None:
+    """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles
+    and owner count; `on_session_end` gets the id of the legacy session, if there was one, `on_abandoned` that of the
+    first round of a call that waited for answers in vain, and `offer_ask` the way to ask outside of calls."""
+    conversation: Conversation | None = None
+    try:
+        async with anyio.create_task_group() as group:
+            output = Output(line_writer(writer), group.cancel_scope.cancel)
+            terms = Terms(handler, server_info, on_session_end, on_abandoned, trail, "stdio", max_batch)
+            conversation = Conversation(terms, client, output, group)
+            offer_ask(conversation.ask)
+            async for line in lines(reader, max_line):
+                await _take(conversation, output, line, max_depth)
+            conversation.wind_up()
+            group.cancel_scope.deadline = anyio.current_time() + grace
+    finally:
+        if conversation is not None:
+            conversation.end_session()
+
+
+async def _take(conversation: Conversation, output: Output, line: bytes | None, max_depth: int) -> None:
+    """One line. Whatever is wrong with it is answered; the next one is read as if nothing had been."""
+    if line is None:
+        await output.send(error(INVALID_REQUEST, "message too long"))
+    elif line.strip():
+        try:
+            message = conversation.read(decode(line, max_depth))
+        except Malformed as bad:  # the id is left out where it could not be read (basic/index#responses)
+            await output.send(error(bad.code, bad.text, bad.id))
+            return
+        await conversation.take(message)

@@ -1,0 +1,64 @@
+"""Last good snapshots in the store: what a server that is down is still known by.
+
+Knows where they stand there and whose they are; when to keep and when to recall one is said elsewhere.
+"""
+
+from hashlib import sha256
+from typing import Any, Final
+
+from sluicegate.call import Client, Era, Server
+from sluicegate.catalog.snapshot import Face, Snapshot, from_json, to_json
+from sluicegate.message import Malformed, decode_fast, dump
+from sluicegate.store import Store
+
+KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
+
+
+class Kept:
+    """Without a store nothing is kept."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+
+    async def recall(self, face: Face, server: Server, scope: str, client: Client) -> tuple[Snapshot, Era] | None:
+        """A server that was not up since the start has no era, so its scope may read otherwise than it did when
+        the snapshot was kept: what the client itself is leads there, too."""
+        if self._store is None:
+            return None
+        data = await self._store.get(place(server, scope))
+        if data is None and (there := await self._store.get(alias(server, client))):
+            data = await self._store.get(there.decode())
+        value = _decoded(data) if data else None
+        snapshot = from_json(face, value)
+        return None if snapshot is None else (snapshot, _era(value, client))
+
+    async def remember(self, server: Server, scope: str, client: Client, snapshot: Snapshot, era: Era) -> None:
+        if self._store is None:
+            return
+        there = place(server, scope)
+        await self._store.put(there, dump({**to_json(snapshot), "era": era}), KEEP)
+        await self._store.put(alias(server, client), there.encode(), KEEP)
+
+
+def place(server: Server, scope: str) -> str:
+    return f"snapshot/{server.key}/{_short(scope)}"
+
+
+def alias(server: Server, client: Client) -> str:
+    return f"snapshot-of/{server.key}/{_short(dump([client.era, client.principal, client.capability_key]).decode())}"
+
+
+def _era(value: Any, client: Client) -> Era:
+    era = value.get("era")
+    return era if era in ("legacy", "modern") else client.era
+
+
+def _short(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return decode_fast(data)
+    except Malformed:
+        return None

@@ -1,0 +1,72 @@
+"""One server's lists for one scope: what is held of them, and how up to date that is.
+
+Keeps and tells; when to walk and whom to tell is said elsewhere.
+"""
+
+import asyncio
+from typing import Final
+
+from sluicegate.call import Era, Kind, Server
+from sluicegate.catalog.snapshot import KINDS, Snapshot
+
+MAX_LEARNED: Final = 10_000
+
+
+class Shelf:
+    """One server's lists for one scope. `stale`: lists to be walked again. `changed`: those of them that the server
+    announced and subscribers were not told of yet. `late`: lists no longer wait for its walk. `learned`: resources
+    shown under their own URI, as their pages passed by. `whole` is what the server listed, in its `era`; `snapshot`
+    is the part of it that is served."""
+
+    __slots__ = ("changed", "era", "late", "learned", "retry_at", "scope", "searched_at", "server", "snapshot", "stale",
+                 "used", "walk", "walked_at", "whole")  # fmt: skip
+
+    def __init__(self, server: Server, scope: str) -> None:
+        self.server = server
+        self.scope = scope
+        self.era: Era = "modern"
+        self.whole: Snapshot | None = None
+        self.snapshot: Snapshot | None = None
+        self.walk: asyncio.Task[None] | None = None
+        self.stale = set(KINDS)
+        self.changed: set[str] = set()
+        self.learned: dict[str, None] = {}
+        self.late = self.used = False
+        self.retry_at = self.walked_at = self.searched_at = float("-inf")
+
+    def __repr__(self) -> str:
+        state = "walking" if self.walk else f"stale {sorted(self.stale)}" if self.stale else "fresh"
+        return f"Shelf({self.server.key}, {state}{', late' if self.late else ''})"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every list has landed once. What has not is not known to lack anything."""
+        return self.whole is not None and len(self.whole.listings) == len(KINDS)
+
+    def withholds(self, kind: Kind, public: str) -> bool:
+        """Whether the server listed it and the pins keep it from clients."""
+        if self.whole is None or self.snapshot is None or self.whole is self.snapshot:
+            return False
+        return (kind, public) in self.whole.find and (kind, public) not in self.snapshot.find
+
+    def learn(self, uri: str) -> None:
+        if uri not in self.learned and len(self.learned) >= MAX_LEARNED:
+            del self.learned[next(iter(self.learned))]
+        self.learned[uri] = None
+
+
+def digests(snapshot: Snapshot | None) -> dict[str, bytes]:
+    """A list that is empty is like one that is not known: its first arrival is no news."""
+    held = snapshot.listings.values() if snapshot else ()
+    return {one.method: one.digest for one in held if one.entries}
+
+
+def evict(shelves: dict[str, Shelf]) -> None:
+    """Forgets one scope that nobody used since the last round (second chance, oldest first)."""
+    for _ in range(2 * len(shelves)):
+        scope = next(iter(shelves))
+        shelf = shelves.pop(scope)
+        if not (shelf.used or shelf.walk):
+            return
+        shelf.used = False
+        shelves[scope] = shelf

@@ -1,0 +1,282 @@
+"""Every Prometheus series, declared once, and what feeds them.
+
+Knows calls and outcomes, no room. Label values come from the configuration and the catalog alone (a target
+that was resolved and listed, a configured client), else they are `_other`: what a peer may choose freely
+never makes a series. Each set of labels is looked up once; after that a call costs one dict hit.
+"""
+
+import platform
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Gauge,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from sluicegate import telemetry
+from sluicegate.call import Call, Client, Outcome, Target
+from sluicegate.metrics.outcome import Ending, describe
+from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
+from sluicegate.metrics.series import Count, Counter, Histogram, Seconds
+
+__all__ = ["Metrics", "PolicyState", "Sample", "Source", "Tally"]
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # one more line a series, that nothing reads
+
+OTHER: Final = "_other"
+MAX_LABEL_SETS: Final = 2_000
+MAX_CACHED: Final = 20_000
+# OpenTelemetry semantic conventions for MCP: the buckets of mcp.*.operation.duration
+BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+OWN_BUCKETS: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
+# Their attributes, in Prometheus' form. An empty label is an absent one.
+CONVENTIONAL: Final = (
+    "mcp_method_name", "gen_ai_operation_name", "gen_ai_tool_name", "gen_ai_prompt_name", "error_type",
+    "rpc_response_status_code", "network_transport",
+)  # fmt: skip
+LAG_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+WAIT_BUCKETS: Final = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)
+K = TypeVar("K")
+V = TypeVar("V")
+_CLASSES: Final = frozenset({"read", "write", "destroy"})
+_KINDS: Final = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "res"}
+
+_CALLS = "Calls by clients. outcome=ok is fine; for the rest see the server's log (tool_error, timeout, \
+server_unavailable, outcome_unknown), the policy (denied, unknown) or the client (protocol_error, invalid_arguments)."
+_CLIENT_CALLS = "Calls by configured client. A client whose outcomes are mostly not ok has a wrong \
+configuration or misses a right: `sluice explain --as CLIENT` says which."
+_DECISIONS = "Decisions on calls. A rise of verdict=deny is a client that tries what it may not, or a policy \
+that lost a row: see `sluice explain` and the audit log."
+_SERVER_SECONDS = "Seconds a client waited for an answer. If slow, compare with \
+mcp_client_operation_duration_seconds: the difference is Sluice's own share, the rest the server's."
+_CLIENT_SECONDS = "Seconds a server took to answer. If slow or with error_type=timeout, look at that server; \
+its `timeout` and `concurrency` are in the configuration."
+_OVERHEAD = "What Sluice adds to a call. phase=relay: its own work, without waiting for servers, people and the disk; \
+if it rises, see CPU and sluice_event_loop_lag_seconds. phase=audit: the wait until the intent is on the disk."
+_DECIDING = "Seconds that the policy took for a call. Most are remembered; a rise is a policy that is reloaded all the \
+time, or has very many rows."
+_LAG = "How late the event loop comes to what is due. Above 0.1 everybody waits: see CPU, and very large results."
+_WAITS = "Seconds until an approval was given, refused or expired. Most take long? See approvals.notify, and who may \
+decide."
+_CHANGES = "Definitions (kind: tool, prompt, res, instructions) that are not what was pinned, or came after. Any rise \
+wants a look: `sluice pins diff SERVER`."
+_BUILD = "Always 1; the labels say what runs. Different versions at once mean an unfinished roll-out."
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The series of one kind of call, labels bound."""
+
+    calls: Count
+    seconds: Seconds
+    client: Count
+    decisions: Count | None
+
+
+class _Limit:
+    """At most `MAX_LABEL_SETS` sets of labels for one series; after that the open labels say `_other`."""
+
+    def __init__(self, open_labels: tuple[int, ...]) -> None:
+        self._open, self._seen = open_labels, set[tuple[str, ...]]()
+
+    def __call__(self, *values: str) -> tuple[str, ...]:
+        if values in self._seen:
+            return values
+        if len(self._seen) >= MAX_LABEL_SETS:
+            return tuple(OTHER if at in self._open and value else value for at, value in enumerate(values))
+        self._seen.add(values)
+        return values
+
+
+class Metrics:
+    """All series of one Sluice, in a registry of its own.
+
+    `classify` is asked once for each new set of labels: the class of a target, which is read, write or destroy.
+    """
+
+    def __init__(
+        self, *, version: str, classify: Callable[[Target], str] = lambda target: OTHER, transport: str = "tcp",
+        piped: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """`transport` is `network.transport` towards clients; towards servers it is tcp, for those in `piped` pipe."""
+        self.registry = registry = CollectorRegistry()
+        self._classify, self._transport, self._piped = classify, transport, piped
+        self._calls = Counter("sluice_calls", _CALLS, ("server", "tool", "method", "outcome"), registry)
+        self._client_calls = Counter("sluice_client_calls", _CLIENT_CALLS, ("client", "outcome"), registry)
+        self._decisions = Counter("sluice_decisions", _DECISIONS, ("verdict", "server", "class"), registry)
+        self._server_seconds = Histogram(
+            "mcp_server_operation_duration_seconds", _SERVER_SECONDS, (*CONVENTIONAL, "mcp_protocol_version"),
+            BUCKETS, registry,
+        )  # fmt: skip
+        self._client_seconds = Histogram(
+            "mcp_client_operation_duration_seconds", _CLIENT_SECONDS, (*CONVENTIONAL, "server"), BUCKETS, registry,
+        )  # fmt: skip
+        self._overhead = Histogram("sluice_overhead_seconds", _OVERHEAD, ("phase",), OWN_BUCKETS, registry)
+        self._relay, self._audit = self._overhead.labels("relay"), self._overhead.labels("audit")
+        self._deciding = Histogram("sluice_decision_duration_seconds", _DECIDING, (), OWN_BUCKETS, registry).labels()
+        self._lag = Histogram("sluice_event_loop_lag_seconds", _LAG, (), LAG_BUCKETS, registry).labels()
+        self.decided = self._deciding.observe
+        self.calls, self.server_calls = Count(), Count()  # open ones
+        self._waits = Histogram("sluice_approval_wait_seconds", _WAITS, ("profile",), WAIT_BUCKETS, registry)
+        self._folded = (
+            self._server_seconds, self._client_seconds, self._overhead, self._deciding, self._lag, self._waits,
+        )  # fmt: skip
+        self._changes = Counter("sluice_tool_definition_changes", _CHANGES, ("server", "kind"), registry)
+        build = Gauge("sluice_build_info", _BUILD, ("version", "python"), registry=registry)
+        build.labels(version, platform.python_version()).set(1)
+        self._scraped = Scraped()
+        self._scraped.add(_crashes)
+        self._scraped.add(lambda: [("sluice_inflight", (), self.calls.value)])
+        registry.register(self._scraped)
+        ProcessCollector(registry=registry)
+        self._limits = {
+            "calls": _Limit((0, 1)), "clients": _Limit((0,)), "decisions": _Limit((1,)),
+            "server_seconds": _Limit((2, 3)), "client_seconds": _Limit((2, 3, 7)),
+        }  # fmt: skip
+        self._bound: dict[tuple[str | Ending, ...], _Bound] = {}
+        self._bound_servers: dict[tuple[str | Ending, ...], Seconds] = {}
+
+    # ------------------------------------------------------------ what feeds them
+
+    def call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        """A client's call has ended. Its target is what the trail says was aimed at."""
+        trail, client = call.trail, call.client
+        ending = describe(outcome, call)
+        target = call.target or trail.target
+        decisions = trail.decisions
+        verdict = decisions[-1].verdict if decisions else ""
+        server, shown = ("", "") if target is None else (target.server, _shown(target))
+        key = (call.method, server, shown, ending, client.revision, verdict, _configured(client))
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = _keep(self._bound, key, self._bind(call, target, ending, verdict))
+        bound.calls.value += 1
+        bound.client.value += 1
+        bound.seconds.observe(seconds)
+        if bound.decisions is not None:
+            bound.decisions.value += 1
+        if target is not None:
+            self._relay.observe(seconds - trail.away - trail.kept)
+            self._audit.observe(trail.kept)
+
+    def server_call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        """A server has answered a call (or was given up). Calls without a target, as lists are, do not count."""
+        target = call.target
+        if target is None:
+            return
+        call.trail.away += seconds
+        ending = describe(outcome, call)
+        key = (target.server, call.method, _shown(target), ending)
+        bound = self._bound_servers.get(key)
+        if bound is None:
+            name = target.own if target.item is not None else OTHER
+            transport = "pipe" if target.server in self._piped else "tcp"
+            labels = _conventional(call.method, target.kind, name, ending, transport)
+            bound = self._client_seconds.labels(*self._limits["client_seconds"](*labels, target.server))
+            _keep(self._bound_servers, key, bound)
+        bound.observe(seconds)
+
+    def _bind(self, call: Call, target: Target | None, ending: Ending, verdict: str) -> _Bound:
+        server = tool = public = ""
+        kind: str = ""
+        if target is not None:
+            server, public, kind = target.server, _shown(target), target.kind
+            tool = "" if kind != "tool" else target.own if public != OTHER else OTHER
+        elif kind := _KINDS.get(call.method, ""):
+            server = public = OTHER  # never resolved: the name is the client's own invention
+            tool = OTHER if kind == "tool" else ""
+        labels, word = _conventional(call.method, kind, public, ending, self._transport), ending[0]
+        return _Bound(
+            self._calls.labels(*self._limits["calls"](server, tool, call.method, word)),
+            self._server_seconds.labels(*self._limits["server_seconds"](*labels, call.client.revision)),
+            self._client_calls.labels(*self._limits["clients"](_configured(call.client), word)),
+            self._decided(target, verdict),
+        )
+
+    def _decided(self, target: Target | None, verdict: str) -> Count | None:
+        if target is None or not verdict:
+            return None
+        class_ = self._classify(target)
+        known = class_ if class_ in _CLASSES else OTHER
+        return self._decisions.labels(*self._limits["decisions"](verdict, target.server, known))
+
+    def definition_changed(self, server: str, kind: str) -> None:
+        """Of a configured server; `kind` is one of four."""
+        self._changes.labels(server, kind).value += 1
+
+    def waited(self, profile: str, seconds: float) -> None:
+        """A person decided after so long, or nobody did. The profile is a configured one."""
+        self._waits.labels(profile).observe(seconds)
+
+    def lagged(self, seconds: float) -> None:
+        """The event loop came so late to what was due. Told a few times a second, so that not much waits for `fold`
+        where nobody scrapes."""
+        self._lag.observe(seconds)
+        self.fold()
+
+    def fold(self) -> None:
+        """Whatever was observed is counted now. In the thread of the event loop, as all that observes."""
+        for observed in self._folded:
+            observed.fold()
+
+    def watch(self, source: Source) -> None:
+        """`source` is asked at each scrape, in the thread of the event loop."""
+        self._scraped.add(source)
+
+    def forget(self) -> None:
+        """Labels are looked up anew: a changed policy may class a target differently."""
+        self._bound.clear()
+
+    # ------------------------------------------------------------ what is shown
+
+    def scrape(self) -> Callable[[], tuple[bytes, str]]:
+        """How things stand now. What it gives renders all series in Prometheus' text form, with its content type; that
+        may take a while at 2,000 label sets each: call it in a worker thread."""
+        self.fold()
+        self._scraped.sample()
+        return self._render
+
+    def _render(self) -> tuple[bytes, str]:
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def __repr__(self) -> str:
+        return f"Metrics({len(self._bound)} kinds of calls, {len(self._bound_servers)} of servers)"
+
+
+def _keep(cache: dict[K, V], key: K, value: V) -> V:
+    if len(cache) >= MAX_CACHED:  # a catalog that never stops changing its names
+        cache.clear()
+    cache[key] = value
+    return value
+
+
+def _shown(target: Target) -> str:
+    """The public name of a tool or prompt. `_other` where no list has it (an unlisted name that is forwarded); none for
+    resources, of which there is no end."""
+    if target.kind == "res":
+        return ""
+    return target.public if target.item is not None else OTHER
+
+
+def _conventional(method: str, kind: str, name: str, ending: Ending, transport: str) -> tuple[str, ...]:
+    """The values of `CONVENTIONAL`. `error.type` is absent where there was no error."""
+    operation = "execute_tool" if method == "tools/call" else ""
+    word, code = ending
+    tool, prompt = (name if kind == one else "" for one in ("tool", "prompt"))
+    return method, operation, tool, prompt, "" if word == "ok" else word, code, transport
+
+
+def _configured(client: Client) -> str:
+    """Keys are named in the configuration; the subject of a token is not, and may be anybody."""
+    principal = client.principal
+    return principal if principal.startswith("key:") or principal in ("local", "anonymous") else OTHER
+
+
+def _crashes() -> Iterable[Sample]:
+    return [("sluice_task_crashes", (task,), count) for task, count in telemetry.crashes.items()]

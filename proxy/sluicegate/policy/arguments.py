@@ -1,0 +1,75 @@
+"""Rules for arguments: one JSON Schema 2020-12 per tool, compiled once, checked in a microsecond.
+
+jsonschema-rs has its only home here. No regular expression backtracks, nothing is fetched, and nothing is compiled
+that is not within `bounds`. The same bounded compile serves a server's `outputSchema`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jsonschema_rs
+
+from sluicegate.message import Json
+from sluicegate.policy.bounds import SchemaRefused, check_bounds
+
+_REGEX: Final = jsonschema_rs.RegexOptions(size_limit=256 * 1024, dfa_size_limit=256 * 1024)
+_MAX_TEXT: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`path` is a JSON Pointer into the value ("" is the whole of it). Neither holds a value."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path or '(all)'}: {self.message}"
+
+
+class Schema:
+    """A compiled schema. Raises `SchemaRefused` for one that may not be used."""
+
+    __slots__ = ("_validator",)
+
+    def __init__(self, schema: Any) -> None:
+        check_bounds(schema)
+        try:
+            self._validator = jsonschema_rs.Draft202012Validator(
+                schema, pattern_options=_REGEX, offline=True, validate_formats=False, mask="the value"
+            )
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            text = str(error).partition("\n")[0]
+            raise SchemaRefused("bad-schema", text[:_MAX_TEXT]) from None
+
+    def check(self, value: Any) -> Violation | None:
+        """The first thing that is wrong; None if nothing is."""
+        try:
+            self._validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return Violation(_pointer(error.instance_path), error.message[:_MAX_TEXT])
+        return None
+
+
+def _pointer(path: list[str | int]) -> str:
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRules:
+    """(server key, own tool name) -> what its arguments must be, and which version of that rule this is."""
+
+    schemas: Mapping[tuple[str, str], Schema]
+    digests: Mapping[tuple[str, str], str]
+
+    def check(self, server: str, tool: str, arguments: Json | None) -> Violation | None:
+        schema = self.schemas.get((server, tool))
+        return schema.check(arguments or {}) if schema else None
+
+    def digest(self, server: str, tool: str) -> str:
+        """Equal for two sets of rules that say the same about this tool; "" where they say nothing."""
+        return self.digests.get((server, tool), "")
+
+
+NO_RULES: Final = ArgumentRules({}, {})

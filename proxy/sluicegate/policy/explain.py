@@ -1,0 +1,147 @@
+"""Why: the decision, the row that made it, every other row that speaks of it, and the ways by which they apply.
+
+Sync; data first, text second. What is said here is found without casbin and without the shards that a decision uses,
+so that an explanation is a second opinion: tests hold that both always agree.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sluicegate.call import Client, Target, Verdict
+from sluicegate.message import Json
+from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
+from sluicegate.policy.classes import Classified
+from sluicegate.policy.profiles import Need, find_need
+from sluicegate.policy.roles import BUILT_IN, chains, origins
+from sluicegate.policy.rules import DEFAULT_RULE, Matches, Policy, Ruling
+from sluicegate.policy.table import Row
+from sluicegate.policy.target import plain
+
+EXIT: Final = {Verdict.ALLOW: 0, Verdict.DENY: 1, Verdict.ASK: 10}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`violation` is why these arguments would be refused although the tool is not."""
+
+    ruling: Ruling
+    client: Client
+    target: Target
+    classified: Classified
+    found: Matches
+    need: Need
+    ways: tuple[tuple[str, ...], ...]
+    revision: str
+    violation: Violation | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.DENY if self.violation else self.ruling.verdict
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT[self.verdict]
+
+    def as_json(self) -> Json:
+        need, violation = self.need, self.violation
+        return {
+            "verdict": self.verdict.value,
+            "rule": self.ruling.rule,
+            "reason": self.ruling.reason,
+            "would_deny": self.ruling.would_deny,
+            "principal": self.client.principal,
+            "server": self.target.server,
+            "object": f"{self.target.kind}:{self.target.own}",
+            "class": self.classified.name,
+            "class_from": self.classified.source,
+            "rows": [{"at": row.where, "says": says, "row": str(row)} for says, row in _rows(self)],
+            "roles": [list(way) for way in self.ways],
+            "approval": need.profile.name if need.profile else "none" if need.exempt else None,
+            "arguments": {"path": violation.path, "message": violation.message} if violation else None,
+            "revision": self.revision,
+        }
+
+
+def explain(
+    policy: Policy,
+    client: Client,
+    target: Target,
+    classified: Classified,
+    rules: ArgumentRules = NO_RULES,
+    arguments: Json | None = None,
+) -> Explanation:
+    """`arguments` None: they are not looked at."""
+    act = classified.name
+    found = policy.matches(client, target.server, f"{target.kind}:{target.own}", act)
+    ruling = policy.conclude(found, target.server, act)
+    checked = target.kind == "tool" and arguments is not None and ruling.verdict is not Verdict.DENY
+    violation = rules.check(target.server, target.own, arguments) if checked else None
+    need = find_need(found.approvals, policy.profiles)
+    ways = _longest(chains(origins(client), policy.grants).values())
+    return Explanation(ruling, client, target, classified, found, need, ways, policy.revision, violation)
+
+
+def _longest(ways: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Without those that another one continues, and what everybody holds last."""
+    every = list(ways)
+    begun = {way[:-1] for way in every}
+    return tuple(sorted((way for way in every if way not in begun), key=lambda way: way[-1] in BUILT_IN))
+
+
+def _rows(explanation: Explanation) -> list[tuple[str, Row]]:
+    """(what it says, row), the deciding row first."""
+    found = explanation.found
+    says = [("deny", row) for row in found.denies] + [("allow", row) for row in found.allows]
+    says += [("exempt" if row.last == "none" else "ask", row) for row in found.approvals]
+    return sorted(says, key=lambda pair: pair[1].where != explanation.ruling.rule)
+
+
+# ---------------------------------------------------------------- for people
+
+
+def render(explanation: Explanation) -> str:
+    """The explanation as text, without a line break at the end."""
+    lines = [_head(explanation), *_row_lines(explanation)]
+    lines += [f"  roles   {' -> '.join(plain(name) for name in way)}" for way in explanation.ways]
+    need = explanation.need
+    if need.profile and need.row and explanation.ruling.verdict is Verdict.DENY:
+        lines.append(f"  approval, if allowed: {need.profile.name} ({need.row.where})")
+    if explanation.violation:
+        lines.append(f"  arguments  {plain(str(explanation.violation))}  <- decides (invalid_arguments)")
+    return "\n".join(lines)
+
+
+def _head(explanation: Explanation) -> str:
+    target, classified = explanation.target, explanation.classified
+    name = plain(f"{target.server}/{target.own}")
+    shadow = "  (shadow mode: would be denied)" if explanation.ruling.would_deny else ""
+    return (
+        f"{explanation.verdict.value.upper():5} {name} [class {classified.name}: {plain(classified.source)}]"
+        f"  for {plain(explanation.client.principal)}{shadow}"
+        f"  policy rev {explanation.revision}  exit {explanation.exit_code}"
+    )
+
+
+def _row_lines(explanation: Explanation) -> list[str]:
+    rows = _rows(explanation)
+    width = max((len(row.where) for _, row in rows), default=0)
+    longest = max((len(str(row)) for _, row in rows), default=0)
+    lines = []
+    for says, row in rows:
+        mark = _mark(explanation, says, row)
+        lines.append(f"  {says:6}  {row.where:{width}}  {row!s:{longest if mark else 0}}{mark}")
+    if explanation.ruling.rule == DEFAULT_RULE:
+        lines.insert(0, "  default  no row allows it  <- decides")
+    return lines
+
+
+def _mark(explanation: Explanation, says: str, row: Row) -> str:
+    if explanation.violation or row.where != explanation.ruling.rule:
+        return ""
+    if says == "deny":
+        return "  <- decides (deny overrides)"
+    if says == "ask" and explanation.need.profile is None:
+        return "  <- decides (as strict as another, with other approvers)"
+    several = says == "ask" and len(explanation.found.approvals) > 1
+    return "  <- decides (the strictest)" if several else "  <- decides"

@@ -1,0 +1,208 @@
+"""The one file of this room that reads files: a policy from disk, checked whole, or all reasons why it cannot be used.
+
+Every file is read once, and the revision is a digest of just those bytes: what was checked is what is in force.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from sluicegate.message import Malformed, decode
+from sluicegate.policy.arguments import ArgumentRules, Schema
+from sluicegate.policy.bounds import SchemaRefused
+from sluicegate.policy.cases import Case, Tools, read_cases, run
+from sluicegate.policy.classes import Classes
+from sluicegate.policy.engine import Engine, check_model
+from sluicegate.policy.finding import Finding, PolicyError
+from sluicegate.policy.lint import lint
+from sluicegate.policy.profiles import BUILT_IN, Profile
+from sluicegate.policy.rules import Policy
+from sluicegate.policy.sense import Known
+from sluicegate.policy.table import Row, read_rows
+
+BUNDLED: Final = ("open", "personal", "team")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a policy is. `base` is what shown paths are relative to."""
+
+    model: Path
+    files: tuple[Path, ...]
+    base: Path
+    arguments: Path | None = None
+    tests: Path | None = None
+
+    def show(self, path: Path) -> str:
+        return str(path.relative_to(self.base)) if path.is_relative_to(self.base) else str(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A policy that may be used. `warnings` do not keep it out."""
+
+    policy: Policy
+    arguments: ArgumentRules
+    cases: tuple[Case, ...]
+    warnings: tuple[Finding, ...]
+
+
+def bundled_root() -> Path:
+    """`policies/` as it stands in a checkout, or inside the package where it was installed."""
+    package = Path(__file__).resolve().parent.parent
+    return next((root for root in (package / "policies", package.parent.parent / "policies") if root.is_dir()), package)
+
+
+def bundled(name: str) -> Sources:
+    root = bundled_root()
+    if name not in BUNDLED:
+        raise ValueError(f"no bundled policy {name!r}, only {', '.join(BUNDLED)}")
+    here, arguments = root / name, root / name / "arguments"
+    rules = arguments if arguments.is_dir() else None
+    return Sources(root / "model.conf", (here / "policy.csv",), root.parent, rules, here / "tests.yaml")
+
+
+def bundled_model() -> Path:
+    return bundled_root() / "model.conf"
+
+
+def load(
+    sources: Sources,
+    profiles: Mapping[str, Profile] = BUILT_IN,
+    known: Known | None = None,
+    classes: Classes | None = None,
+    catalog: Tools | None = None,
+    shadow: bool = False,
+) -> Loaded:
+    """Reads, lints, compiles and tests. Raises `PolicyError` with every finding if one of them is an error."""
+    reader = _Reader(sources)
+    model = reader.text(sources.model)
+    rows = list(reader.rows())
+    arguments = reader.arguments(known or Known())
+    cases = reader.cases()
+    findings = [*check_model(model, sources.show(sources.model)), *reader.findings, *lint(rows, profiles, known)]
+    _raise_errors(findings)
+    policy = Policy(Engine(model), rows, profiles, reader.revision(profiles), shadow)
+    outcomes = run(cases, policy, classes or Classes({}), arguments, catalog)
+    findings += [outcome.as_finding() for outcome in outcomes if not outcome.ok]
+    _raise_errors(findings)
+    return Loaded(policy, arguments, tuple(cases), tuple(findings))
+
+
+def _raise_errors(findings: Sequence[Finding]) -> None:
+    if any(finding.level == "error" for finding in findings):
+        raise PolicyError(list(findings))
+
+
+class _Reader:
+    """Reads each file once, remembers what it read and what was wrong with it."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.findings: list[Finding] = []
+        self._sources = sources
+        self._digest = sha256()
+
+    def revision(self, profiles: Mapping[str, Profile]) -> str:
+        """Of everything that a decision depends on, in the order it was read."""
+        digest = self._digest.copy()
+        for name, profile in sorted(profiles.items()):
+            digest.update(repr((name, profile.tier, profile.quorum, sorted(profile.approvers))).encode())
+        return digest.hexdigest()[:12]
+
+    def _wrong(self, path: Path, code: str, message: str, hint: str = "", line: int = 1, column: int = 1) -> None:
+        self.findings.append(Finding(self._sources.show(path), line, column, code, "error", message, hint))
+
+    def _bytes(self, path: Path) -> bytes | None:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            self._wrong(path, "unreadable-file", f"cannot be read: {error.strerror}")
+            return None
+        # Where it stands on this machine means nothing; SERVER/TOOL.json does.
+        for part in ("/".join(path.parts[-2:]).encode(), data):
+            self._digest.update(len(part).to_bytes(8, "big") + part)
+        return data
+
+    def text(self, path: Path) -> str:
+        data = self._bytes(path)
+        try:
+            return (data or b"").decode()
+        except UnicodeDecodeError as error:
+            line = (data or b"").count(b"\n", 0, error.start) + 1
+            self._wrong(path, "not-utf8", "this is not UTF-8", "save it as UTF-8", line)
+            return ""
+
+    def rows(self) -> Iterator[Row]:
+        for path in self._sources.files:
+            rows, findings = read_rows(self.text(path), self._sources.show(path))
+            self.findings += findings
+            yield from rows
+
+    # -------------------------------------------------------- arguments/<server>/<tool>.json
+
+    def arguments(self, known: Known) -> ArgumentRules:
+        folder = self._sources.arguments
+        if folder is None or not folder.is_dir():
+            if folder is not None:
+                self._wrong(folder, "unreadable-file", "there is no such folder")
+            return ArgumentRules({}, {})
+        schemas: dict[tuple[str, str], Schema] = {}
+        digests: dict[tuple[str, str], str] = {}
+        for path in sorted(folder.rglob("*.json")):
+            # A tool's name may hold what a file's name may not: there it is percent-encoded.
+            server, tool = path.parent.name, unquote(path.stem)
+            if path.parent.parent != folder:
+                self._wrong(path, "stray-schema", "an argument rule stands at SERVER/TOOL.json")
+            elif (data := self._bytes(path)) is not None and (schema := self._schema(path, data)):
+                schemas[server, tool], digests[server, tool] = schema, sha256(data).hexdigest()
+                self._check_tool(path, tool, known.tools.get(server))
+        return ArgumentRules(schemas, digests)
+
+    def _schema(self, path: Path, data: bytes) -> Schema | None:
+        try:
+            return Schema(decode(data))
+        except Malformed as error:
+            self._wrong(path, "bad-json", error.text)
+        except SchemaRefused as error:
+            self._wrong(path, f"schema-{error.code}", error.text)
+        return None
+
+    def _check_tool(self, path: Path, tool: str, tools: frozenset[str] | None) -> None:
+        if tools is not None and tool not in tools:
+            near = get_close_matches(tool, tools, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else ""
+            shown = self._sources.show(path)
+            self.findings.append(Finding(shown, 1, 1, "unknown-tool", "warning", f"no tool {tool} there", hint))
+
+    # -------------------------------------------------------- tests.yaml
+
+    def cases(self) -> list[Case]:
+        path = self._sources.tests
+        if path is None:
+            return []
+        cases, findings = read_cases(self._items(path), self._sources.show(path))
+        self.findings += findings
+        return cases
+
+    def _items(self, path: Path) -> list[tuple[int, Any]]:
+        text = self.text(path)
+        try:
+            tree, lines = YAML(typ="safe", pure=True).load(text), YAML(typ="rt").load(text)
+        except YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            self._wrong(path, "bad-yaml", str(getattr(error, "problem", None) or "not YAML"), "", line, column)
+            return []
+        if tree is None:
+            return []
+        if not isinstance(tree, list):
+            self._wrong(path, "bad-test", "tests are a list", "- {as: {id: alice}, call: server/tool, expect: allow}")
+            return []
+        return [(lines.lc.item(number)[0] + 1, item) for number, item in enumerate(tree)]

@@ -1,0 +1,202 @@
+"""Whoever is asked for decisions: what is in force now, and what a question means for each method.
+
+Holds one `Law`, which a reload swaps as a whole; no request is judged half by the old and half by the new. Fails
+closed: a decision that raises is a deny, and while a question of which the answer is known goes wrong, everything is.
+Sync and without I/O; who swaps the law, and when, is said elsewhere.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sluicegate.call import ABOUT_A_TASK, Call, Client, Decision, Target, Verdict
+from sluicegate.message import Json
+from sluicegate.policy.arguments import Violation
+from sluicegate.policy.memo import Memo
+from sluicegate.policy.rulebook import Rulebook
+
+ERROR: Final = "policy_error"
+CANNOT: Final = "the policy cannot decide"
+MAX_ACCEPTED: Final = 50_000
+
+_RAISED: Final = Decision(Verdict.DENY, ERROR, "the decision failed")
+_BROKEN: Final = Decision(Verdict.DENY, ERROR, CANNOT)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """What is in force. `explains`: a denial says so; `until`: the second at which shadow mode is over."""
+
+    rulebook: Rulebook
+    explains: bool = False
+    until: float | None = None
+
+    @property
+    def is_shadow(self) -> bool:
+        return self.rulebook.policy.shadow
+
+
+class Judge:
+    """`errors` counts decisions that raised; `problem` says why nothing can be decided, if so."""
+
+    def __init__(self, law: Law) -> None:
+        self._changes = 0
+        self.law = law
+        self.errors = 0
+        self.problem = ""
+
+    def __repr__(self) -> str:
+        return f"Judge({self.law.rulebook.policy}{', ' + self.problem if self.problem else ''})"
+
+    @property
+    def law(self) -> Law:
+        return self._law
+
+    @law.setter
+    def law(self, law: Law) -> None:
+        self._law = law
+        self.renew()
+
+    def renew(self) -> None:
+        """What was decided may be decided otherwise from now on."""
+        self._changes += 1
+
+    def stance(self, call: Call) -> Hashable | None:
+        """What decisions for this client go by: as long as it is equal, so are they, on the same definition. None where
+        that cannot be said. Clients that differ in nothing that counts have the same."""
+        held = None if self.problem else self._held_by(call.client)
+        return None if held is None else (self._changes, self.errors, held)
+
+    def _held_by(self, client: Client) -> frozenset[str] | None:
+        try:
+            return self.law.rulebook.policy.held(client)
+        except ValueError:  # a principal that is none
+            return None
+
+    # ------------------------------------------------------------ what a client may do
+
+    def decide(self, call: Call, target: Target) -> Decision:
+        """What is called, read or got. A completion tells what a prompt or a template would, without anybody having
+        been asked: there an ask is a deny. Of a task it is an allow: who was asked agreed to the call that began it."""
+        decision = self._decide(call, target)
+        if decision.verdict is not Verdict.ASK:
+            return decision
+        if call.method in ABOUT_A_TASK:
+            return replace(decision, verdict=Verdict.ALLOW)
+        return replace(decision, verdict=Verdict.DENY) if call.method == "completion/complete" else decision
+
+    def may_list(self, call: Call, server: str, target: Target) -> bool:
+        """In lists and for notifications an ask is an allow: it can be called."""
+        return self._decide(call, target).verdict is not Verdict.DENY
+
+    def may_see(self, call: Call, server: str) -> bool:
+        policy = self.law.rulebook.policy
+        return self._is_sure(lambda: policy.may_see(call.client, server), f"{server} for {call.client.principal}")
+
+    def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
+        return self._law.rulebook.check_arguments(target, arguments)
+
+    def explains(self) -> bool:
+        return self.law.explains
+
+    def revision(self) -> str:
+        return self._law.rulebook.policy.revision
+
+    def _decide(self, call: Call, target: Target) -> Decision:
+        if self.problem:
+            return _BROKEN
+        rulebook = self._law.rulebook
+        try:
+            if _is_template(call, target):
+                return rulebook.decide_template(call.client, target)
+            return rulebook.decide(call.client, target)
+        except Exception:  # noqa: BLE001 - one of the named boundaries: what cannot be decided is denied
+            self._raised(f"{call.method} of {target.kind} {target.own} on {target.server} for {call.client.principal}")
+            return _RAISED
+
+    def _is_sure(self, question: Callable[[], bool], about: str) -> bool:
+        try:
+            return not self.problem and question()
+        except Exception:  # noqa: BLE001 - one of the named boundaries
+            self._raised(about)
+            return False
+
+    def _raised(self, what: str) -> None:
+        self.errors += 1
+        log.exception("denied: the decision failed", extra={"decision": what})
+
+    # ------------------------------------------------------------ rights on Sluice itself
+
+    def may_administer(self, client: Client, area: str, act: str) -> bool:
+        policy = self.law.rulebook.policy
+
+        def is_allowed() -> bool:
+            return policy.decide_admin(client, area, act).verdict is Verdict.ALLOW
+
+        return self._is_sure(is_allowed, f"{act} {area} for {client.principal}")
+
+    # ------------------------------------------------------------ for others
+
+    def roles_of(self, client: Client) -> frozenset[str]:
+        """All that a client stands for; nothing where that cannot be said."""
+        try:
+            return self.law.rulebook.policy.roles_of(client)
+        except ValueError:  # a principal that is none
+            return frozenset()
+
+    def row_text(self, rule: str) -> str:
+        """The row that a decision names, as it is written."""
+        row = self.law.rulebook.policy.row_at(rule)
+        return "" if row is None else ", ".join((row.kind, *row.fields))
+
+    def classify(self, target: Target) -> str:
+        return self.law.rulebook.classify(target).name
+
+    def check(self, now: float) -> bool:
+        """Asks the question whose answer is known, and ends shadow mode in time. True if that changed anything."""
+        before = self.problem, self.law
+        self.problem = "" if self._can_decide() else CANNOT
+        if self.law.is_shadow and self.law.until is not None and now >= self.law.until:
+            policy = self.law.rulebook.policy.with_shadow(False)
+            self.law = replace(self.law, rulebook=replace(self.law.rulebook, policy=policy))
+            log.warning("shadow mode is over: the policy is enforced")
+        if self.problem != before[0]:
+            log.error(self.problem or "the policy can decide again")
+        return before != (self.problem, self.law)
+
+    def _can_decide(self) -> bool:
+        try:
+            return self.law.rulebook.policy.probe()
+        except Exception:  # noqa: BLE001 - one of the named boundaries
+            return False
+
+
+def _is_template(call: Call, target: Target) -> bool:
+    """Something that is expanded before it is read. A resource may look like one in its list, and is none."""
+    if target.kind != "res" or target.item is None or call.method == "resources/list":
+        return False
+    return target.item.get("uriTemplate") == target.own
+
+
+class Accepted:
+    """Whether a person accepted a definition, remembered for as long as it is the same object: it is asked at every
+    call, and comparing definitions takes longer than the whole decision."""
+
+    def __init__(self, ask: Callable[[Target], bool]) -> None:
+        self.ask = ask
+        self._known: Memo[tuple[str, str, str], tuple[Json, bool]] = Memo(MAX_ACCEPTED)
+
+    def __call__(self, target: Target) -> bool:
+        if target.item is None:
+            return False
+        key = (target.server, target.kind, target.own)
+        known = self._known.get(key)
+        if known is not None and known[0] is target.item:
+            return known[1]
+        return self._known.keep(key, (target.item, self.ask(target)))[1]
+
+    def forget(self) -> None:
+        self._known.clear()

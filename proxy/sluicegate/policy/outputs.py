@@ -1,0 +1,149 @@
+"""What a tool promised to answer: its `outputSchema` against the `structuredContent` of a result.
+
+The schema and the value both come from the server, so both are hostile. Beyond `bounds`, which every schema keeps, the
+work of one check is bounded here: what may be evaluated at one place of the value, times the places. A schema or a
+value beyond that is not used, and the result says so.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import unquote
+
+from sluicegate.message import Json
+from sluicegate.policy.arguments import Schema
+from sluicegate.policy.bounds import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds
+
+Flag = Literal["output_schema", "output_schema_unused"]
+
+MAX_WORK: Final = 2_000_000
+"""Evaluations at places of a value, about 50 ns each."""
+MAX_WEIGHT: Final = 10_000
+MAX_PATTERNS: Final = 16
+"""Compiling one may take a millisecond and half a megabyte."""
+MAX_KNOWN: Final = 256
+_HOLDERS: Final = (dict, list)
+# What most servers write with an older generator; what differs in it for their schemas is refused by the compiler.
+_ALSO: Final = ("http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-07/schema")
+
+
+class Judged(NamedTuple):
+    """A flag for the result, and why, for the log: the words may be the server's."""
+
+    flag: Flag
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The schema object that was compiled, and what became of it. `weight` bounds the evaluations at one place."""
+
+    source: Any
+    schema: Schema | None
+    weight: int = 0
+    patterns: int = 0
+    refused: str = ""
+
+
+class Outputs:
+    """Schemas are compiled at their first use and kept by tool: at most `MAX_KNOWN`, then all begin anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    def check(self, server: str, tool: str, schema: Any, result: Json) -> Judged | None:
+        """None for a result that keeps the promise. Errors promise nothing."""
+        if result.get("isError") is True:
+            return None
+        if "structuredContent" not in result:
+            # 2026-07-28 server/tools#output-schema: servers MUST provide structured results that conform
+            return Judged("output_schema", "structuredContent is missing")
+        known = self._known.get((server, tool))
+        # The very object in nearly all cases; another of equal content where clients have snapshots of their own.
+        if known is None or (known.source is not schema and known.source != schema):
+            known = self._learn((server, tool), schema)
+        return _check(known, result["structuredContent"])
+
+    def _learn(self, key: tuple[str, str], schema: Any) -> _Known:
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        known = self._known[key] = _compile(schema)
+        return known
+
+
+def _check(known: _Known, value: Any) -> Judged | None:
+    if known.schema is None:
+        return Judged("output_schema_unused", known.refused)
+    places, letters = _size(value, MAX_WORK // known.weight)
+    if places * known.weight + letters * known.patterns // 8 > MAX_WORK:
+        return Judged("output_schema_unused", "the result is too large to be checked against it")
+    violation = known.schema.check(value)
+    return None if violation is None else Judged("output_schema", str(violation))
+
+
+def _compile(source: Any) -> _Known:
+    schema = source
+    if isinstance(source, dict) and source.get("$schema") in _ALSO:
+        schema = {**source, "$schema": DIALECT}
+    try:
+        check_bounds(schema)
+        weight, patterns = _weigh(schema)
+        return _Known(source, Schema(schema), weight, patterns)
+    except SchemaRefused as refusal:
+        return _Known(source, None, refused=f"{refusal.code}: {refusal.text}")
+
+
+def _weigh(schema: Any) -> tuple[int, int]:
+    """How many evaluations one place may cost, and of how many regular expressions: every object and every item of a
+    list in the schema counts, references followed wherever they stand. One that leads back to itself counts as much
+    as `bounds` lets one place cost."""
+    weight = patterns = endless = 0
+    todo: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())] if isinstance(schema, dict) else []
+    while todo:
+        node, way = todo.pop()
+        weight += 1 + (len(node) if isinstance(node, list) else 0)
+        inner = node.values() if isinstance(node, dict) else node
+        todo += [(part, way) for part in inner if isinstance(part, _HOLDERS)]
+        ref = node.get("$ref") if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            patterns += _patterns(node)
+        if isinstance(ref, str):
+            endless = MAX_EVALUATIONS if ref in way else endless
+            todo += [(_referred(schema, ref), way | {ref})] if ref not in way else []
+        if weight > MAX_WEIGHT or patterns > MAX_PATTERNS:
+            raise SchemaRefused("too-costly", "some results would take too long to check")
+    return 1 + weight + endless, patterns
+
+
+def _referred(schema: Any, ref: str) -> Any:
+    """`bounds` has seen that every reference leads to a subschema; what leads nowhere is data that looks like one."""
+    if ref != "#" and not ref.startswith("#/"):
+        raise SchemaRefused("anchor-ref", "a $ref by the name of an anchor is not used")
+    try:
+        for part in unquote(ref[1:]).split("/")[1:]:
+            step = part.replace("~1", "/").replace("~0", "~")
+            schema = schema[int(step)] if isinstance(schema, list) else schema[step]
+    except (LookupError, ValueError, TypeError):
+        return {}
+    return schema if isinstance(schema, _HOLDERS) else {}
+
+
+def _patterns(node: Json) -> int:
+    named = node.get("patternProperties")
+    return isinstance(node.get("pattern"), str) + (len(named) if isinstance(named, dict) else 0)
+
+
+def _size(value: Any, most: int) -> tuple[int, int]:
+    """Places of the value, names of fields included, and letters in it; counted up to `most` places and a little."""
+    places, letters, todo = 1, 0, [value]
+    while todo and places <= most:
+        node = todo.pop()
+        if isinstance(node, str):
+            letters += len(node)
+        elif isinstance(node, dict):
+            places += 2 * len(node)
+            letters += sum(map(len, node))
+            todo += node.values()
+        elif isinstance(node, list):
+            places += len(node)
+            todo += node
+    return places, letters

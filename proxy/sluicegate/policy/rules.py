@@ -1,0 +1,257 @@
+"""The decision: may this client use this thing, and does a human have to agree?
+
+Sync and without I/O: a decision is a function of a client, a target, its class and the rows. One `Policy` is one
+revision of the rows; it never changes, so what it once decided it may remember. casbin gives the verdict, this room
+says which row gave it; where the two differ nobody gets through.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final
+
+from sluicegate.call import Client, Decision, Target, Verdict
+from sluicegate.catalog.uris import literal_prefix
+from sluicegate.policy import roles
+from sluicegate.policy.engine import RESERVED, Engine
+from sluicegate.policy.globs import covers, escape, meets
+from sluicegate.policy.memo import Memo
+from sluicegate.policy.profiles import Profile, find_need
+from sluicegate.policy.shard import Rule, Shard, read_rules, shard
+from sluicegate.policy.table import Row
+
+DEFAULT_RULE: Final = "default"
+MAX_DECISIONS: Final = 50_000
+MAX_RESOURCES: Final = 10_000  # decisions on resources: a walk through a million of them must not push out the rest
+MAX_SEEN: Final = 20_000
+MAX_CLIENTS: Final = 10_000
+MAX_SHARDS: Final = 5_000
+SLICE: Final = 0.005  # seconds; what the event loop may be kept from its other work at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling(Decision):
+    """A decision with what the later guards and the audit want to know of it. `rule` is the row that decided
+    (`file:line`) or `default`; `profile` is set where a human is asked, `would_deny` where shadow mode let pass."""
+
+    act: str = ""
+    profile: str = ""
+    would_deny: bool = False
+
+
+class Disagreement(RuntimeError):
+    """casbin and this room read the same rows differently. A bug; the caller refuses the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The rows that speak of one request, in the order of the files, and what they say together."""
+
+    allows: tuple[Row, ...]
+    denies: tuple[Row, ...]
+    approvals: tuple[Row, ...]
+
+    @property
+    def allowed(self) -> bool:
+        return bool(self.allows) and not self.denies
+
+
+class Policy:
+    """`shadow` lets pass what a `p` row, or the want of one, denies; everything else stays enforced."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rows: Sequence[Row],
+        profiles: Mapping[str, Profile],
+        revision: str,
+        shadow: bool = False,
+    ) -> None:
+        self.rows = tuple(rows)
+        self.profiles = profiles
+        self.revision = revision
+        self.shadow = shadow
+        self.grants = _grants(rows)
+        self._engine = engine
+        self._rules = read_rules(rows, "p")
+        self._approvals = read_rules(rows, "p2")
+        self._subjects = frozenset(rule.sub for rule in (*self._rules, *self._approvals))
+        self._held: Memo[tuple[str, tuple[str, ...]], frozenset[str]] = Memo(MAX_CLIENTS)
+        self._shards: Memo[tuple[frozenset[str], str], tuple[Shard, Shard]] = Memo(MAX_SHARDS)
+        self._decided: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_DECISIONS)
+        self._resources: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_RESOURCES)
+        self._seen: Memo[tuple[frozenset[str], str], bool] = Memo(MAX_SEEN)
+
+    def __repr__(self) -> str:
+        mode = "shadow" if self.shadow else "enforce"
+        kept = len(self._decided) + len(self._resources)
+        return f"Policy({self.revision} {mode} {len(self.rows)} rows, {kept} decisions kept)"
+
+    def with_shadow(self, shadow: bool) -> "Policy":
+        """The same rows in the other mode (its end is a date, and dates are the caller's business)."""
+        return Policy(self._engine, self.rows, self.profiles, self.revision, shadow)
+
+    # ------------------------------------------------------------ decisions
+
+    def decide(self, client: Client, target: Target, act: str) -> Ruling:
+        """The one answer for lists, calls, reads and notifications; `act` is the target's class.
+
+        Raises for what cannot be decided; the caller treats that as a deny.
+        """
+        held = self._held.get((client.principal, client.roles)) or self._hold(client)
+        key = (held, target.server, target.kind, target.own, act)
+        known = self._resources if target.kind == "res" else self._decided
+        return known.get(key) or known.keep(key, self._decide(held, target, act))
+
+    def decide_many(
+        self, client: Client, wanted: Iterable[tuple[Target, str]], seconds: float = SLICE
+    ) -> Iterator[list[Ruling]]:
+        """The decisions on (target, class) pairs in their order, handed out after every `seconds` of work, so
+        that a caller can let others run in between."""
+        part: list[Ruling] = []
+        until = perf_counter() + seconds
+        for target, act in wanted:
+            part.append(self.decide(client, target, act))
+            if perf_counter() >= until:
+                yield part
+                part, until = [], perf_counter() + seconds
+        yield part
+
+    def decide_template(self, client: Client, target: Target) -> Ruling:
+        """Whether a resource template is shown: if what it may expand to meets a row that allows, and no deny row
+        takes it all. The expanded URI is judged by itself."""
+        held = self.held(client)
+        key = (held, target.server, "template", target.own, "read")
+        return self._decided.get(key) or self._decided.keep(key, self._judge_template(held, target))
+
+    def decide_admin(self, client: Client, area: str, act: str) -> Ruling:
+        """A right on Sluice itself: `area` is one of `words.AREAS`. Never in shadow."""
+        held = self.held(client)
+        return self._judge(held, RESERVED, f"admin:{area}", act)
+
+    def may_see(self, client: Client, server: str) -> bool:
+        """Whether a client has any right on a server: on one without, not even its name is shown."""
+        held = self.held(client)
+        seen = self._seen.get((held, server))
+        return seen if seen is not None else self._seen.keep((held, server), self._may_see(held, server))
+
+    def _may_see(self, held: frozenset[str], server: str) -> bool:
+        rules = self._shards_of(held, server)[0].rules
+        denies = [rule for rule in rules if rule.effect == "deny"]
+        return self.shadow or any(rule.effect == "allow" and not _is_covered(rule, denies) for rule in rules)
+
+    def held(self, client: Client) -> frozenset[str]:
+        """All of that as far as a row names it: equal for clients of equal rights."""
+        return self._held.get((client.principal, client.roles)) or self._hold(client)
+
+    def roles_of(self, client: Client) -> frozenset[str]:
+        """All subjects that a client stands for, inherited roles included."""
+        return roles.held(client, self.grants)
+
+    def probe(self) -> bool:
+        """A decision whose answer is known: false, or an exception, means that this policy cannot decide."""
+        held, allow, deny = frozenset({"*"}), ("*", "*", "tool:*", "*", "allow"), ("*", "*", "*", "*", "deny")
+        self._judge(held, "probe", "tool:probe", "read")
+        answers = [
+            self._engine.allows(held, "probe", "tool:probe", "read", rows)
+            for rows in ((allow,), (allow, deny), (deny, allow), ())
+        ]
+        return answers == [True, False, False, False]
+
+    # ------------------------------------------------------------ what is behind a decision
+
+    def row_at(self, where: str) -> Row | None:
+        """The row that a ruling names."""
+        return next((row for row in self.rows if row.where == where), None)
+
+    def matches(self, client: Client, server: str, obj: str, act: str) -> Matches:
+        """Every row that speaks of a request, found without casbin and without the shards."""
+        held = roles.held(client, self.grants)
+        return _sort(
+            [rule for rule in self._rules if rule.matches(held, server, obj, act)],
+            [rule for rule in self._approvals if rule.matches(held, server, obj, act)],
+        )
+
+    def conclude(self, found: Matches, server: str, act: str) -> Ruling:
+        """What rows that match say together."""
+        if found.allowed:
+            ruling = Ruling(Verdict.ALLOW, found.allows[0].where, "a row allows it", act)
+        else:
+            ruling = self._denied(next(iter(found.denies), None), act, server)
+        need = find_need(found.approvals, self.profiles)
+        if ruling.verdict is Verdict.DENY or not need.row or need.exempt:
+            return ruling
+        if not need.profile:
+            return Ruling(Verdict.DENY, need.row.where, "equally strict approvals name different approvers", act)
+        reason = f"{ruling.reason} ({ruling.rule}), after approval ({need.profile.name})"
+        return Ruling(Verdict.ASK, need.row.where, reason, act, need.profile.name, ruling.would_deny)
+
+    def _hold(self, client: Client) -> frozenset[str]:
+        """Only subjects that a row names: clients that differ in nothing that counts share their decisions."""
+        held = roles.held(client, self.grants) & self._subjects | {roles.ANYBODY}
+        return self._held.keep((client.principal, client.roles), held)
+
+    def _shards_of(self, held: frozenset[str], server: str) -> tuple[Shard, Shard]:
+        found = self._shards.get((held, server))
+        if found is None:
+            pair = shard(self._rules, held, server), shard(self._approvals, held, server)
+            found = self._shards.keep((held, server), pair)
+        return found
+
+    def _decide(self, held: frozenset[str], target: Target, act: str) -> Ruling:
+        return self._judge(held, target.server, f"{target.kind}:{target.own}", act)
+
+    def _judge(self, held: frozenset[str], server: str, obj: str, act: str) -> Ruling:
+        rules, approvals = (found.about(obj) for found in self._shards_of(held, server))
+        request = (held, server, obj, act)
+        found = _sort(
+            [rule for rule in rules if rule.matches(*request)],
+            [rule for rule in approvals if rule.matches(*request)],
+        )
+        if self._engine.allows(*request, [rule.row.fields for rule in rules]) != found.allowed:
+            raise Disagreement(f"{act} {obj} on {server}: {found}")
+        ruling = self.conclude(found, server, act)
+        # A denied request needs no second question; one that is let through without an approval does.
+        if approvals and ruling.verdict is not Verdict.DENY:
+            if self._engine.asks(*request, [rule.row.fields for rule in approvals]) != bool(found.approvals):
+                raise Disagreement(f"approval of {act} {obj} on {server}: {found}")
+        return ruling
+
+    def _judge_template(self, held: frozenset[str], target: Target) -> Ruling:
+        pattern = "res:" + escape(literal_prefix(target.own)) + ("*" if "{" in target.own else "")
+        rules, approvals = (_readers(found) for found in self._shards_of(held, target.server))
+        allows = tuple(rule.row for rule in rules if rule.effect == "allow" and meets(rule.obj, pattern))
+        denies = tuple(rule.row for rule in rules if rule.effect == "deny" and covers(rule.obj, pattern))
+        asks = tuple(rule.row for rule in approvals if meets(rule.obj, pattern))
+        return self.conclude(Matches(allows, denies, asks), target.server, "read")
+
+    def _denied(self, row: Row | None, act: str, server: str) -> Ruling:
+        rule = row.where if row else DEFAULT_RULE
+        reason = "a row denies it" if row else "no row allows it"
+        if self.shadow and server != RESERVED:
+            return Ruling(Verdict.ALLOW, rule, f"shadow mode: {reason}", act, "", True)
+        return Ruling(Verdict.DENY, rule, reason, act)
+
+
+def _sort(rules: Iterable[Rule], approvals: Iterable[Rule]) -> Matches:
+    by_effect: dict[str, list[Row]] = {"allow": [], "deny": []}
+    for rule in rules:
+        by_effect[rule.effect].append(rule.row)
+    return Matches(tuple(by_effect["allow"]), tuple(by_effect["deny"]), tuple(rule.row for rule in approvals))
+
+
+def _grants(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
+    grants: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        if row.kind == "g":
+            member, role = row.fields
+            grants[member] = (*grants.get(member, ()), role)
+    return grants
+
+
+def _is_covered(rule: Rule, denies: Iterable[Rule]) -> bool:
+    return any(deny.act in ("*", rule.act) and covers(deny.obj, rule.obj) for deny in denies)
+
+
+def _readers(found: Shard) -> list[Rule]:
+    return [rule for rule in found.rules if rule.act in ("*", "read")]

@@ -1,0 +1,31 @@
+"""Targets as people write them, `k8s/delete_pod`, for the command line and the policy's own tests. Pure text."""
+
+from typing import Final
+
+from sluicegate.call import Kind, Target
+
+KINDS: Final[dict[str, Kind]] = {
+    "tools/call": "tool",
+    "prompts/get": "prompt",
+    "resources/read": "res",
+    "call": "tool",
+    "get": "prompt",
+    "read": "res",
+}
+METHODS: Final = ("tools/call", "prompts/get", "resources/read")
+
+
+def read_target(method: str, text: str) -> Target:
+    """`SERVER/NAME` or `SERVER/URI`, in the server's own words. Raises `ValueError` with a sentence for a person."""
+    if method not in KINDS:
+        raise ValueError(f'"{method}" is not one of {", ".join(METHODS)}')
+    server, slash, own = text.partition("/")
+    if not (server and slash and own):
+        what = "URI" if KINDS[method] == "res" else "NAME"
+        raise ValueError(f'"{text}" is not written SERVER/{what}')
+    return Target(server, KINDS[method], own, text)
+
+
+def plain(text: str) -> str:
+    """Text that cannot drive a terminal or hide in it."""
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)

@@ -1,0 +1,135 @@
+"""The innermost Handler: one call becomes a call to one server, or an answer made of many.
+
+Knows servers as Handlers, lists as snapshots and rights as functions; no policy, listener or connection. What is
+called arrives with its target resolved and its params in own names; what is listed leaves with public ones.
+`pages` cuts the lists, `listen` serves subscriptions, `tasks` what is answered later.
+"""
+
+from collections.abc import Awaitable, Mapping
+
+import anyio
+
+from sluicegate.call import ABOUT_A_TASK, Call, Failure, Handler, Outcome, Result, Server, TaskStarted, not_found
+from sluicegate.catalog import merge
+from sluicegate.catalog.snapshot import KINDS
+from sluicegate.era.revisions import LISTS, SUPPORTED
+from sluicegate.hub import Hub
+from sluicegate.lists import Lists, MayList, Resolver
+from sluicegate.message import METHOD_NOT_FOUND, Json
+from sluicegate.router.following import Following
+from sluicegate.router.listen import Listener, MaySee
+from sluicegate.router.pages import Cursors, Pages
+from sluicegate.router.subscriptions import Decide
+from sluicegate.router.taskbook import MAX_TASKS, TaskBook
+from sluicegate.router.tasks import Tasks
+from sluicegate.router.views import Stance, Views, nothing_stays
+from sluicegate.store import Store
+
+__all__ = ["Cursors", "MayList", "MaySee", "Router"]
+
+ROOTS_CHANGED = "notifications/roots/list_changed"
+_RELAYED = ("prompts/get", "resources/read", "completion/complete")
+
+
+class Router:
+    """`may_list` judges an item, `may_see` a server, `decide` what is used, `stance` says as long as what all of them
+    say the same; `cursors` seals what the pages of a list
+    have in common."""
+
+    def __init__(
+        self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, hub: Hub, cursors: Cursors,
+        may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None, stance: Stance = nothing_stays,
+    ) -> None:  # fmt: skip
+        self._servers = servers
+        self._lists = lists
+        self._may_see = may_see
+        self._transparent = lists.settings.transparent
+        views = Views(may_list, stance)
+        pages = Pages(servers, lists, resolver, cursors, may_list, views)
+        self._book = TaskBook(servers, store)
+        self.tasks = Tasks(servers, lists, self._book, may_list, may_see, cursors)
+        self.following = Following(self.tasks)
+        self._listener = Listener(servers, lists, resolver, hub, views, may_see, decide, self.following)
+        self._handlers: Mapping[str, Handler] = {
+            "server/discover": self._discover,
+            "subscriptions/listen": self._listen,
+            "resources/list": self._if_declared(pages.walked),
+            **dict.fromkeys(KINDS, self._if_declared(pages.held)),
+            ROOTS_CHANGED: self._tell,
+            "tools/call": self._call_tool,
+            "tasks/list": self.tasks.listed,
+            **dict.fromkeys(ABOUT_A_TASK, self.tasks.about),
+            **dict.fromkeys(_RELAYED, self._relay),
+        }
+
+    def __call__(self, call: Call) -> Awaitable[Outcome]:
+        """No coroutine: each of them is made, resumed at each wait of its call, and ended."""
+        return self._handlers.get(call.method, _unknown)(call)
+
+    async def _relay(self, call: Call) -> Outcome:
+        if call.target is None:
+            return not_found(call.method, call.params)
+        return await self._servers[call.target.server](call)
+
+    async def _call_tool(self, call: Call) -> Outcome:
+        if call.target is None:
+            return not_found(call.method, call.params)
+        server = self._servers[call.target.server]
+        if "task" in call.params:
+            return await self.tasks.begin(call, call.target, server)
+        if self._book.count >= MAX_TASKS and (refused := self.tasks.refuses(call)) is not None:
+            return refused
+        outcome = await server(call)
+        return await self.tasks.keep(call, call.target, outcome) if isinstance(outcome, TaskStarted) else outcome
+
+    async def _listen(self, call: Call) -> Outcome:
+        return await self.tasks.objection(call) or await self._listener.listen(call)
+
+    async def _tell(self, call: Call) -> Outcome:
+        """What a legacy client tells all its servers: those that it is a legacy client to. For others it has no form
+        (2026-07-28 client/roots: they ask when they need to know). One that hangs holds up nobody else."""
+        async with anyio.create_task_group() as group:
+            for key, server in self._servers.items():
+                if server.status == "up" and server.era_for(call.client) == "legacy" and self._may_see(call, key):
+                    group.start_soon(server, call)
+        return Result({})
+
+    async def _discover(self, call: Call) -> Outcome:
+        known = await self._lists.all(call.client)
+        seen = [(key, snapshot) for key, snapshot in known if self._may_see(call, key)]
+        ttls = [snapshot.ttl_ms if snapshot and self._servers[key].status == "up" else 0 for key, snapshot in seen]
+        ttl_ms = min(ttls, default=0)
+        if self._transparent:
+            about = next((snapshot.about for _, snapshot in seen if snapshot), None)
+            return Result(await self._with_tasks(call, merge.mirrored(about, SUPPORTED, ttl_ms)))
+        abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].status != "down"]
+        subscribes = any(snapshot.subscribes for _, snapshot in seen if snapshot)  # also one that will come back
+        return Result(await self._with_tasks(call, merge.merged(abouts, SUPPORTED, ttl_ms, subscribes)))
+
+    async def _with_tasks(self, call: Call, value: Json) -> Json:
+        """Tasks are declared to the one client whose servers have them in its own form."""
+        declared = await self.tasks.declared(call)
+        if not declared:
+            return value
+        capabilities: Json = {**value["capabilities"]}
+        for name, parts in declared.items():
+            capabilities[name] = {**capabilities.get(name, {}), **parts}
+        return {**value, "capabilities": capabilities}
+
+    def _if_declared(self, handler: Handler) -> Handler:
+        """A list whose capability is not declared does not exist (conformance expects -32601); a merged front
+        declares them all."""
+        if not self._transparent:
+            return handler
+
+        async def declared(call: Call) -> Outcome:
+            (_, snapshot), *_ = await self._lists.all(call.client)
+            if snapshot is not None and not snapshot.declares(LISTS[call.method].capability):
+                return Failure(METHOD_NOT_FOUND, "Method not found")
+            return await handler(call)
+
+        return declared
+
+
+async def _unknown(call: Call) -> Outcome:
+    return Failure(METHOD_NOT_FOUND, "Method not found")

@@ -1,0 +1,299 @@
+"""Calls that servers answer later, for clients that know of such: ids of ours, and what is asked about them.
+
+Knows records of tasks and servers as Handlers. Every request about a task comes with the tool as its target, so that
+it is judged as the call was; what a server says of one is believed as far as it can be true: of that task, and not
+that something which has ended goes on. 2025-11-25 basic/utilities/tasks, SEP-2663.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from sluicegate.call import (
+    ABOUT_A_TASK,
+    Call,
+    Failure,
+    Handler,
+    Outcome,
+    Result,
+    Server,
+    Target,
+    TaskStarted,
+    not_found,
+    refuse,
+)
+from sluicegate.catalog.cursor import Position
+from sluicegate.era import tasks
+from sluicegate.lists import Lists, MayList
+from sluicegate.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
+from sluicegate.router.pages import Cursors
+from sluicegate.router.taskbook import MAX_TASKS, Record, TaskBook
+
+PAGE: Final = 50  # of tasks/list: each one that runs is looked at
+MAX_LOOKS: Final = 8  # at the same time
+_PLACE: Final = "tasks"
+_NO_SUCH_METHOD: Final = Failure(METHOD_NOT_FOUND, "Method not found")
+
+MaySee = Callable[[Call, str], bool]
+
+
+class Tasks:
+    def __init__(
+        self, servers: Mapping[str, Server], lists: Lists, book: TaskBook, may_list: MayList, may_see: MaySee,
+        cursors: Cursors,
+    ) -> None:  # fmt: skip
+        self.book = book
+        self._servers = servers
+        self._lists = lists
+        self._may_list = may_list
+        self._may_see = may_see
+        self._cursors = cursors
+
+    # ------------------------------------------------------------ what is offered
+
+    async def offered(self, call: Call) -> Json | None:
+        """What the servers that this client may see do as tasks in its own era; None where none does. Where no form
+        of it can be relayed as it is, nothing is declared, and calls are waited for."""
+        if not tasks.knows(call.client):
+            return None
+        found: list[Json] = []
+        for key, snapshot in await self._lists.all(call.client):
+            is_alike = self._servers[key].era_for(call.client) == call.client.era
+            if is_alike and snapshot is not None and self._may_see(call, key):
+                said = tasks.offered(snapshot.about["capabilities"])
+                found += [] if said is None else [said]
+        return {part: {} for said in found for part in said} if found else None
+
+    async def declared(self, call: Call) -> Json:
+        """The same as capabilities."""
+        said = await self.offered(call)
+        if said is None:
+            return {}
+        if call.client.era == "modern":
+            return {"extensions": {tasks.EXTENSION: {}}}
+        return {"tasks": {**said, "requests": {"tools": {"call": {}}}}}
+
+    # ------------------------------------------------------------ a call of a tool
+
+    async def begin(self, call: Call, target: Target, server: Handler) -> Outcome:
+        """A legacy client wants its call to be a task (`params.task`)."""
+        bare = {key: value for key, value in call.params.items() if key != "task"}
+        if await self.offered(call) is None:
+            return await server(replace(call, params=bare))  # nothing was declared: the wish is ignored
+        if (unfit := self._unfit(call, target)) is not None:
+            return unfit
+        if self.book.is_full(call.client.principal):
+            return _too_many(call)
+        outcome = await server(replace(call, params={**bare, "task": tasks.asked_ttl(call.params["task"])}))
+        if isinstance(outcome, TaskStarted):
+            return await self.keep(call, target, outcome)
+        return tasks.or_error(outcome)
+
+    async def unfit(self, call: Call, target: Target) -> Failure | None:
+        """Why no task can be made of a call whose client wants one."""
+        return None if await self.offered(call) is None else self._unfit(call, target)
+
+    def _unfit(self, call: Call, target: Target) -> Failure | None:
+        if tasks.support(target.item) != "forbidden" and self._has_tasks(call, target.server):
+            return None
+        return Failure(METHOD_NOT_FOUND, f"Tool {target.public} does not support task-augmented execution")
+
+    def _has_tasks(self, call: Call, server: str) -> bool:
+        snapshot = self._lists.known(server, call.client)
+        return snapshot is not None and tasks.offered(snapshot.about["capabilities"]) is not None
+
+    def refuses(self, call: Call) -> Outcome | None:
+        """The answer to a call that could become a task, where this client has too many that run."""
+        return _too_many(call) if self.book.is_full(call.client.principal) and tasks.takes(call.client) else None
+
+    async def may_hold(self, call: Call) -> bool:
+        """Whether the client takes a task for this call, also one that Sluice makes itself."""
+        takes = tasks.takes(call.client) or "task" in call.params
+        return takes and not self.book.is_full(call.client.principal) and await self.offered(call) is not None
+
+    async def keep(self, call: Call, target: Target, started: TaskStarted, holder: Handler | None = None) -> Outcome:
+        """The task under an id of ours. Whoever else makes tasks gives itself as the `holder`, and is asked instead of
+        the server: `tasks/get`, `tasks/result`, `tasks/update` and `tasks/cancel`, with its own id."""
+        record = await self.book.add(call, target, started.task, holder)
+        if record is None:
+            return Failure(INTERNAL_ERROR, "The server gave this call the id of another task")
+        return TaskStarted(record.shown())
+
+    async def hand_over(self, principal: str, id: str, other: str) -> None:
+        """What `other` is goes on under the id of the first, which its client knows."""
+        record, begun = await self.book.find(principal, id), await self.book.find(principal, other)
+        if record is not None and begun is not None:
+            await self.book.become(record, begun)
+
+    async def forget(self, principal: str, id: str) -> None:
+        if (record := await self.book.find(principal, id)) is not None:
+            await self.book.forget(record)
+
+    # ------------------------------------------------------------ about one task
+
+    async def resolve(self, call: Call) -> Target | Failure | None:
+        """What a request about a task is about: the tool that it runs. Who has not declared the extension is told so
+        before it is known whether there is such a task (SEP-2663, Protocol Errors)."""
+        said = await self.offered(call)
+        if said is None or (call.client.era == "legacy" and call.method == "tasks/cancel" and "cancel" not in said):
+            return _NO_SUCH_METHOD
+        if call.client.era == "modern" and not tasks.takes(call.client):
+            return tasks.undeclared()
+        record = await self._record(call)
+        return None if record is None else self._target(call, record)
+
+    async def objection(self, call: Call) -> Failure | None:
+        """Who listens to tasks has declared the extension (SEP-2663, Task Status Notifications)."""
+        filter = call.params.get("notifications")
+        if not isinstance(filter, dict) or "taskIds" not in filter or tasks.takes(call.client):
+            return None
+        return None if await self.offered(call) is None else tasks.undeclared()
+
+    async def _record(self, call: Call) -> Record | None:
+        id = call.params.get("taskId")
+        return await self.book.find(call.client.principal, id) if isinstance(id, str) else None
+
+    def _target(self, call: Call, record: Record) -> Target:
+        """With the definition as it was when the call was made, where that is still known."""
+        if record.target.item is None:
+            entry = self._lists.find(record.target.server, call.client, "tool", record.target.public)
+            if entry is not None and entry.target.own == record.target.own:
+                record.target = entry.target
+        return record.target
+
+    async def about(self, call: Call) -> Outcome:
+        record = await self._record(call)
+        if record is None:
+            return not_found(call.method, call.params)
+        if record.is_lost:
+            return _lost(call, record)
+        outcome = await record.holder(replace(call, params={**call.params, "taskId": record.own}))
+        if isinstance(outcome, Failure):
+            return await self._failed(call, record, outcome)
+        if not isinstance(outcome, Result):
+            return outcome
+        if call.method == "tasks/result":
+            return Result(tasks.related(outcome.value, record.id))
+        if "taskId" not in outcome.value:  # SEP-2663: nothing is said of the task
+            return Result(tasks.related(outcome.value, None))
+        return self._told(record, tasks.related(outcome.value, None))
+
+    def _told(self, record: Record, task: Json) -> Outcome:
+        if not self._note(record, task):
+            return Failure(INTERNAL_ERROR, f"The server took back that the task is {record.status}")
+        return Result({**task, "taskId": record.id})
+
+    def _note(self, record: Record, task: Json) -> bool:
+        """Remembers what a server says of its task; False where it cannot be so."""
+        if not tasks.is_lawful(record.status, task["status"]):
+            return False
+        record.task = {key: value for key, value in task.items() if key in _REMEMBERED}
+        return True
+
+    async def _failed(self, call: Call, record: Record, failure: Failure) -> Outcome:
+        reason = failure.data.get("reason") if isinstance(failure.data, dict) else None
+        if reason == "outcome_unknown" and call.method != "tools/call":
+            record.is_lost = True
+            return _lost(call, record)
+        if failure.code == INVALID_PARAMS and call.method == "tasks/get":  # the server has forgotten it
+            await self.book.forget(record)
+            return not_found(call.method, call.params)
+        return failure
+
+    # ------------------------------------------------------------ who follows one
+
+    async def may_follow(self, call: Call, id: str) -> bool:
+        """Whether that client is told of the task on a stream of its own. One that began in a legacy session has
+        another form, and is told of there."""
+        record = await self.book.find(call.client.principal, id)
+        return record is not None and record.session is None and self._is_listed(call, record)
+
+    async def news(self, call: Call, id: str) -> anyio.Event | None:
+        """Is set when its server says that it has changed; None where there is no such task any more."""
+        record = await self.book.find(call.client.principal, id)
+        return None if record is None else record.news
+
+    # ------------------------------------------------------------ about all of them
+
+    async def listed(self, call: Call) -> Outcome:
+        """2025-11-25 basic/utilities/tasks#task-listing: whatever `tasks/get` would find. What still runs is looked
+        at; where that fails, the last that was known is told."""
+        if "list" not in (await self.offered(call) or {}):
+            return _NO_SUCH_METHOD
+        start = self._start(call)
+        if start is None:
+            return Failure(INVALID_PARAMS, "Invalid cursor")
+        seen = (record for record in self.book.of(call.client.principal, start) if self._is_listed(call, record))
+        page = [record for record, _ in zip(seen, range(PAGE + 1), strict=False)]
+        more = len(page) > PAGE
+        page = page[:PAGE]
+        limit = anyio.CapacityLimiter(MAX_LOOKS)
+        async with anyio.create_task_group() as group:
+            for record in page:
+                if not record.has_ended:
+                    group.start_soon(self._look, call, record, limit)
+        next_: Json = {"nextCursor": self._cursors.close(call, Position(_PLACE, None, page[-1].order))} if more else {}
+        return Result({"tasks": [_lost_task(r) if r.is_lost else r.shown() for r in page], **next_})
+
+    def _start(self, call: Call) -> int | None:
+        if call.params.get("cursor") is None:
+            return 0
+        position = self._cursors.open(call)
+        return position.offset if position is not None and position.server == _PLACE else None
+
+    def _is_listed(self, call: Call, record: Record) -> bool:
+        return self._may_list(call, record.target.server, self._target(call, record))
+
+    async def _look(self, call: Call, record: Record, limit: anyio.CapacityLimiter) -> None:
+        async with limit:
+            with anyio.move_on_after(self._lists.settings.list_timeout):
+                await self.about(replace(call, method="tasks/get", params={"taskId": record.id}))
+
+    # ------------------------------------------------------------ what servers say by themselves
+
+    def heard(self, server: str, notification: Notification) -> tuple[str, Notification] | None:
+        """A server's word on a task: the session of the client that has it, and what that client is told. Who follows
+        it looks; nobody else is told anything; None where there is nobody."""
+        task = notification.params
+        record = self.book.find_own(server, str(task.get("taskId")))
+        if record is None or not self._note(record, task):
+            return None
+        record.stir()
+        if record.session is None:
+            return None
+        return record.session, Notification(notification.method, record.shown())
+
+    def public_id(self, server: str, own: str, session: str) -> str | None:
+        """Our id of a task that asks its client outside of any call."""
+        record = self.book.find_own(server, own)
+        return record.id if record is not None and record.session == session else None
+
+
+_REMEMBERED: Final = frozenset(
+    {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
+)
+
+
+def _too_many(call: Call) -> Outcome:
+    return refuse(call.method, "rate_limited", f"NOT EXECUTED: more than {MAX_TASKS} tasks of this client are running.")
+
+
+_GONE: Final = "The connection to the server ended on which this task ran. It may or may not have been executed."
+
+
+def _lost_task(record: Record) -> Json:
+    task = {key: value for key, value in record.shown().items() if key != "pollIntervalMs"}
+    return {**task, "status": "failed", "statusMessage": _GONE}
+
+
+def _lost(call: Call, record: Record) -> Outcome:
+    """A task that ended with its connection, before anybody learnt how."""
+    if call.method in ABOUT_A_TASK - {"tasks/get", "tasks/result"}:
+        return Failure(INVALID_PARAMS, "The task has ended")
+    if call.method == "tasks/result":
+        answer = refuse("tools/call", "outcome_unknown", _GONE)
+        assert isinstance(answer, Result)
+        return Result(tasks.related(answer.value, record.id))
+    return Result(_lost_task(record))

@@ -1,0 +1,81 @@
+"""Client keys that were taken back: one line each in a file beside the other secrets, for every process to see.
+
+A key is taken back by its hash, so that a new one may have its name; where the hash cannot be known (the config is
+broken), by its name alone, for ever. Lines are only added. Knows no key and no config.
+"""
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from sluicegate.store import private
+
+FILE: Final = "revoked"
+_MAX_BYTES: Final = 16 * 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Revoked:
+    """What the file of a state directory says. Raises `Exposed` where others may write it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        self._mark: tuple[int, int, int] | None = None
+        self._hashes: frozenset[str] = frozenset()
+        self._names: frozenset[str] = frozenset()
+        if self._path.exists():
+            private.check(self._path, private.FILE)
+        self.look()
+
+    def __repr__(self) -> str:
+        return f"Revoked({len(self._hashes)} keys, {len(self._names)} names)"
+
+    def has(self, name: str, hash: str) -> bool:
+        return hash in self._hashes or name in self._names
+
+    def look(self) -> bool:
+        """Whether it says something new. What was taken back stays so, even if the file has gone."""
+        try:
+            stat = self._path.stat()
+            mark = stat.st_size, stat.st_mtime_ns, stat.st_ino
+            if mark == self._mark:
+                return False
+            text = self._path.read_bytes()[:_MAX_BYTES]
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            log.error("revoked keys cannot be read", extra={"path": str(self._path), "error": error.strerror})
+            return False
+        self._mark = mark
+        before = self._hashes, self._names
+        for line in text.splitlines():
+            self._take(line)
+        return before != (self._hashes, self._names)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            entry = json.loads(line)
+            name, hash = entry["name"], entry["hash"]
+        except (ValueError, KeyError, TypeError):
+            log.error("a line about a revoked key cannot be read", extra={"path": str(self._path)})
+            return
+        if isinstance(hash, str):
+            self._hashes |= {hash}
+        elif isinstance(name, str):
+            self._names |= {name}
+
+
+def revoke(directory: Path, name: str, hash: str | None) -> None:
+    """On return it survives a power cut. Raises `OSError`."""
+    private.make_directory(directory)
+    line = json.dumps({"name": name, "hash": hash, "at": int(time.time())}, ensure_ascii=True) + "\n"
+    opened = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE)
+    try:
+        os.write(opened, line.encode("ascii"))
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,232 @@
+"""A store in one SQLite file: survives `kill -9` and power cuts, shared by the processes of one machine.
+
+One thread owns the database. Whatever waits for it is done in one transaction with one commit, so a
+hundred concurrent writers cost one sync of the disk and the event loop never waits for it.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sluicegate.store import Write, private
+
+log = logging.getLogger(__name__)
+
+PURGE_EVERY = 60.0
+MAX_BATCH = 256
+BUSY_MILLISECONDS = 5_000
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS item (key TEXT PRIMARY KEY, value BLOB NOT NULL, expires REAL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS item_expires ON item (expires) WHERE expires IS NOT NULL;
+CREATE TABLE IF NOT EXISTS spent (key TEXT PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS spent_expires ON spent (expires);
+"""
+_GET: Final = "SELECT value FROM item WHERE key = ? AND (expires IS NULL OR expires > ?)"
+_PUT: Final = "INSERT OR REPLACE INTO item (key, value, expires) VALUES (?, ?, ?)"
+_DELETE: Final = "DELETE FROM item WHERE key = ?"
+_SCAN: Final = (
+    "SELECT key, value FROM item WHERE key >= ? AND key < ? AND (expires IS NULL OR expires > ?) ORDER BY key"
+)
+_EXPIRE: Final = "UPDATE item SET expires = ? WHERE key = ? AND (expires IS NULL OR expires > ?)"
+_LAST: Final = chr(0x10FFFF)
+_SPEND: Final = (
+    "INSERT INTO spent (key, expires) VALUES (:key, :expires)"
+    " ON CONFLICT (key) DO UPDATE SET expires = :expires WHERE expires <= :now"
+)
+
+Work = Callable[[sqlite3.Connection], Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    work: Work
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    value: Any = None
+    error: BaseException | None = None
+
+    def settle(self) -> None:
+        """On the event loop: hand the outcome to whoever still waits for it."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.value)
+
+
+class SqliteStore:
+    """`Store` in the file `path`, made 0600 (and its directory 0700) when it is not there."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Opens the file at once: a store that cannot be used is an error at start. Raises OSError, sqlite3.Error."""
+        self._path, self._clock = path, clock
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._closed = False
+        self._purged = clock()
+        self._connection = _open(path)
+        self._connection.execute("DELETE FROM item WHERE expires <= ?", (self._purged,))
+        self._connection.execute("DELETE FROM spent WHERE expires <= ?", (self._purged,))
+        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self._thread.start()
+
+    async def get(self, key: str) -> bytes | None:
+        now = self._clock()
+        value = await self._do(lambda connection: connection.execute(_GET, (key, now)).fetchone())
+        return None if value is None else bytes(value[0])
+
+    async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
+        expires = None if ttl is None else self._clock() + ttl
+        await self._do(lambda connection: connection.execute(_PUT, (key, value, expires)).rowcount)
+
+    async def delete(self, key: str) -> None:
+        await self._do(lambda connection: connection.execute(_DELETE, (key,)).rowcount)
+
+    async def swap(self, key: str, expected: bytes | None, writes: Sequence[Write]) -> bool:
+        now = self._clock()
+
+        def work(connection: sqlite3.Connection) -> bool:
+            found = connection.execute(_GET, (key, now)).fetchone()
+            if (None if found is None else bytes(found[0])) != expected:
+                return False
+            with _all_or_nothing(connection):
+                for write in writes:
+                    if write.value is None:
+                        connection.execute(_DELETE, (write.key,))
+                    else:
+                        expires = None if write.ttl is None else now + write.ttl
+                        connection.execute(_PUT, (write.key, write.value, expires))
+            return True
+
+        return bool(await self._do(work))
+
+    async def scan(self, prefix: str) -> dict[str, bytes]:
+        row = (prefix, prefix + _LAST, self._clock())
+        found = await self._do(lambda connection: connection.execute(_SCAN, row).fetchall())
+        return {key: bytes(value) for key, value in found}
+
+    async def expire(self, key: str, ttl: float) -> None:
+        now = self._clock()
+        await self._do(lambda connection: connection.execute(_EXPIRE, (now + ttl, key, now)).rowcount)
+
+    async def spend(self, key: str, ttl: float | None) -> bool:
+        now = self._clock()
+        row = {"key": key, "now": now, "expires": math.inf if ttl is None else now + ttl}
+        return bool(await self._do(lambda connection: connection.execute(_SPEND, row).rowcount == 1))
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def _do(self, work: Work) -> Any:
+        if self._closed:
+            raise RuntimeError("the store is closed")
+        loop = asyncio.get_running_loop()
+        job = _Job(work, loop, loop.create_future())
+        self._jobs.put(job)
+        return await job.future
+
+    # ------------------------------------------------------------ in the thread
+
+    def _run(self) -> None:
+        open_ended = True
+        while open_ended:
+            jobs, open_ended = self._next()
+            if jobs:
+                self._transact(jobs)
+                _settle(jobs)
+        self._connection.close()
+
+    def _next(self) -> tuple[list[_Job], bool]:
+        """Whatever waits, up to a bound; False when the end of all work was found."""
+        jobs: list[_Job] = []
+        entry = self._jobs.get()
+        while entry is not None:
+            jobs.append(entry)
+            if len(jobs) == MAX_BATCH or self._jobs.empty():
+                return jobs, True
+            entry = self._jobs.get()
+        return jobs, False
+
+    def _transact(self, jobs: list[_Job]) -> None:
+        """All jobs in one transaction. One that fails fails alone; a commit that fails fails all of them."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                self._work(job)
+            self._purge()
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            log.error("store cannot write", extra={"path": str(self._path), "error": str(error)})
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            for job in jobs:
+                job.error = error
+
+    def _work(self, job: _Job) -> None:
+        try:
+            job.value = job.work(self._connection)
+        except (sqlite3.Error, ValueError, OverflowError) as error:  # a key that SQLite cannot hold, a full disk
+            job.error = error
+
+    def _purge(self) -> None:
+        now = self._clock()
+        if now - self._purged < PURGE_EVERY:
+            return
+        self._purged = now
+        self._connection.execute("DELETE FROM item WHERE expires <= ?", (now,))
+        self._connection.execute("DELETE FROM spent WHERE expires <= ?", (now,))
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({self._path}{', closed' if self._closed else ''})"
+
+
+@contextmanager
+def _all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
+    """For a job of several writes: jobs share a transaction, and one that fails must leave nothing of itself."""
+    connection.execute("SAVEPOINT job")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK TO job")
+        raise
+    finally:
+        connection.execute("RELEASE job")
+
+
+def _settle(jobs: list[_Job]) -> None:
+    for job in jobs:
+        try:
+            job.loop.call_soon_threadsafe(job.settle)
+        except RuntimeError:  # that loop is closed: nobody waits any more
+            log.debug("a store answer came too late")
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    private.make_directory(path.parent)
+    private.check(path.parent, private.DIRECTORY)  # who may rename in it may replace what is in it
+    try:
+        # SQLite gives its -wal and -shm files the mode of this one.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, private.FILE))
+        private.check(path, private.FILE)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")  # a spent key must stay spent after a power cut, too
+        connection.executescript(_SCHEMA)
+    except sqlite3.Error as error:
+        raise OSError(f"{path} cannot be used as a store: {error}") from error
+    return connection

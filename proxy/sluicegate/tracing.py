@@ -1,0 +1,87 @@
+"""Spans of calls, as OpenTelemetry's conventions for MCP have them: one towards the client, and in it one towards the
+server.
+
+Knows OpenTelemetry's API and calls; who collects the spans, if anybody, is said elsewhere. The context comes from the
+call's `_meta` and goes on in the `_meta` of what is inside (`traceparent`, `tracestate`; SEP-414), so that the audit
+log and the server see the same trace. `baggage` passes as it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from sluicegate.call import Call, Failure, Guard, Handler, Outcome, Target
+from sluicegate.message import Json
+from sluicegate.metrics.outcome import describe
+
+MAX_TEXT: Final = 200
+_CONTEXT: Final = TraceContextTextMapPropagator()
+_NAMED: Final = {"tool": "gen_ai.tool.name", "prompt": "gen_ai.prompt.name", "res": "mcp.resource.uri"}
+
+
+def spans(tracer: Tracer, kind: SpanKind) -> Guard:
+    """A span around whatever is inside: `SpanKind.SERVER` outside of all guards, `SpanKind.CLIENT` at the router."""
+
+    async def guard(call: Call, inner: Handler) -> Outcome:
+        parent = _CONTEXT.extract(_said(call.meta))
+        span = tracer.start_span(call.method, context=parent, kind=kind)
+        carrier: dict[str, str] = {}
+        _CONTEXT.inject(carrier, trace.set_span_in_context(span, parent))
+        outcome: Outcome | None = None
+        try:
+            outcome = await inner(replace(call, meta={**call.meta, **carrier}))
+            return outcome
+        finally:
+            _finish(span, kind, call, outcome)
+            span.end()
+
+    return guard
+
+
+def _said(meta: Json) -> dict[str, str]:
+    """What a client says of its trace. Anything but text is nothing."""
+    return {key: value for key in ("traceparent", "tracestate") if isinstance(value := meta.get(key), str)}
+
+
+def _finish(span: Span, kind: SpanKind, call: Call, outcome: Outcome | None) -> None:
+    """Names are known at the end only; those that no list has are a client's inventions, and not repeated."""
+    if not span.is_recording():
+        return
+    target = call.target or call.trail.target
+    span.set_attributes(dict(_attributes(kind, call, target)))
+    if target is not None and target.kind != "res":
+        span.update_name(f"{call.method} {_name(kind, target)}")
+    word, _ = describe(outcome, call)
+    if word != "ok":
+        span.set_attribute("error.type", word)
+        span.set_status(StatusCode.ERROR)
+    if isinstance(outcome, Failure):
+        span.set_attribute("rpc.response.status_code", str(outcome.code))
+
+
+def _attributes(kind: SpanKind, call: Call, target: Target | None) -> Iterator[tuple[str, str]]:
+    yield "mcp.method.name", call.method
+    yield "sluice.call", call.trail.id
+    if kind is SpanKind.SERVER:
+        yield "mcp.protocol.version", call.client.revision
+        yield "sluice.client", call.client.principal[:MAX_TEXT]
+    if call.method == "tools/call":
+        yield "gen_ai.operation.name", "execute_tool"
+    if target is None:
+        return
+    yield "sluice.server", target.server
+    if target.item is not None:
+        yield _NAMED[target.kind], _name(kind, target)[:MAX_TEXT]
+    if kind is SpanKind.SERVER and call.trail.decisions:
+        yield "sluice.rule", call.trail.decisions[-1].rule[:MAX_TEXT]
+
+
+def _name(kind: SpanKind, target: Target) -> str:
+    """The public name towards clients, the own one towards servers."""
+    if target.item is None:
+        return "_other"
+    return target.public if kind is SpanKind.SERVER else target.own
