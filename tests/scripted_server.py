@@ -28,7 +28,7 @@ class Scripted:
     """Lists its items in pages of `per_page`, its own cursors being offsets; `answers` overrides a method."""
 
     def __init__(self, key: str, *, per_page: int = 100, capabilities: Json | None = None, **lists: list[Any]) -> None:
-        self.key = key
+        self.key = self.identity = key
         self.status: Literal["starting", "up", "down", "disabled"] = "up"
         self.per_page = per_page
         self.capabilities = ALL if capabilities is None else capabilities

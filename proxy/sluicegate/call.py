@@ -277,6 +277,10 @@ class Server(Protocol):
     def key(self) -> str: ...
 
     @property
+    def identity(self) -> str:
+        """What is kept of this server is kept under it: another URL or command under the same key is another server."""
+
+    @property
     def status(self) -> Literal["starting", "up", "down", "disabled"]: ...
 
     def era_for(self, client: Client) -> Era | None:

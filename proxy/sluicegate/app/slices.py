@@ -24,8 +24,8 @@ from sluicegate.policy.pins import Mode
 def server(key: str, server: AnyServer, config: Config, concurrency: int) -> ServerSettings:
     """`concurrency` is our share of the server's."""
     common = partial(
-        ServerSettings, key, era=server.era, sharing=server.sharing, lazy=server.lazy, timeout=server.timeout,
-        max_time=server.max_time, concurrency=concurrency, max_result=config.limits.max_result,
+        ServerSettings, key, server.identity, era=server.era, sharing=server.sharing, lazy=server.lazy,
+        timeout=server.timeout, max_time=server.max_time, concurrency=concurrency, max_result=config.limits.max_result,
         is_mirrored=not server.prefix,
     )  # fmt: skip
     if isinstance(server, HttpServer):

@@ -4,7 +4,9 @@ A key of the contract that this version does not implement yet is listed in `lat
 clear sentence and not with a guess.
 """
 
-from pathlib import Path
+import json
+from hashlib import sha256
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Strict, Tag, field_validator
@@ -125,6 +127,12 @@ class Server(Section):
         is_unsaid = self.unlisted == "forward" and "pin" not in self.model_fields_set
         return "off" if is_unsaid else self.pin
 
+    @property
+    def identity(self) -> str:
+        """Hex SHA-256 of what makes it this server and no other, however it is called in the file. What is kept of a
+        server (pins, lists, verdicts, logins) is kept under it. A digest, because URLs and arguments hold secrets."""
+        raise NotImplementedError
+
 
 class StdioServer(Server):
     """A server that Sluice starts, spoken to over its stdin and stdout."""
@@ -138,6 +146,11 @@ class StdioServer(Server):
     cwd: FilePath = written(".")
     """Its working directory; the config file's own directory unless set."""
 
+    @property
+    def identity(self) -> str:
+        """Of the program's name, wherever it is installed, and its arguments."""
+        return _digest(["command", PurePath(self.command).name, *self.args])
+
 
 class HttpServer(Server):
     """A server that runs elsewhere, spoken to over HTTP."""
@@ -150,6 +163,14 @@ class HttpServer(Server):
     """Headers that are sent with every request, such as Authorization."""
     ca: FilePath | None = None
     """A PEM file of certificate authorities to trust instead of the system's."""
+
+    @property
+    def identity(self) -> str:
+        return _digest(["url", self.url])
+
+
+def _digest(parts: list[str]) -> str:
+    return sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _kind(value: Any) -> str:

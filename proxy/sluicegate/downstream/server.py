@@ -88,6 +88,10 @@ class DownstreamServer:
         return self.settings.key
 
     @property
+    def identity(self) -> str:
+        return self.settings.identity
+
+    @property
     def status(self) -> Literal["starting", "up", "down"]:
         return self._status
 

@@ -16,6 +16,7 @@ class ServerSettings:
     """One server: a `command` that is run, or a `url` that is called. Times are seconds, sizes bytes."""
 
     key: str
+    identity: str = ""  # what is kept of the server is kept under this; changes with its URL, or program and arguments
     command: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
