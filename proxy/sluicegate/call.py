@@ -183,10 +183,12 @@ class Call:
 @light
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`value` is final: whoever wants another one copies it."""
+    """`value` is final: whoever wants another one copies it. `reason` is set where Sluice itself refused the call: only
+    this field says so, never what stands in `value`, which a server may have written."""
 
     value: Json
     _text: bytes | None = field(default=None, compare=False, repr=False)
+    reason: Reason | None = None
 
     @property
     def text(self) -> bytes:
@@ -197,6 +199,13 @@ class Result:
             text = dump(self.value)
             object.__setattr__(self, "_text", text)
         return text
+
+
+class OwnState(str):
+    """A state that Sluice itself made for a server's part in a round. It is told from a server's own by its type, which
+    the sealed envelope keeps: a server may write any text."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +230,12 @@ class InputRequired:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A JSON-RPC error."""
+    """A JSON-RPC error. `reason` is set where Sluice itself refused the call, as in `Result`."""
 
     code: int
     message: str
     data: Any = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +320,9 @@ class Server(Protocol):
 def refuse(method: str, reason: Reason, text: str) -> Outcome:
     """A refusal as the contract words it: for `tools/call` a result that a model can act on, else an error."""
     if method == "tools/call":
-        return Result({"content": [{"type": "text", "text": text}], "isError": True, "_meta": {REASON: reason}})
-    return Failure(INTERNAL_ERROR, text, {"reason": reason})
+        value: Json = {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {REASON: reason}}
+        return Result(value, reason=reason)
+    return Failure(INTERNAL_ERROR, text, {"reason": reason}, reason)
 
 
 def not_found(method: str, params: Json) -> Failure:

@@ -16,7 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from sluicegate.call import Call, Failure, Guard, Handler, Outcome, Target
 from sluicegate.message import Json
-from sluicegate.metrics.outcome import describe
+from sluicegate.outcomes import label
 
 MAX_TEXT: Final = 200
 _CONTEXT: Final = TraceContextTextMapPropagator()
@@ -55,7 +55,7 @@ def _finish(span: Span, kind: SpanKind, call: Call, outcome: Outcome | None) -> 
     span.set_attributes(dict(_attributes(kind, call, target)))
     if target is not None and target.kind != "res":
         span.update_name(f"{call.method} {_name(kind, target)}")
-    word, _ = describe(outcome, call)
+    word, _ = label(outcome, call)
     if word != "ok":
         span.set_attribute("error.type", word)
         span.set_status(StatusCode.ERROR)

@@ -13,7 +13,7 @@ from audit_kit import CLIENT, ITEM, OK, TARGET, make_call, one_call, open_audit,
 
 from sluicegate.audit.chain import read
 from sluicegate.audit.failures import MAX_ADDRESSES, IdentityFailures
-from sluicegate.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, judge, needs_intent, read_schema
+from sluicegate.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, needs_intent, read_schema
 from sluicegate.audit.redact import Redactor
 from sluicegate.audit.settings import Checkpointing, Rotation
 from sluicegate.call import (
@@ -30,6 +30,7 @@ from sluicegate.call import (
     refuse,
 )
 from sluicegate.lists.pinboard import PinEvent
+from sluicegate.outcomes import classify
 
 SCHEMA = read_schema()
 NAUGHTY = [
@@ -152,7 +153,8 @@ def test_arguments_are_told_as_far_as_wanted(mode: Any, fields: set[str]) -> Non
         (OK, "ok", ""),
         (InputRequired({}), "ok", "input_required"),
         (Result({"isError": True}), "tool_error", ""),
-        (Result({"isError": True, "_meta": {REASON: "timeout"}}), "timeout", "timeout"),
+        (Result({"isError": True, "_meta": {REASON: "timeout"}}), "tool_error", ""),
+        (Failure(-32603, "x", {"reason": "denied"}), "protocol_error", ""),
         (refuse("tools/call", "audit_unavailable", "x"), "denied", "audit_unavailable"),
         (refuse("prompts/get", "outcome_unknown", "x"), "unknown", "outcome_unknown"),
         (refuse("prompts/get", "server_unavailable", "x"), "tool_error", "server_unavailable"),
@@ -160,14 +162,14 @@ def test_arguments_are_told_as_far_as_wanted(mode: Any, fields: set[str]) -> Non
     ],
 )
 def test_an_ending_has_one_word(outcome: Outcome | None, word: str, reason: str) -> None:
-    assert judge(outcome, make_call())[:2] == (word, reason)
+    assert classify(outcome, make_call())[:2] == (word, reason)
 
 
 def test_a_denial_is_told_though_the_client_was_told_that_it_is_unknown() -> None:
     denied = make_call(verdict=Verdict.DENY)
-    assert judge(not_found("tools/call", denied.params), denied) == ("denied", "denied", -32602)
+    assert classify(not_found("tools/call", denied.params), denied) == ("denied", "denied", -32602)
     nothing = make_call(target=None, params={"name": "made_up"})
-    assert judge(not_found("tools/call", nothing.params), nothing) == ("protocol_error", "not_found", -32602)
+    assert classify(not_found("tools/call", nothing.params), nothing) == ("protocol_error", "not_found", -32602)
     assert body(composer().outcome(nothing, None, not_found("tools/call", nothing.params), 0))["asked"] == "made_up"
 
 

@@ -150,7 +150,7 @@ async def test_a_legacy_task_whose_connection_ended_has_failed_for_good() -> Non
     server = Later(LEGACY, "m")
     async with Front(server) as front:
         id = await begin(front, OLD, task={})
-        server.says["m:1"] = Failure(INTERNAL_ERROR, "gone", {"reason": "outcome_unknown"})
+        server.says["m:1"] = Failure(INTERNAL_ERROR, "gone", reason="outcome_unknown")
         outcome = await about(front, "get", id, OLD)
         assert isinstance(outcome, Result) and outcome.value["status"] == "failed" and outcome.value["taskId"] == id
         server.says["m:1"] = Result(task("m:1"))

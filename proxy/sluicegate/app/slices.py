@@ -31,7 +31,8 @@ def server(key: str, server: AnyServer, config: Config, concurrency: int) -> Ser
     if isinstance(server, HttpServer):
         headers = {header: value.get_secret_value() for header, value in server.headers.items()}
         ca = str(server.ca) if server.ca else None
-        return common(url=server.url, headers=headers, ca=ca, transport=server.transport)
+        return common(url=server.url, headers=headers, ca=ca, transport=server.transport,
+                      is_sluice=server.is_sluice)  # fmt: skip
     env = {variable: value.get_secret_value() for variable, value in server.env.items()}
     return common(command=(server.command, *server.args), env=env, cwd=str(server.cwd))
 

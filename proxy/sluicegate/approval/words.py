@@ -27,9 +27,9 @@ def answer(method: str, reason: Reason, text: str, approval: Approval) -> Outcom
     about = {"id": approval.id, "state": approval.state, "expires_at": stamp(approval.expires)}
     outcome = refuse(method, reason, text)
     if isinstance(outcome, Result):
-        return Result({**outcome.value, "_meta": {REASON: reason, APPROVAL: about}})
+        return Result({**outcome.value, "_meta": {REASON: reason, APPROVAL: about}}, reason=reason)
     if isinstance(outcome, Failure):
-        return Failure(outcome.code, outcome.message, {**outcome.data, "approval": about})
+        return Failure(outcome.code, outcome.message, {**outcome.data, "approval": about}, reason)
     return outcome
 
 

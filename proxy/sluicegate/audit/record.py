@@ -16,23 +16,18 @@ from sluicegate.audit.redact import Redactor, canonical, dump
 from sluicegate.audit.settings import Arguments
 from sluicegate.call import (
     ABOUT_A_TASK,
-    REASON,
     Call,
     Decision,
-    Failure,
-    InputRequired,
     Outcome,
     Result,
     Target,
-    TaskStarted,
     Verdict,
-    not_found,
 )
-from sluicegate.message import INVALID_PARAMS, Json
+from sluicegate.message import Json
+from sluicegate.outcomes import classify
 from sluicegate.policy.rules import Ruling
 
 TYPES: Final = ("intent", "outcome", "decision", "approval", "pin", "policy", "identity", "admin", "checkpoint")
-OUTCOMES: Final = ("ok", "tool_error", "protocol_error", "denied", "timeout", "cancelled", "unknown")
 NOTES: Final = frozenset({"decision", "approval", "pin", "policy", "identity", "admin"})
 
 SCHEMA: Final = Path(__file__).with_name("record.schema.json")
@@ -42,16 +37,6 @@ _MAX_SMALL: Final = 128
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
 
-# Reasons (see `Reason`) whose outcome is not a denial by Sluice.
-_BY_REASON: Final = {
-    "timeout": "timeout", "outcome_unknown": "unknown", "server_unavailable": "tool_error",
-    "result_too_large": "tool_error",
-}  # fmt: skip
-
-Ending = tuple[str, str, int | None]
-"""(outcome, the finer reason or "", the JSON-RPC error code)."""
-
-
 def needs_intent(call: Call) -> bool:
     """Whether the call may do something that must not happen unrecorded."""
     if call.method in ("tools/call", "resources/read", "prompts/get") or call.method in ABOUT_A_TASK:
@@ -60,44 +45,6 @@ def needs_intent(call: Call) -> bool:
     if not isinstance(notifications, dict):
         return False
     return bool(notifications.get("resourceSubscriptions") or notifications.get("taskIds"))
-
-
-def judge(outcome: Outcome | None, call: Call) -> Ending:
-    """How a call ended, in the words of the log; None is a cancelled one."""
-    if isinstance(outcome, Result):
-        return _judge_error(outcome) if outcome.value.get("isError") is True else ("ok", "", None)
-    if isinstance(outcome, InputRequired):
-        return "ok", "input_required", None
-    if isinstance(outcome, TaskStarted):
-        return "ok", "task", None
-    return ("cancelled", "", None) if outcome is None else _judge_failure(outcome, call)
-
-
-def _judge_error(outcome: Result) -> Ending:
-    meta = outcome.value.get("_meta")
-    reason = meta.get(REASON) if isinstance(meta, dict) else None
-    return (_by_reason(reason), reason, None) if isinstance(reason, str) and reason else ("tool_error", "", None)
-
-
-def _judge_failure(failure: Failure, call: Call) -> Ending:
-    code = failure.code if isinstance(failure.code, int) else None
-    reason = failure.data.get("reason") if isinstance(failure.data, dict) else None
-    if isinstance(reason, str) and reason:
-        return _by_reason(reason), reason, code
-    if failure.code == INVALID_PARAMS and _is_denied(call):  # to the client it looks unknown; here the truth is told
-        return "denied", "denied", code
-    if failure.code == INVALID_PARAMS and call.trail.target is None and failure == not_found(call.method, call.params):
-        return "protocol_error", "not_found", code
-    return "protocol_error", "", code
-
-
-def _is_denied(call: Call) -> bool:
-    decisions = call.trail.decisions
-    return bool(decisions) and decisions[-1].verdict is Verdict.DENY
-
-
-def _by_reason(reason: str) -> str:
-    return _BY_REASON.get(reason, "denied")
 
 
 # ---------------------------------------------------------------- time
@@ -165,7 +112,7 @@ class Composer:
 
     def outcome(self, call: Call, about: str | None, outcome: Outcome | None, seconds: float) -> bytes:
         """`about` is what the intent said; None where there was none."""
-        word, reason, code = judge(outcome, call)
+        word, reason, code = classify(outcome, call)
         # Where a call was refused before a server was reached, or is a list, nothing else says what was asked.
         said = about or f"{self.about(call)}{self._said(call)}"
         end = f'"outcome":"{word}","seconds":{max(seconds, 0.0):.6f}'

@@ -102,7 +102,11 @@ def _bridge(url: str, key: str | None) -> config.Config:
     server: dict[str, Any] = {"url": url, "prefix": "", "unlisted": "forward", "headers": headers}
     # What is recorded is recorded there: here is no config file to keep a log beside.
     settings = {"policy": {"use": "open"}, "servers": {"remote": server}, "audit": {"enabled": False}}
-    return config.make(settings, Path())
+    made = config.make(settings, Path())
+    remote = made.servers["remote"]
+    assert isinstance(remote, config.HttpServer)
+    remote.as_sluice()
+    return made
 
 
 def _why(error: OSError, path: Path) -> config.Finding:

@@ -164,6 +164,16 @@ class HttpServer(Server):
     ca: FilePath | None = None
     """A PEM file of certificate authorities to trust instead of the system's."""
 
+    _is_sluice: bool = PrivateAttr(False)
+
+    @property
+    def is_sluice(self) -> bool:
+        """Whether `sluice stdio --url` stands for it."""
+        return self._is_sluice
+
+    def as_sluice(self) -> None:
+        self._is_sluice = True
+
     @property
     def identity(self) -> str:
         return _digest(["url", self.url])

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from sluicegate.call import Call, Era, Failure, Outcome, Updated
 from sluicegate.downstream.exchange import Exchange, Patience
 from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
+from sluicegate.era import reserved
 from sluicegate.era.modern_server import Headers
 from sluicegate.era.revisions import LISTS, Revision
 from sluicegate.message import (
@@ -239,6 +240,8 @@ class Connection:
         except Malformed:
             self._refuse_garbage(data)
             return None
+        if not self.settings.is_sluice:
+            reserved.from_server(value, data)
         if isinstance(value, list) and self._may_batch:
             # 2025-03-26 basic/index#batching: answers may be batched, requests among them
             for part in value:

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sluicegate.call import Call, Failure, Outcome, Result, TaskStarted, refuse
+from sluicegate.call import Call, Failure, Outcome, OwnState, Result, TaskStarted, refuse
 from sluicegate.era import tasks
 from sluicegate.message import (
     INTERNAL_ERROR,
     Json,
-    Malformed,
     Notification,
     Request,
     Response,
@@ -29,7 +28,7 @@ TELL_EVERY: Final = 2.0
 MAX_MISSED: Final = 3
 """Looks in a row that fail before the call does."""
 MAX_ANSWERED: Final = 256
-_STATE: Final = "dev.sluice/task "
+_STATE: Final = "task "
 
 
 # ---------------------------------------------------------------- which connection knows it
@@ -123,22 +122,17 @@ class Driven:
     id: str
     answered: frozenset[str] = field(default_factory=frozenset)
 
-    def pack(self) -> str:
-        return _STATE + dump([self.id, *sorted(self.answered)]).decode()
+    def pack(self) -> OwnState:
+        return OwnState(_STATE + dump([self.id, *sorted(self.answered)]).decode())
 
 
 def driven(call: Call) -> Driven | None:
     """The task that a retry goes on with; None where the state is the server's own, or there is none."""
     state = call.params.get("requestState")
-    if not isinstance(state, str) or not state.startswith(_STATE):
+    if not isinstance(state, OwnState) or not state.startswith(_STATE):
         return None
-    try:
-        value = decode_fast(state[len(_STATE) :].encode())
-    except Malformed:
-        return None
-    if not isinstance(value, list) or not value or not all(isinstance(part, str) for part in value):
-        return None
-    return Driven(value[0], frozenset(value[1:]))
+    id, *answered = decode_fast(state.removeprefix(_STATE).encode())
+    return Driven(id, frozenset(answered))
 
 
 def asked(task: Json, known: Driven) -> Json:

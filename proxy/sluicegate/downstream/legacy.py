@@ -129,7 +129,7 @@ class LegacyConnection(Connection):
         exchange = Exchange(next(self._ids), call)
         if 0 <= exchange.level < self._level:
             await self._lower(exchange.level)
-        params = dialect.params(call, exchange.id)
+        params = dialect.params(call, exchange.id, self.settings.is_sluice)
         response = await self.perform(exchange, call.method, params, self.patience(call.method), [])
         return self._read(call, response, exchange)
 
@@ -166,7 +166,7 @@ class LegacyConnection(Connection):
         await self._lower(asking.level)
         if self.is_over:
             raise Lost(self.why or "the connection is ending", sent=False, gone=True)
-        params = dialect.params(call, asking.id)
+        params = dialect.params(call, asking.id, self.settings.is_sluice)
         body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
         self.pending[asking.id] = asking
         await self.wire.send(asking, body, [])

@@ -58,7 +58,7 @@ class LegacyTask:
     async def _begin(self) -> Json | None:
         """The task; None where the server has answered at once."""
         wish = {"ttl": int(min(self._settings.max_time * 1000, tasks.MAX_TTL))}
-        params = {**dialect.params(self._call, self._asking.id), "task": wish}
+        params = {**dialect.params(self._call, self._asking.id, self._connection.settings.is_sluice), "task": wish}
         patience = Patience(self._settings.timeout, self._settings.timeout)
         begun = await self._connection.perform(Exchange(self._number), "tools/call", params, patience, [])
         task = None if begun.result is None else tasks.created(begun.result)

@@ -150,7 +150,8 @@ class ModernConnection(Connection):
 
     def _send(self, call: Call, with_tasks: bool = False) -> Awaitable[Response]:
         exchange = Exchange(next(self._ids), call)
-        params = dialect.params(call, exchange.id, self.client_info, self.settings.sharing == "shared", with_tasks)
+        is_shared, to_sluice = self.settings.sharing == "shared", self.settings.is_sluice
+        params = dialect.params(call, exchange.id, self.client_info, is_shared, with_tasks, to_sluice)
         headers = dialect.headers(call.method, params, _annotated(call)) if self.wire.is_private else []
         return self.perform(exchange, call.method, params, self.patience(call.method), headers)
 

@@ -7,7 +7,7 @@ way as every state is, and the call is made anew once the client has consented. 
 from dataclasses import replace
 from typing import Any, Final
 
-from sluicegate.call import Call, Failure, InputRequired, Outcome, Result
+from sluicegate.call import Call, Failure, InputRequired, Outcome, OwnState, Result
 from sluicegate.era import asks
 from sluicegate.era.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.message import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, decode_fast, dump
@@ -28,16 +28,16 @@ def wanted(call: Call, response: Response) -> InputRequired | None:
 
 
 def _ask(requests: Json) -> InputRequired:
-    return InputRequired(requests, _STATE + dump(requests).decode())
+    return InputRequired(requests, OwnState(_STATE + dump(requests).decode()))
 
 
 def is_state(state: Any) -> bool:
-    return isinstance(state, str) and state.startswith(_STATE)
+    return isinstance(state, OwnState) and state.startswith(_STATE)
 
 
 def consented(call: Call) -> Call | Outcome:
     """The call again where the client said yes to every page; else what it gets instead."""
-    requests: Json = decode_fast(call.params["requestState"][len(_STATE) :].encode())
+    requests: Json = decode_fast(call.params["requestState"].removeprefix(_STATE).encode())
     given = asks.read_answers(call.params)
     if isinstance(given, Failure):
         return given

@@ -67,7 +67,7 @@ def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge) -> Ou
         return refuse(call.method, "timeout", f"The server {server} did not answer in time.")
     if isinstance(error, TaskGone):
         text = f"{error.text[0].upper()}{error.text[1:]}. It may or may not have been executed."
-        return Failure(INTERNAL_ERROR, text, {"reason": "outcome_unknown"})
+        return Failure(INTERNAL_ERROR, text, {"reason": "outcome_unknown"}, "outcome_unknown")
     if error.sent and call.method == "tools/call":
         text = f"The connection to the server {server} ended before its answer: {error.text}. "
         return refuse(call.method, "outcome_unknown", text + "The call may or may not have been executed.")

@@ -32,6 +32,7 @@ class ServerSettings:
     concurrency: int = 8
     list_timeout: float = 10.0
     max_result: int = MAX_MESSAGE
+    is_sluice: bool = False  # `sluice stdio --url`: what that Sluice writes under its own names is for the client
     is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
 
     def __post_init__(self) -> None:

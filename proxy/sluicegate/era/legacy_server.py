@@ -10,6 +10,7 @@ from sluicegate.call import MISSING_CAPABILITY, RESOURCE_NOT_FOUND, Call, Failur
 from sluicegate.era import asks, tasks
 from sluicegate.era.client_asks import unanswered
 from sluicegate.era.modern_server import is_reserved, not_found
+from sluicegate.era.reserved import for_server
 from sluicegate.era.revisions import CACHEABLE, LISTS, META, NEWEST_LEGACY, REVISIONS, Revision
 from sluicegate.era.whole import whole
 from sluicegate.message import INTERNAL_ERROR, Json, Response
@@ -31,9 +32,10 @@ def negotiated(result: Json) -> Revision | None:
     return revision if revision is not None and revision.era == "legacy" else None
 
 
-def params(call: Call, token: int) -> Json:
+def params(call: Call, token: int, to_sluice: bool = False) -> Json:
     """The params of the request that `call` becomes; `token` stands in for the client's progress token."""
-    meta = {key: value for key, value in call.meta.items() if not key.startswith(META)}
+    given = call.meta if to_sluice else for_server(call.meta)
+    meta = {key: value for key, value in given.items() if not key.startswith(META)}
     if "progressToken" in meta:
         meta["progressToken"] = token
     own = call.params

@@ -8,7 +8,7 @@ Pages: 2026-07-28 basic/index#meta, basic/transports/streamable-http#server-vali
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from sluicegate.call import (
@@ -220,7 +220,7 @@ def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
         return 200, _complete(id, method, outcome.value, server_info)
     if isinstance(outcome, Failure):
         if outcome.code == RESOURCE_NOT_FOUND:  # server/resources#error-handling: never emitted in this revision
-            outcome = Failure(INVALID_PARAMS, outcome.message, outcome.data)
+            outcome = replace(outcome, code=INVALID_PARAMS)
         return _STATUS.get(outcome.code, 200), _error(id, outcome)
     if isinstance(outcome, InputRequired):
         if method not in MRTR_METHODS:

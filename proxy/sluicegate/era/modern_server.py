@@ -22,6 +22,7 @@ from sluicegate.call import (
 from sluicegate.era import tasks
 from sluicegate.era.asks import for_modern_server
 from sluicegate.era.headers import annotations, annotations_of, argument, encode_value
+from sluicegate.era.reserved import for_server
 from sluicegate.era.revisions import (
     CACHEABLE,
     CLIENT_CAPABILITIES,
@@ -51,13 +52,15 @@ def declared(call: Call, is_shared: bool, with_tasks: bool = False) -> Json:
     return {**made, "extensions": {**made.get("extensions", {}), tasks.EXTENSION: {}}} if with_tasks else made
 
 
-def params(call: Call, token: int, client_info: Json, is_shared: bool = False, with_tasks: bool = False) -> Json:
+def params(call: Call, token: int, client_info: Json, is_shared: bool = False, with_tasks: bool = False,
+           to_sluice: bool = False) -> Json:  # fmt: skip
     """The params of the request that `call` becomes; `token` stands in for the client's progress token.
 
     The client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks what nobody
     answers. Nothing is declared to a shared server: its lists are the same for all.
     """
-    meta = {**call.meta, **envelope(client_info, declared(call, is_shared, with_tasks))}
+    given = call.meta if to_sluice else for_server(call.meta)
+    meta = {**given, **envelope(client_info, declared(call, is_shared, with_tasks))}
     if "progressToken" in meta:
         meta["progressToken"] = token
     return {**call.params, "_meta": meta}

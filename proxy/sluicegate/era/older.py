@@ -158,7 +158,7 @@ def shaped(call: Call, outcome: Outcome) -> Outcome:
     schema = item.get("outputSchema") if item is not None else None
     if isinstance(structured, dict) and not is_wrapped(schema):
         return outcome
-    return Result({**outcome.value, "structuredContent": {"result": structured}})
+    return Result({**outcome.value, "structuredContent": {"result": structured}}, reason=outcome.reason)
 
 
 def called(value: Json, revision: Revision) -> Json:

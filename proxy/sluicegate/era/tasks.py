@@ -8,7 +8,7 @@ it knows no task that exists, only what may be said of one. Bounds are milliseco
 
 from typing import Any, Final, Literal
 
-from sluicegate.call import MISSING_CAPABILITY, REASON, Client, Failure, Outcome, Result
+from sluicegate.call import MISSING_CAPABILITY, Client, Failure, Outcome, Result
 from sluicegate.era.revisions import META, REVISIONS
 from sluicegate.message import INTERNAL_ERROR, Json
 
@@ -199,24 +199,17 @@ def is_lawful(before: str, after: str) -> bool:
 def refused(outcome: Outcome) -> Outcome:
     """Who wanted a task takes a task or an error (2025-11-25 basic/utilities/tasks#result-retrieval): so a refusal of
     ours, which a model could read otherwise, is an error. A server that has no tasks answers at once, which stands."""
-    reason = _reason(outcome.value) if isinstance(outcome, Result) else None
-    return outcome if reason is None else or_error(outcome)
+    return or_error(outcome) if isinstance(outcome, Result) and outcome.reason is not None else outcome
 
 
 def or_error(outcome: Outcome) -> Outcome:
     """The same for every answer at once, where a task was promised."""
     if not isinstance(outcome, Result):
         return outcome
-    content, reason = outcome.value.get("content"), _reason(outcome.value)
+    content, reason = outcome.value.get("content"), outcome.reason
     texts = [block.get("text") for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     text = next((text for text in texts if isinstance(text, str)), "No task was made of this call")
-    return Failure(INTERNAL_ERROR, text, None if reason is None else {"reason": reason})
-
-
-def _reason(value: Json) -> str | None:
-    meta = value.get("_meta")
-    reason = meta.get(REASON) if isinstance(meta, dict) else None
-    return reason if isinstance(reason, str) else None
+    return Failure(INTERNAL_ERROR, text, None if reason is None else {"reason": reason}, reason)
 
 
 def to_legacy(task: Json) -> Json:

@@ -116,7 +116,7 @@ def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool,
     if strict and found - _HARMLESS:
         return _withhold(call, target, found - _HARMLESS)
     if found:
-        return Result(_marked(value, found))
+        return Result(_marked(value, found), reason=outcome.reason)
     return outcome
 
 
@@ -149,7 +149,7 @@ def _marked(value: Json, found: set[str]) -> Json:
 def _cleaned(failure: Failure) -> Failure:
     found: set[str] = set()
     message, data = clean(failure.message, found), clean(failure.data, found)
-    return Failure(failure.code, message, data) if found else failure
+    return Failure(failure.code, message, data, failure.reason) if found else failure
 
 
 def _with_clean_emit(call: Call) -> Call:

@@ -113,7 +113,7 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
         value = places.result(call.method, outcome.value, change)
         if call.method == "tasks/get" and isinstance(requests := value.get("inputRequests"), dict):
             value = {**value, "inputRequests": _signed(requests, target.server)}
-        return outcome if value is outcome.value else Result(value)
+        return outcome if value is outcome.value else Result(value, reason=outcome.reason)
     if isinstance(outcome, TaskStarted):
         return outcome
     if isinstance(outcome, InputRequired):
@@ -121,7 +121,7 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
             return outcome
         return replace(outcome, requests=_signed(places.asks(outcome.requests, change), target.server))
     data = places.error_data(outcome.data, change)
-    return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data)
+    return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data, outcome.reason)
 
 
 def _holds_no_uri(outcome: Result) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from sluicegate.call import Call, Failure, Guard, Handler, InputRequired, Leave, Outcome, Target
+from sluicegate.call import Call, Failure, Guard, Handler, InputRequired, Leave, Outcome, OwnState, Target
 from sluicegate.message import INVALID_PARAMS, Json
 
 Seal = Callable[[str, Json, str], str]
@@ -38,7 +38,9 @@ def seal(seal: Seal, unseal: Unseal, ttl: float = 600.0, clock: Callable[[], flo
                 return Failure(INVALID_PARAMS, "Invalid or expired requestState")
             round = envelope["round"]
             call.trail.resume(envelope["id"], round, Leave(**envelope["leave"]) if envelope.get("leave") else None)
-            call = replace(call, params=_restored(call.params, envelope["state"]))
+            state = envelope["state"]
+            own = OwnState(state) if envelope.get("is_own") else state
+            call = replace(call, params=_restored(call.params, own))
         outcome = await inner(call)
         if not isinstance(outcome, InputRequired):
             return outcome
@@ -52,7 +54,8 @@ def seal(seal: Seal, unseal: Unseal, ttl: float = 600.0, clock: Callable[[], flo
 def _close(call: Call, target: Target, outcome: InputRequired, round: int, expires: float, seal: Seal) -> str:
     first = call.trail.round[0] if call.trail.round else call.trail.id
     of = _fingerprint(call, target)
-    payload: Json = {"id": first, "round": round, "expires": expires, "state": outcome.state, "of": of}
+    payload: Json = {"id": first, "round": round, "expires": expires, "state": outcome.state, "of": of,
+                     "is_own": isinstance(outcome.state, OwnState)}  # fmt: skip
     if outcome.leave is not None:
         payload["leave"] = asdict(outcome.leave)
     return seal(PURPOSE, payload, call.client.principal)

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from sluicegate.call import MODERN, Call, Client, Handler, Outcome, Result, Trail
-from sluicegate.era import modern_client
+from sluicegate.era import modern_client, reserved
 from sluicegate.listen.exchange import Exchange, event
 from sluicegate.listen.identity import Principal
 from sluicegate.listen.settings import Settings
@@ -143,7 +143,8 @@ def version(exchange: Exchange) -> bytes | None:
 
 def read_json(exchange: Exchange, settings: Settings) -> Any:
     """The body, once it is whole. Raises `TooLarge`, `Gone` and `Malformed`."""
-    return decode(exchange.peer.body_at_hand(settings.limits.max_request), settings.limits.max_depth)
+    body = exchange.peer.body_at_hand(settings.limits.max_request)
+    return reserved.from_client(decode(body, settings.limits.max_depth), body)
 
 
 async def receive_json(exchange: Exchange, settings: Settings) -> Any:

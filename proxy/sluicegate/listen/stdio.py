@@ -11,6 +11,7 @@ from typing import Final
 import anyio
 
 from sluicegate.call import Ask, Client, Handler, Trail
+from sluicegate.era import reserved
 from sluicegate.listen.conversation import Conversation, Terms, error
 from sluicegate.listen.pipes import Output, Reader, Writer, line_writer, lines
 from sluicegate.message import INVALID_REQUEST, Json, Malformed, decode
@@ -64,7 +65,7 @@ async def _take(conversation: Conversation, output: Output, line: bytes | None, 
         await output.send(error(INVALID_REQUEST, "message too long"))
     elif line.strip():
         try:
-            message = conversation.read(decode(line, max_depth))
+            message = conversation.read(reserved.from_client(decode(line, max_depth), line))
         except Malformed as bad:  # the id is left out where it could not be read (basic/index#responses)
             await output.send(error(bad.code, bad.text, bad.id))
             return

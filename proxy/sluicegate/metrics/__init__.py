@@ -8,7 +8,7 @@ never makes a series. Each set of labels is looked up once; after that a call co
 import platform
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -21,9 +21,9 @@ from prometheus_client import (
 
 from sluicegate import telemetry
 from sluicegate.call import Call, Client, Outcome, Target
-from sluicegate.metrics.outcome import Ending, describe
 from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
 from sluicegate.metrics.series import Count, Counter, Histogram, Seconds
+from sluicegate.outcomes import label
 
 __all__ = ["Metrics", "PolicyState", "Sample", "Source", "Tally"]
 
@@ -139,15 +139,15 @@ class Metrics:
             "calls": _Limit((0, 1)), "clients": _Limit((0,)), "decisions": _Limit((1,)),
             "server_seconds": _Limit((2, 3)), "client_seconds": _Limit((2, 3, 7)),
         }  # fmt: skip
-        self._bound: dict[tuple[str | Ending, ...], _Bound] = {}
-        self._bound_servers: dict[tuple[str | Ending, ...], Seconds] = {}
+        self._bound: dict[tuple[Any, ...], _Bound] = {}
+        self._bound_servers: dict[tuple[Any, ...], Seconds] = {}
 
     # ------------------------------------------------------------ what feeds them
 
     def call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         """A client's call has ended. Its target is what the trail says was aimed at."""
         trail, client = call.trail, call.client
-        ending = describe(outcome, call)
+        ending = label(outcome, call)
         target = call.target or trail.target
         decisions = trail.decisions
         verdict = decisions[-1].verdict if decisions else ""
@@ -171,7 +171,7 @@ class Metrics:
         if target is None:
             return
         call.trail.away += seconds
-        ending = describe(outcome, call)
+        ending = label(outcome, call)
         key = (target.server, call.method, _shown(target), ending)
         bound = self._bound_servers.get(key)
         if bound is None:
@@ -182,7 +182,7 @@ class Metrics:
             _keep(self._bound_servers, key, bound)
         bound.observe(seconds)
 
-    def _bind(self, call: Call, target: Target | None, ending: Ending, verdict: str) -> _Bound:
+    def _bind(self, call: Call, target: Target | None, ending: tuple[str, str], verdict: str) -> _Bound:
         server = tool = public = ""
         kind: str = ""
         if target is not None:
@@ -264,7 +264,7 @@ def _shown(target: Target) -> str:
     return target.public if target.item is not None else OTHER
 
 
-def _conventional(method: str, kind: str, name: str, ending: Ending, transport: str) -> tuple[str, ...]:
+def _conventional(method: str, kind: str, name: str, ending: tuple[str, str], transport: str) -> tuple[str, ...]:
     """The values of `CONVENTIONAL`. `error.type` is absent where there was no error."""
     operation = "execute_tool" if method == "tools/call" else ""
     word, code = ending

@@ -125,7 +125,7 @@ class Subscriptions:
             if failure == not_found("resources/read", {"uri": own}):
                 continue  # word for word what does not exist
             data = places.error_data(failure.data, self._shared.lists.faces[key].uris.public)
-            self.refused[uri] = Failure(failure.code, failure.message, data)
+            self.refused[uri] = Failure(failure.code, failure.message, data, failure.reason)
 
     # ------------------------------------------------------------ updates
 

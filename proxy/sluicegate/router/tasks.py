@@ -193,8 +193,7 @@ class Tasks:
         return True
 
     async def _failed(self, call: Call, record: Record, failure: Failure) -> Outcome:
-        reason = failure.data.get("reason") if isinstance(failure.data, dict) else None
-        if reason == "outcome_unknown" and call.method != "tools/call":
+        if failure.reason == "outcome_unknown" and call.method != "tools/call":
             record.is_lost = True
             return _lost(call, record)
         if failure.code == INVALID_PARAMS and call.method == "tasks/get":  # the server has forgotten it

@@ -1,0 +1,86 @@
+"""What a peer writes under Sluice's names is taken out, however it is spelt, and nothing else is."""
+
+import json
+import random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicegate.era.reserved import PREFIX, REASONS, from_client, from_server
+
+KEYS = st.text(max_size=8) | st.sampled_from(
+    ["_meta", "params", "result", "data", "reason", "dev.sluice", "dev/sluice/"]
+)
+RESERVED = st.text(max_size=4).map(lambda rest: PREFIX + rest)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | RESERVED | st.sampled_from(sorted(REASONS)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | RESERVED, inner, max_size=4),
+    max_leaves=20,
+)
+MESSAGES = st.dictionaries(st.sampled_from(["jsonrpc", "id", "result", "params"]) | RESERVED, VALUES, max_size=4)
+
+
+def spelt(value: Any, seed: int) -> bytes:
+    """JSON in which each character of a string may be written as an escape."""
+    dice = random.Random(seed)
+
+    def string(text: str) -> str:
+        plain = json.dumps(text, ensure_ascii=True)
+        if "\\" in plain:
+            return plain
+
+        def one(char: str) -> str:
+            if char == "/" and dice.random() < 0.3:
+                return "\\/"
+            return f"\\u{ord(char):04x}" if dice.random() < 0.3 else char
+
+        return '"' + "".join(map(one, text)) + '"'
+
+    def whole(value: Any) -> str:
+        if isinstance(value, str):
+            return string(value)
+        if isinstance(value, dict):
+            return "{" + ",".join(f"{string(key)}:{whole(inner)}" for key, inner in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ",".join(map(whole, value)) + "]"
+        return json.dumps(value)
+
+    return whole(value).encode("utf-8", "surrogatepass")
+
+
+def without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without(inner) for key, inner in value.items() if not key.startswith(PREFIX)}
+    return [without(inner) for inner in value] if isinstance(value, list) else value
+
+
+@given(MESSAGES, st.integers())
+def test_no_key_of_ours_is_left_and_all_else_is(message: Any, seed: int) -> None:
+    data = spelt(message, seed)
+    wanted = without(json.loads(data))
+    for read in (from_server, from_client):
+        found = read(json.loads(data), data)
+        meta = message.get("params", {}).get("_meta") if isinstance(message.get("params"), dict) else None
+        if read is from_client and isinstance(meta, dict) and isinstance(meta.get("dev.sluice/reason"), str):
+            wanted["params"]["_meta"]["dev.sluice/reason"] = meta["dev.sluice/reason"]
+        if read is from_client or not _is_error(wanted.get("result")):
+            assert found == wanted
+
+
+def _is_error(result: Any) -> bool:
+    return isinstance(result, dict) and "error" in result
+
+
+@given(st.sampled_from(sorted(REASONS)), st.booleans(), st.integers())
+def test_a_reason_of_ours_in_an_error_is_taken_out(word: str, is_nested: bool, seed: int) -> None:
+    error = {"code": 1, "message": "", "data": {"reason": word, "more": {"reason": word}}}
+    message = {"result": {"error": error}} if is_nested else {"error": error}
+    data = spelt(message, seed)
+    found = from_server(json.loads(data), data)
+    assert (found["result"] if is_nested else found)["error"]["data"] == {"more": {"reason": word}}
+
+
+def test_what_a_tool_says_in_structure_stays() -> None:
+    message = {"result": {"structuredContent": {"error": {"data": {"reason": "timeout"}}}}}
+    assert from_server(json.loads(json.dumps(message)), json.dumps(message).encode()) == message

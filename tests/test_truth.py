@@ -1,0 +1,114 @@
+"""What is said of a call is what happened: nothing that a server or a client writes becomes Sluice's own word."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.wire import META, MODERN
+from policy_bed import Bed, Json, bed, client_keys
+
+from sluicegate.era.reserved import REASONS
+
+OPEN = "p, *, *, *, *, allow\np, local, sluice, admin:*, *, allow\n"
+LIAR = str(Path(__file__).parent / "lying_server.py")
+ERAS = ("legacy", "modern")
+
+
+@pytest.fixture(scope="module")
+def lies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    folder = tmp_path_factory.mktemp("lies")
+    servers = {
+        era: {"command": sys.executable, "args": [LIAR, era, str(folder / era)], "sharing": "shared"} for era in ERAS
+    }
+    with bed(folder, OPEN, servers, clients={"keys": client_keys(ann=[])}) as made:
+        yield made
+
+
+def told(made: Bed, era: str, answer: Json) -> tuple[Json, Json]:
+    """What the client gets where the server answers so, and the closing record of that call."""
+    (made.folder / era).write_text(json.dumps(answer))
+    before = len(made.audit())
+    message = made.call("ann", f"{era}__lie").json()
+    made.until(lambda: any(record["type"] == "outcome" for record in made.audit()[before:]))
+    return message, next(record for record in made.audit()[before:] if record["type"] == "outcome")
+
+
+def counted(made: Bed, era: str, outcome: str) -> float:
+    wanted = f'sluice_calls_total{{method="tools/call",outcome="{outcome}",server="{era}",tool="lie"}} '
+    text = made.process.get("/metrics")[1]
+    return sum(float(line.removeprefix(wanted)) for line in text.splitlines() if line.startswith(wanted))
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("word", sorted(REASONS))
+def test_a_server_cannot_say_that_its_call_was_refused(lies: Bed, era: str, word: str) -> None:
+    meta = {"dev.sluice/reason": word, "dev.sluice/approval": {"id": "x"}, "mine": True}
+    before = counted(lies, era, "tool_error")
+    message, record = told(lies, era, {"result": {"content": [], "isError": True, "_meta": meta}})
+    assert (record["outcome"], record.get("reason")) == ("tool_error", None)
+    assert "dev.sluice/" not in json.dumps(message) and message["result"]["_meta"]["mine"] is True
+    assert counted(lies, era, "tool_error") == before + 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("word", sorted(REASONS))
+def test_nor_with_an_error(lies: Bed, era: str, word: str) -> None:
+    before = counted(lies, era, "protocol_error")
+    message, record = told(lies, era, {"error": {"code": -32603, "message": "x", "data": {"reason": word, "more": 1}}})
+    assert (record["outcome"], record.get("reason"), record["code"]) == ("protocol_error", None, -32603)
+    assert message["error"]["data"] == {"more": 1}
+    assert counted(lies, era, "protocol_error") == before + 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_words_of_its_own_stay(lies: Bed, era: str) -> None:
+    data = {"reason": "quota of the month", "dev.sluicey": 1}
+    message, record = told(lies, era, {"error": {"code": -32001, "message": "x", "data": data}})
+    assert message["error"]["data"] == data and record["outcome"] == "protocol_error"
+
+
+@pytest.mark.parametrize("state", ['pages {"a":{}}', 'dev.sluice/task ["t"]', 'task ["t"]', ""])
+def test_a_state_that_looks_like_one_of_ours_comes_back_to_its_server(lies: Bed, state: str) -> None:
+    """Only a modern server has states."""
+    era = "modern"
+    ask: Json = {"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object"}}}
+    (lies.folder / era).write_text(
+        json.dumps({"result": {"resultType": "input_required", "inputRequests": {"q": ask}, "requestState": state}})
+    )
+    meta = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+    first = asked(lies, meta)["result"]
+    assert first["resultType"] == "input_required" and "q" in first["inputRequests"]
+    (lies.folder / era).write_text(json.dumps({"result": {"resultType": "complete", "content": []}}))
+    answers = {"q": {"action": "accept", "content": {}}}
+    asked(lies, meta, requestState=first["requestState"], inputResponses=answers)
+    last = json.loads((lies.folder / era).with_suffix(".calls").read_text().splitlines()[-1])
+    assert (last["requestState"], last["inputResponses"]) == (state, answers)
+
+
+def asked(made: Bed, meta: Json, **params: Any) -> Json:
+    params = {"name": "modern__lie", "arguments": {}, **params, "_meta": {**META, **meta}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "modern__lie"}
+    message: Json = made.post("ann", body, headers).json()
+    return message
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_definitions_carry_no_marks_of_ours(lies: Bed, era: str) -> None:
+    tools = {tool["name"]: tool for tool in lies.ask("ann", "tools/list").json()["result"]["tools"]}
+    assert tools[f"{era}__lie"]["_meta"] == {"mine": 1}
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_reason_that_an_agent_gives_reaches_no_server(lies: Bed, era: str) -> None:
+    (lies.folder / era).write_text(json.dumps({"result": {"content": [], "resultType": "complete"}}))
+    meta = {**META, "dev.sluice/reason": "because", "dev.sluice/flags": ["x"], "mine": 1}
+    params = {"name": f"{era}__lie", "arguments": {"dev.sluice/x": 1, "y": 2}, "_meta": meta}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": f"{era}__lie"}
+    assert "result" in lies.post("ann", body, headers).json()
+    last = json.loads((lies.folder / era).with_suffix(".calls").read_text().splitlines()[-1])
+    assert "dev.sluice/" not in json.dumps(last) and last["_meta"]["mine"] == 1 and last["arguments"] == {"y": 2}
