@@ -14,7 +14,7 @@ from sluicegate import config
 from sluicegate.app import law
 from sluicegate.app import reload as reloading
 from sluicegate.app.reload import Reload
-from sluicegate.config import Config
+from sluicegate.config import Config, HttpServer
 from sluicegate.policy.files import Loaded
 
 ROWS = "p, role:reader, a, *, read, allow\n"
@@ -120,7 +120,6 @@ async def rejected_and_back(bed: Bed, reload: Reload) -> None:
         ("policy.csv", "# nobody may do anything\n", "tests.yaml:1:1 test-failed"),
         ("tests.yaml", "- call me\n", "bad-test"),
         ("arguments/a/get.json", '{"pattern": "("}', "a/get.json:1:1 schema-"),
-        ("token", None, "cannot read the file token"),
     ],
 )
 async def test_whatever_is_wrong_keeps_what_is_in_force(bed: Bed, name: str, text: str | None, words: str) -> None:
@@ -132,6 +131,45 @@ async def test_whatever_is_wrong_keeps_what_is_in_force(bed: Bed, name: str, tex
             bed.write(name, text)
         await rejected(reload, words)
         assert bed.applied == [] and reload.config is before
+
+
+async def test_a_server_that_lacks_a_value_stays_as_it_was_and_the_rest_is_taken_into_use(bed: Bed) -> None:
+    servers = SETTINGS["servers"]
+    async with watching(bed) as reload:
+        before = reload.config
+        bed.settings(servers={**servers, "a": {"command": "${env:SLUICE_NOT_SET}"}}, log={"level": "debug"})
+        assert (await bed.next()).log.level == "debug"
+        assert bed.applied[-1][0].servers == before.servers
+        assert bed.applied[-1][0].disabled == {}
+        assert reload.kept == ("server a stays as it was: variable SLUICE_NOT_SET is not set",)
+        (bed.folder / "token").unlink()
+        with anyio.fail_after(20):
+            while len(reload.kept) < 2:
+                reload.ask()
+                await anyio.sleep(0.01)
+        assert reload.problems == () and reload.kept[1] == "server b stays as it was: cannot read the file token"
+        bed.write("token", "another")
+        bed.settings()
+        changed = (await bed.next()).servers["b"]
+        assert isinstance(changed, HttpServer) and changed.headers["A"].get_secret_value() == "another"
+        with anyio.fail_after(20):
+            while reload.kept:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+
+
+async def test_a_server_that_lacked_a_value_at_the_start_stays_disabled_until_a_restart(bed: Bed) -> None:
+    (bed.folder / "token").unlink()
+    async with watching(bed) as reload:
+        assert reload.config.disabled == {"b": "cannot read the file token"}
+        bed.settings(log={"level": "debug"})
+        assert (await bed.next()).disabled == {"b": "cannot read the file token"}
+        assert reload.kept == ()
+        bed.write("token", "there now")
+        assert (await bed.next()).disabled == {}
+        with anyio.fail_after(20):
+            while not reload.restart:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        assert reload.restart == ("servers.b",)
 
 
 async def test_a_mistake_in_the_code_is_told_and_keeps_what_is_in_force(bed: Bed) -> None:

@@ -59,6 +59,13 @@ class Sluice:
             time.sleep(0.05)
         raise AssertionError(f"not ready after {seconds} s: {answer}\n{self.log()}")
 
+    def wait_answering(self, seconds: float = 60) -> None:
+        """Ready or not."""
+        give_up = time.monotonic() + seconds
+        while self.get("/livez")[0] != 200:
+            assert self.process.poll() is None and time.monotonic() < give_up, self.log()
+            time.sleep(0.05)
+
     def interrupt(self, seconds: float = 30) -> int:
         """SIGTERM and its exit code; fails if the process does not end."""
         self.process.send_signal(signal.SIGTERM)

@@ -1,5 +1,6 @@
 """What is behind, wired: servers, what they list, what of it is pinned, and how they reach clients outside of calls."""
 
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from sluicegate.hub import Hub
 from sluicegate.lists import Lists
 from sluicegate.lists.pinboard import Pinboard, PinEvent
 from sluicegate.message import Json, Response
+
+log = logging.getLogger(__name__)
 
 ME: Final[Json] = {"name": "sluice", "title": "Sluice", "version": __version__}
 
@@ -68,6 +71,8 @@ async def open_behind(services: Services) -> AsyncIterator[Behind]:
         transport, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
         return DownstreamServer(settings, transport=transport, publish=announce, client_info=ME, ask=ask)
 
+    for key, why in config.disabled.items():
+        log.warning("server is disabled", extra={"server": key, "why": why})
     async with AsyncExitStack() as stack:
         servers = {key: server(key, told) for key, told in config.servers.items() if told.enabled}
         pins = Pinboard(slices.pins(config), services.store, partial(_pin_changed, services))
@@ -79,7 +84,7 @@ async def open_behind(services: Services) -> AsyncIterator[Behind]:
         judges.ask(pins.has_accepted)
         pins.moved = partial(_pins_moved, judges, lists)
         judges.on_change = partial(_reconsider, services, lists)
-        metrics.watch(partial(observing.servers, servers))
+        metrics.watch(partial(observing.servers, servers, config.disabled))
         metrics.watch(partial(observing.definitions, servers, lists, pins))
         yield Behind(servers, lists, pins, hub, asking, tasking)
 

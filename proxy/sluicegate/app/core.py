@@ -55,7 +55,10 @@ class Core:
             server.parking.keep(principals)
 
     def describe(self) -> list[Json]:
-        return [server.describe() for server in self.behind.servers.values()]
+        """A row for each server that is enabled, also for those that lack a variable."""
+        off = self.services.config.disabled.items()
+        rows: list[Json] = [{"key": key, "transport": "-", "status": "disabled", "last_error": why} for key, why in off]
+        return [server.describe() for server in self.behind.servers.values()] + rows
 
     async def ready(self) -> None:
         """Every server has come up or has failed to for the first time."""

@@ -198,6 +198,8 @@ def _unready(config: Config, inner: Core, front: Port) -> list[str]:
     reasons = ["Sluice is stopping: open calls may end"] * front.is_stopping
     reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
     reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
+    off = config.disabled.items()
+    reasons += [f"server {key} is disabled ({why})" for key, why in off if config.servers[key].required]
     return reasons + [
         f"server {key} is {server.status}"
         for key, server in inner.behind.servers.items()
@@ -269,6 +271,8 @@ async def announce_servers(sluice: Running, announce: Announce) -> None:
         how = f"{'/'.join(told['eras']) or '-':<13} {time.monotonic() - started:4.1f}s"
         announce(f"  server    {server.key:<20} {server.status:<9} {how}  {told['last_error']}".rstrip())
 
+    for key, why in sluice.core.services.config.disabled.items():
+        announce(f"  server    {key:<20} disabled ({why})")
     async with anyio.create_task_group() as group:
         for server in sluice.core.behind.servers.values():
             group.start_soon(one, server)

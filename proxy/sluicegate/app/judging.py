@@ -83,6 +83,7 @@ class Judging:
     def notes(self) -> list[str]:
         """What an operator should know although everything is ready."""
         notes = [f"not in force: {problem}" for problem in self.reload.problems]
+        notes += [f"not in force: {text}" for text in self.reload.kept]
         notes += [f"needs a restart: {part}" for part in self.reload.restart]
         until = self.config.policy.until
         return notes + ([f"the policy is in shadow mode until {until}"] if self.judge.law.is_shadow else [])

@@ -48,7 +48,7 @@ def known(config: Config) -> Known:
     given = [clients.local.roles, clients.anonymous.roles if clients.anonymous else ()]
     given += [key.roles for key in clients.keys.values()]
     return Known(
-        servers=frozenset(key for key, server in config.servers.items() if server.enabled),
+        servers=frozenset(key for key, server in config.servers.items() if server.enabled or key in config.disabled),
         roles=frozenset(role for roles in given for role in roles),
         keys=frozenset(clients.keys),
     )

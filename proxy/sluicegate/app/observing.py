@@ -23,7 +23,9 @@ LAG_EVERY: Final = 0.25
 _CIRCUIT: Final = {"closed": 0, "half-open": 1, "open": 2}
 
 
-def servers(servers: Mapping[str, DownstreamServer]) -> Iterator[Sample]:
+def servers(servers: Mapping[str, DownstreamServer], disabled: Iterable[str]) -> Iterator[Sample]:
+    for key in disabled:
+        yield "sluice_server_up", (key,), 0
     for key, server in servers.items():
         told, labels = server.describe(), (key,)
         yield "sluice_server_up", labels, server.status == "up"

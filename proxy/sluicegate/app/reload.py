@@ -36,11 +36,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What the files say, and the files themselves as they were when they were read."""
+    """What the files say, and the files themselves as they were when they were read. `kept` are sentences about
+    servers that are not as their section says."""
 
     config: Config
     loaded: Loaded
     marks: Marks
+    kept: tuple[str, ...] = ()
 
 
 class Rejected(Exception):
@@ -53,7 +55,8 @@ class Rejected(Exception):
 
 class Reload:
     """`config` is what is in force. `problems` say why the newest files are not, `restart` which of their changes
-    wait for a restart. Without a `file` nothing ever changes."""
+    wait for a restart, `kept` which servers stay as they were because a variable or file of theirs is not there.
+    Without a `file` nothing ever changes."""
 
     def __init__(
         self, running: Config, revision: str, file: Path | None, transport: str,
@@ -62,6 +65,7 @@ class Reload:
         self.config = running
         self.problems: tuple[str, ...] = ()
         self.restart: tuple[str, ...] = ()
+        self.kept: tuple[str, ...] = ()
         self.at = time.time()
         self._running = running
         self._revision = revision
@@ -108,6 +112,10 @@ class Reload:
                 _tell(self.problems)
                 self.on_rejected(len(error.args))
             return error.marks
+        if fresh.kept != self.kept:
+            self.kept = fresh.kept
+            for text in fresh.kept:
+                log.error(text)
         revision = fresh.loaded.policy.revision
         if fresh.config != self.config or revision != self._revision:
             self._apply(fresh.config, fresh.loaded)
@@ -148,7 +156,7 @@ def _read_steadily(file: Path, current: Config) -> Fresh:
     """The config and its policy, each file the same before and after. Raises `Rejected`."""
     before = _mark(_files(file, current))
     for _ in range(MAX_TRIES):
-        fresh = _read(file)
+        fresh = _read(file, current)
         marks = fresh.marks
         if all(path in before and before[path] == mark for path, mark in marks.items()):
             if isinstance(fresh, Rejected):
@@ -158,16 +166,27 @@ def _read_steadily(file: Path, current: Config) -> Fresh:
     raise Rejected([f"{file}: the files keep changing while they are read"], {file: _UNREAD})
 
 
-def _read(file: Path) -> Fresh | Rejected:
+def _read(file: Path, current: Config) -> Fresh | Rejected:
     checked = config.check(file)
     if checked.config is None:
         return Rejected(map(str, checked.errors), _mark(checked.files))
-    paths = (*checked.files, *_policy_files(checked.config))
+    wanted, kept = _as_it_was(checked.config, current)
+    paths = (*checked.files, *_policy_files(wanted))
     try:
-        loaded = law.load(checked.config)
+        loaded = law.load(wanted)
     except PolicyError as error:
         return Rejected((str(one) for one in error.findings if one.level == "error"), _mark(paths))
-    return Fresh(checked.config, loaded, _mark(paths))
+    return Fresh(wanted, loaded, _mark(paths), kept)
+
+
+def _as_it_was(wanted: Config, current: Config) -> tuple[Config, tuple[str, ...]]:
+    """The wanted config, in which a server that lacks a variable or a file is as it is in the current one."""
+    lacking = {key: why for key, why in wanted.disabled.items() if key in current.servers}
+    servers = {key: current.servers[key] for key in lacking}
+    disabled = {key: current.disabled.get(key, "") for key in lacking}
+    still = {key: why for key, why in {**wanted.disabled, **disabled}.items() if why}
+    kept = (f"server {key} stays as it was: {why}" for key, why in lacking.items() if still.get(key) != why)
+    return wanted.keeping(servers, still), tuple(kept)
 
 
 def _files(file: Path, current: Config) -> tuple[Path, ...]:

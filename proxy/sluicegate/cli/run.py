@@ -86,7 +86,7 @@ def stdio(
     key: Annotated[str | None, typer.Option(help="Our key there.", envvar="SLUICE_KEY")] = None,
 ) -> None:
     """Serve one client on stdin and stdout; stdout carries MCP only."""
-    path, loaded = (Path(url), _bridge(url, key)) if url else load(config_file, quietly=True)
+    path, loaded = (Path(url), _bridge(url, key)) if url else load(config_file, only_errors=True)
     with _told(path):
         _run(partial(app.serve_stdio, loaded, file=None if url else path))
 

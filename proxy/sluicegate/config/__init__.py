@@ -19,6 +19,7 @@ from sluicegate.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key
 from sluicegate.config.explain import explain
 from sluicegate.config.finding import ConfigError, Finding, Problem
 from sluicegate.config.finding import Path as TreePath
+from sluicegate.config.missing import missing_in_servers
 from sluicegate.config.models import (
     AnyServer,
     Config,
@@ -52,7 +53,8 @@ NAME = "sluice.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Every finding of a file, in its order, and the config if none of them is an error. `files` were read for it."""
+    """Every finding of a file, in its order, and the config if it can be used: without errors, but for a `${...}` that
+    has no value inside an enabled server, which is disabled then. `files` were read for it."""
 
     config: Config | None
     findings: list[Finding]
@@ -64,7 +66,7 @@ class Checked:
 
 
 def load(path: Path) -> Config:
-    """The config of a file. Raises `ConfigError` with every finding if one of them is an error."""
+    """The config of a file. Raises `ConfigError` with every finding if it cannot be used."""
     checked = check(path)
     if checked.config is None:
         raise ConfigError(checked.findings)
@@ -149,16 +151,23 @@ def find_config(named: Path | None = None, environ: Mapping[str, str] = os.envir
 
 def _checked(source: Source) -> Checked:
     """All findings at once: what is wrong in itself is left out, so that the rules still see the rest."""
-    value = _without_empty_sections(source.value)
+    value, missing = _without_empty_sections(source.value), missing_in_servers(source)
+    said = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
     config, problems = _validate(value, source.base)
-    rest = config or _validate(_without(value, problems), source.base)[0]
+    rest = config
+    if rest is None:
+        others = [problem for problem in problems if not missing.is_about(source.locate(problem))]
+        rest, _ = _validate(_without(_with_servers(value, missing.sections), others), source.base)
     if rest is not None:
         problems += broken_rules(rest)
-    said = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
     located = [finding for problem in problems if _at(finding := source.locate(problem)) not in said]
-    findings = sorted(source.findings + located, key=_at)
-    broken = any(finding.severity == "error" for finding in findings)
-    return Checked(None if broken else config, findings)
+    findings = sorted([*map(missing.judge, source.findings), *located], key=_at)
+    if any(finding.severity == "error" and not missing.is_tolerable(finding) for finding in findings):
+        return Checked(None, findings)
+    if missing.sections:
+        off = {key: {**section, "enabled": False} for key, section in missing.sections.items()}
+        config, _ = _validate(_with_servers(value, off), source.base, missing.disabled)
+    return Checked(config, findings)
 
 
 def _at(finding: Finding) -> tuple[int, int]:
@@ -172,9 +181,13 @@ def _without_empty_sections(value: Any) -> Any:
     return {} if value is None else value
 
 
-def _validate(value: Any, base: Path) -> tuple[Config | None, list[Problem]]:
+def _with_servers(value: Any, sections: Mapping[str, Any]) -> Any:
+    return {**value, "servers": {**value["servers"], **sections}} if sections else value
+
+
+def _validate(value: Any, base: Path, disabled: Mapping[str, str] | None = None) -> tuple[Config | None, list[Problem]]:
     try:
-        return Config.model_validate(value, context={"base": base}), []
+        return Config.model_validate(value, context={"base": base, "disabled": disabled or {}}), []
     except ValidationError as error:
         return None, [explain(details) for details in error.errors(include_url=False)]
 

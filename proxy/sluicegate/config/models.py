@@ -5,6 +5,7 @@ clear sentence and not with a guess.
 """
 
 import json
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
@@ -272,14 +273,28 @@ class Config(Section):
     """How long open calls may still take at the end."""
 
     _base: Path = PrivateAttr(default_factory=Path)
+    _disabled: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def base(self) -> Path:
         """What the file's paths are relative to."""
         return self._base
 
+    @property
+    def disabled(self) -> Mapping[str, str]:
+        """Servers that the file enables and a `${...}` without a value disables: key to reason. Their `enabled` is
+        false."""
+        return self._disabled
+
     def model_post_init(self, context: Any) -> None:
         self._base = base_of(context)
+        self._disabled = dict((context or {}).get("disabled", {}))
+
+    def keeping(self, servers: Mapping[str, AnyServer], disabled: Mapping[str, str]) -> "Config":
+        """The same with these servers in place of its own."""
+        kept = self.model_copy(update={"servers": {**self.servers, **servers}})
+        kept._disabled = dict(disabled)
+        return kept
 
     @field_validator("servers", mode="before")
     @classmethod

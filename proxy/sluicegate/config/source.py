@@ -64,6 +64,7 @@ class Source:
     places: dict[TreePath, Place] = field(default_factory=dict, repr=False)
     findings: list[Finding] = field(default_factory=list)
     included: list[Path] = field(default_factory=list)  # what ${file:...} named
+    missing: dict[tuple[int, int], str] = field(default_factory=dict)  # where a ${...} has no value, and why
 
     def locate(self, problem: Problem) -> Finding:
         """The problem at its place. Parts of the path that the file does not have are left out; if the last one is
@@ -78,6 +79,11 @@ class Source:
 
     def report(self, mark: tuple[int, int], code: str, message: str, hint: str = "") -> None:
         self.findings.append(Finding(self.file, *mark, code, message, hint))
+
+    def miss(self, mark: tuple[int, int], code: str, message: str, hint: str, why: str) -> None:
+        """A `${...}` is well written, and what it names is not there."""
+        self.report(mark, code, message, hint)
+        self.missing[mark] = f"{self.missing[mark]}, {why}" if mark in self.missing else why
 
 
 def read(file: Path) -> Source:
@@ -233,7 +239,8 @@ def _reference(body: str, source: Source, mark: tuple[int, int]) -> str:
         return value or default
     if value is None:
         hint = f"set it, or write ${{env:{name}:-default}}"
-        source.report(mark, "unset-variable", f"the environment variable {name} is not set", hint)
+        message = f"the environment variable {name} is not set"
+        source.miss(mark, "unset-variable", message, hint, f"variable {name} is not set")
     return value or ""
 
 
@@ -244,8 +251,10 @@ def _included(name: str, source: Source, mark: tuple[int, int]) -> str:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(MAX_INCLUDED + 1)
     except (OSError, ValueError, RuntimeError):
-        source.report(mark, "unreadable-file", f"cannot read the file {name}", "paths are relative to this file")
+        message, hint = f"cannot read the file {name}", "paths are relative to this file"
+        source.miss(mark, "unreadable-file", message, hint, message)
         return ""
     if len(text) > MAX_INCLUDED:
-        source.report(mark, "unreadable-file", f"the file {name} is too large for a value")
+        message = f"the file {name} is too large for a value"
+        source.miss(mark, "unreadable-file", message, "", message)
     return text.removesuffix("\n").removesuffix("\r")
