@@ -2,22 +2,17 @@
 
 import asyncio
 import gc
-import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from network.authority import context_for
 
 from sluicegate.downstream import wire_exchange, wire_pool
 from sluicegate.downstream.wire import Reply, WireTransport, build_request, reply_of
@@ -884,45 +879,13 @@ def test_addresses_are_tried_with_the_families_in_turn() -> None:
 class Authority:
     """A certificate authority of our own, and a server certificate by it."""
 
-    server: ssl.SSLContext
     client: ssl.SSLContext
+    server: ssl.SSLContext
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    folder = tmp_path_factory.mktemp("tls")
-    now = datetime.now(UTC)
-
-    def make(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey,
-             *extensions: x509.ExtensionType) -> x509.Certificate:  # fmt: skip
-        builder = x509.CertificateBuilder(
-            issuer_name=issuer,
-            subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
-            public_key=key.public_key(),
-            serial_number=x509.random_serial_number(),
-            not_valid_before=now - timedelta(days=1),
-            not_valid_after=now + timedelta(days=1),
-        )
-        for extension in extensions:
-            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
-        return builder.sign(signer, hashes.SHA256())
-
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-    ca = make("test authority", ca_name, ca_key, ca_key, x509.BasicConstraints(ca=True, path_length=None))
-    names = x509.SubjectAlternativeName(
-        [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    )
-    certificate = make("localhost", ca_name, key, ca_key, names)
-    pem = folder / "server.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + private)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(pem)
-    client = ssl.create_default_context(cadata=ca.public_bytes(serialization.Encoding.PEM).decode())
-    return Authority(server, client)
+def authority() -> Authority:
+    return Authority(*context_for("localhost", "127.0.0.1"))
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
@@ -937,6 +900,13 @@ async def test_tls_with_a_known_authority_works_and_keeps_the_connection(authori
 async def test_a_certificate_of_an_unknown_authority_is_a_connect_error(authority: Authority) -> None:
     async with serving(echo, tls=authority.server, name="localhost") as scene, wiring() as transport:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            await send(transport, scene.post())
+
+
+async def test_a_certificate_that_does_not_name_its_authority_s_key_is_refused_with_that_reason() -> None:
+    client, server = context_for("localhost", identified=False)
+    async with serving(echo, tls=server, name="localhost") as scene, wiring(client) as transport:
+        with pytest.raises(httpx.ConnectError, match="Missing Authority Key Identifier"):
             await send(transport, scene.post())
 
 

@@ -4,8 +4,9 @@
     python tests/peers/install.py --lock     re-resolve the pins after a change in pins/*.in or pins/package.json
 
 Needs Python and pip, nothing else: Node comes out of a wheel. Everything is pinned in `pins/`; a stamp holds the
-digest of the pins, so that a second run costs a few milliseconds and a changed pin installs anew. Knows nothing of
-Sluice; the constants below are how tests find each program.
+digest of the pins, so that a second run costs a few milliseconds and a changed pin installs anew. The programs keep
+the Python that installed them: tests on another one use them as they are. Knows nothing of Sluice; the constants
+below are how tests find each program.
 """
 
 import fcntl
@@ -44,9 +45,9 @@ def install(say: Callable[[str], None] = print) -> None:
     ROOT.mkdir(exist_ok=True)
     with (ROOT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = ROOT / "stamp"
+        stamp = ROOT / "complete"
         wanted = digest()
-        if stamp.is_file() and stamp.read_text() == wanted:
+        if stamp.is_file() and stamp.read_text() == wanted and all(map(works, (MCP1, MCP2))):
             say(f"peers: complete in {ROOT}")
             return
         stamp.unlink(missing_ok=True)
@@ -64,9 +65,15 @@ def install(say: Callable[[str], None] = print) -> None:
         say(f"peers: installed in {time.monotonic() - began:.0f} s")
 
 
+def works(environment: Path) -> bool:
+    """Whether the Python that an environment was made from is still on this machine."""
+    python = environment / "python"
+    return python.exists() and not subprocess.run([python, "-c", ""], capture_output=True).returncode
+
+
 def digest() -> str:
-    """What is installed depends on the pins, on how they are installed (this file) and on the interpreter."""
-    whole = hashlib.sha256(repr(sys.version_info[:3]).encode())
+    """What is installed depends on the pins and on how they are installed (this file)."""
+    whole = hashlib.sha256()
     for file in [*sorted(PINS.iterdir()), Path(__file__)]:
         whole.update(file.read_bytes())
     return whole.hexdigest()

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -222,11 +222,14 @@ def _open(path: Path) -> sqlite3.Connection:
         # SQLite gives its -wal and -shm files the mode of this one.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, private.FILE))
         private.check(path, private.FILE)
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # a spent key must stay spent after a power cut, too
-        connection.executescript(_SCHEMA)
+        with ExitStack() as unless_usable:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            unless_usable.callback(connection.close)
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")  # a spent key must stay spent after a power cut, too
+            connection.executescript(_SCHEMA)
+            unless_usable.pop_all()
     except sqlite3.Error as error:
         raise OSError(f"{path} cannot be used as a store: {error}") from error
     return connection
