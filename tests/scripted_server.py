@@ -50,6 +50,9 @@ class Scripted:
         self.refuses: dict[str, Failure] = {}
         self.holds: list[BaseException | None] = []  # what the next holds raise
 
+    def trouble(self, client: Client) -> str:
+        return ""
+
     def era_for(self, client: Client) -> Era | None:
         return client.era
 

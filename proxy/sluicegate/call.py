@@ -293,6 +293,9 @@ class Server(Protocol):
     @property
     def status(self) -> Literal["starting", "up", "down", "disabled"]: ...
 
+    def trouble(self, client: Client) -> str:
+        """Why it cannot be reached, in sentences, as far as that client may know; empty where it can."""
+
     def era_for(self, client: Client) -> Era | None:
         """The era this server is spoken to in for that client; None while it is not known yet."""
 

@@ -1,6 +1,7 @@
 """Redaction: secrets by name, by look and by place; equal ones correlate; nothing is unbounded."""
 
 import json
+import re
 import time
 from typing import Any
 
@@ -152,3 +153,19 @@ def test_what_the_quick_look_passes_is_left_alone_by_the_long_one(value: Any) ->
     shown = PLAIN.arguments({"v": value}, "s/t")
     if PLAIN.is_innocent(canonical({"v": value}), "s/t"):
         assert shown == {"v": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("login failed: password=hunter2 for bob", "login failed: password=* for bob"),
+        ('{"api_key": "a \\"b\\" c", "port": "80"}', '{"api_key": "*", "port": "80"}'),
+        ("Authorization: Bearer abc", "Authorization: *"),
+        ("started with --token abc --port 80", "started with --token * --port 80"),
+        ("SSN: 078-05", "SSN: *"),
+        ("cannot find module: foo", "cannot find module: foo"),
+        (f"bad ghp_{'a' * 36}", "bad *"),
+    ],
+)
+def test_free_text_is_without_what_stands_behind_the_name_of_a_secret(text: str, kept: str) -> None:
+    assert re.sub(r"\[redacted:[0-9a-f]{16}\]", "*", Redactor(KEY, ["ssn"]).written(text)) == kept

@@ -9,7 +9,7 @@ import pytest
 from scripted_servers import LEGACY, MODERN, child, running, until
 
 from sluicegate.call import LOG_LEVEL, Client, Failure, Result
-from sluicegate.downstream.stdio import Lines, Tail, environment
+from sluicegate.downstream.stdio import MAX_STDERR, Lines, Tail, environment
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
@@ -316,9 +316,11 @@ def test_lines_come_whole_however_they_were_cut() -> None:
         Lines(limit=10).feed(b"12345678901\n")
 
 
-def test_the_tail_is_bounded() -> None:
+def test_the_tail_is_bounded_and_begins_with_a_whole_line() -> None:
     tail = Tail()
     for number in range(100_000):
-        tail.add(b"line %d\n" % number)
-    tail.add(b"\xff" * 200_000)
-    assert len(tail.lines(1)[0]) == 2000
+        tail.add(b"line %06d\n" % number)
+    lines = tail.text().splitlines()
+    assert lines[-1] == "line 099999" and set(map(len, lines)) == {11} and len(tail.text()) <= MAX_STDERR
+    tail.add(b"secret" * 40_000)
+    assert tail.text() == ""

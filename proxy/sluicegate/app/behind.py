@@ -9,6 +9,7 @@ from typing import Final
 
 from sluicegate import __version__
 from sluicegate.app import observing, slices
+from sluicegate.app.approving import redactor
 from sluicegate.app.judging import Judging
 from sluicegate.app.services import Services
 from sluicegate.app.tasking import Tasking
@@ -64,9 +65,10 @@ async def open_behind(services: Services) -> AsyncIterator[Behind]:
     """Servers are made here, and reached when they are run."""
     config, judges, metrics = services.config, services.judging, services.metrics
     hub, announce, asking, tasking = Hub(), _Later(), Asking(), Tasking()
+    redact = redactor(config).written
 
     def server(key: str, told: AnyServer) -> DownstreamServer:
-        settings = slices.server(key, told, config, services.share.of(told.concurrency))
+        settings = slices.server(key, told, config, services.share.of(told.concurrency), redact)
         shown = key if told.prefix else ""
         transport, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
         return DownstreamServer(settings, transport=transport, publish=announce, client_info=ME, ask=ask)

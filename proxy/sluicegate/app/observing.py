@@ -27,7 +27,7 @@ def servers(servers: Mapping[str, DownstreamServer], disabled: Iterable[str]) ->
     for key in disabled:
         yield "sluice_server_up", (key,), 0
     for key, server in servers.items():
-        told, labels = server.describe(), (key,)
+        told, labels = server.numbers(), (key,)
         yield "sluice_server_up", labels, server.status == "up"
         yield "sluice_server_restarts", labels, told["restarts"]
         yield "sluice_server_inflight", labels, told["in_flight"]

@@ -1,6 +1,6 @@
 """The config, cut into the settings that each room is given. Values only: nothing is made or started here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from sluicegate.approval.record import BUILT_IN, Terms
 from sluicegate.approval.webhook import Receiver
 from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
 from sluicegate.config import AnyServer, Config, HttpServer
+from sluicegate.config.units import Expanded
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.guards.inspect import Mode as Strictness
@@ -21,12 +22,14 @@ from sluicegate.message import Json
 from sluicegate.policy.pins import Mode
 
 
-def server(key: str, server: AnyServer, config: Config, concurrency: int) -> ServerSettings:
-    """`concurrency` is our share of the server's."""
+def server(
+    key: str, server: AnyServer, config: Config, concurrency: int, redact: Callable[[str], str]
+) -> ServerSettings:
+    """`concurrency` is our share of the server's; `redact` takes out of free text what the audit log would not hold."""
     common = partial(
         ServerSettings, key, server.identity, era=server.era, sharing=server.sharing, lazy=server.lazy,
         timeout=server.timeout, max_time=server.max_time, concurrency=concurrency, max_result=config.limits.max_result,
-        is_mirrored=not server.prefix,
+        is_mirrored=not server.prefix, redact=redact,
     )  # fmt: skip
     if isinstance(server, HttpServer):
         headers = {header: value.get_secret_value() for header, value in server.headers.items()}
@@ -34,7 +37,8 @@ def server(key: str, server: AnyServer, config: Config, concurrency: int) -> Ser
         return common(url=server.url, headers=headers, ca=ca, transport=server.transport,
                       is_sluice=server.is_sluice)  # fmt: skip
     env = {variable: value.get_secret_value() for variable, value in server.env.items()}
-    return common(command=(server.command, *server.args), env=env, cwd=str(server.cwd))
+    expanded = tuple(part for argument in server.args if isinstance(argument, Expanded) for part in argument.parts)
+    return common(command=(server.command, *server.args), env=env, cwd=str(server.cwd), expanded=expanded)
 
 
 def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettings:

@@ -62,6 +62,15 @@ _PATTERNS: Final = re.compile(
         )
     )
 )
+# In free text: what stands before a value (`NAME=`, `NAME: `, `"NAME": "`, `--NAME `), and the value.
+_NAMED: Final = re.compile(
+    r"""(?:(?<![\w\-])(--?)|(?<![\w.\-])["']?)([A-Za-z][\w.\-]{0,255})"""
+    r"""(?(1)(?:[ \t]{0,4}[:=][ \t]{0,4}|[ \t]{1,4})|["']?[ \t]{0,4}[:=][ \t]{0,4})["']?"""
+)
+_VALUE: Final = re.compile(
+    r"""(?:(?i:bearer|basic|token)[ \t]{1,4})?"""
+    r"""(?:(?<=")(?:[^"\\\n]|\\.){1,4096}|(?<=')(?:[^'\\\n]|\\.){1,4096}|[^\s"']{1,4096})"""
+)
 _LONE: Final = re.compile("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
@@ -135,6 +144,17 @@ class Redactor:
         if _is_suspect(text):
             text = _PATTERNS.sub(lambda match: self._mark(match.group()), text)
         return f"{text[:limit]}...({cut} more)" if cut > 0 else text
+
+    def written(self, text: str) -> str:
+        """Free text, such as what a program logs: also without what stands behind the name of a secret."""
+        parts: list[str] = []
+        at = 0
+        for name in _NAMED.finditer(text):
+            is_secret = name.start() >= at and self._is_secret_name(name[2])
+            if is_secret and (value := _VALUE.match(text, name.end())):
+                parts += text[at : name.end()], self._mark(value[0])
+                at = value.end()
+        return _PATTERNS.sub(lambda match: self._mark(match[0]), "".join(parts) + text[at:])
 
     # ------------------------------------------------------------ values
 

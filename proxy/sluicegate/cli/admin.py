@@ -1,5 +1,6 @@
 """`servers` and `tools`: what a running Sluice says at its admin port."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -11,7 +12,7 @@ from sluicegate import config
 from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, printable, stop, table, tell, tell_json
 
 TIMEOUT: Final = 10.0
-WIDTH: Final = 60  # of a column
+WIDTH: Final = 60  # of a column on a terminal
 TOKEN_FILE: Final = "operator.token"
 
 AdminKey = Annotated[
@@ -23,7 +24,13 @@ AdminKey = Annotated[
 
 def servers(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show the servers behind a running Sluice and their health."""
-    _show(_get(config_file, key, "servers", {}), "servers", as_json)
+    body = _get(config_file, key, "servers", {})
+    _show(body, "servers", as_json)
+    for row in () if as_json else body.get("servers", []):
+        if row.get("status") != "up" and row.get("stderr"):
+            tell(f"\n{row['key']} is {row['status']}. The last that it wrote on stderr:")
+            for line in row["stderr"]:
+                tell(f"  | {printable(line)}")
 
 
 def tools(
@@ -61,7 +68,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = " ".join(str(value).split()) if _is_short(value) else "-"
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+    is_whole = len(text) <= WIDTH or not sys.stdout.isatty()
+    return text if is_whole else f"{text[: WIDTH - 1]}…"
 
 
 class Unreachable(Exception):

@@ -4,11 +4,12 @@ Like in `units.py`, an error says what is expected and never repeats the value.
 """
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema, WrapValidator
 
-from sluicegate.config.units import problem
+from sluicegate.config.units import Expanded, problem
 
 _SERVER_KEY = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _KEY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -105,13 +106,15 @@ def _no_nul(value: SecretStr) -> SecretStr:
     return value
 
 
-def _argument(value: str) -> str:
-    if "\0" in value:
+def _argument(value: Any, check: Callable[[Any], str]) -> str:
+    """Keeps what says which of its parts came from outside the file."""
+    text = check(value)
+    if "\0" in text:
         raise problem("wrong-value", "a NUL character cannot be passed on")
-    return value
+    return value if isinstance(value, Expanded) else text
 
 
-Argument = Annotated[str, AfterValidator(_argument)]
+Argument = Annotated[str, WrapValidator(_argument)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 VariableValue = Annotated[SecretStr, AfterValidator(_no_nul)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]

@@ -217,12 +217,17 @@ def _plain(text: str) -> Any:
 
 
 def _expand(text: str, source: Source, mark: tuple[int, int]) -> str:
+    parts: list[str] = []
+
     def replace(match: re.Match[str]) -> str:
         if match[0] == "$${":
             return "${"
-        return _reference(match[1] or "", source, mark)
+        parts.append(_reference(match[1] or "", source, mark))
+        return parts[-1]
 
-    return Expanded(_REFERENCE.sub(replace, text))
+    expanded = Expanded(_REFERENCE.sub(replace, text))
+    expanded.parts = tuple(parts)
+    return expanded
 
 
 def _reference(body: str, source: Source, mark: tuple[int, int]) -> str:

@@ -35,7 +35,9 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
 
 
 class Expanded(str):
-    """Text that a `${...}` took part in: a number or a flag may be read from it."""
+    """Text that a `${...}` took part in: a number or a flag may be read from it. `parts` are what they stand for."""
+
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

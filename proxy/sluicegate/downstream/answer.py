@@ -4,6 +4,8 @@ Knows the fast transport and httpx's own interface; knows no MCP. The fast one i
 them costs more than the exchange.
 """
 
+import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from typing import Final, Protocol
@@ -14,6 +16,7 @@ import httpx
 
 from sluicegate.downstream.settings import Lost, TooLarge
 from sluicegate.downstream.wire import WireTransport, build_request
+from sluicegate.network.egress import Blocked
 
 Raw = list[tuple[bytes, bytes]]
 
@@ -92,10 +95,24 @@ def fetching(transport: httpx.AsyncBaseTransport) -> Fetch:
 
 def lost_by(error: httpx.TransportError) -> Lost:
     if isinstance(error, _UNREACHED):
-        return Lost(f"cannot connect: {error or type(error).__name__}", sent=False)
+        why = _unreached(error.__cause__)
+        return Lost(f"cannot connect: {why or error}", sent=False, detail=str(error) if why else "")
     if isinstance(error, _UNSAYABLE):
         return Lost(f"the request cannot be sent: {error}", sent=False)
     return Lost(f"the connection broke: {error or type(error).__name__}", sent=True)
+
+
+def _unreached(cause: BaseException | None) -> str:
+    """Why, without an address."""
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its TLS certificate is not trusted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed: {cause.reason or 'no reason given'}"
+    if isinstance(cause, socket.gaierror):
+        return "the name of its host is not known"
+    if isinstance(cause, Blocked):
+        return "its address may not be connected to"
+    return "nothing listens there, the connection was refused" if isinstance(cause, ConnectionRefusedError) else ""
 
 
 def refused(status: int) -> Lost:

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from sluicegate.call import Call, Era, Failure, Outcome, Updated
 from sluicegate.downstream.exchange import Exchange, Patience
 from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
+from sluicegate.downstream.words import Words
 from sluicegate.era import reserved
 from sluicegate.era.modern_server import Headers
 from sluicegate.era.revisions import LISTS, Revision
@@ -51,6 +52,8 @@ UPDATED: Final = "notifications/resources/updated"
 # Servers print banners, and a few do more. A peer that says nothing else for this many messages is no MCP server.
 MAX_GARBAGE: Final = 1000
 _LOGGED_GARBAGE: Final = 5
+_SHOWN: Final = 4096
+_MOMENT: Final = 1.0
 _PLAIN: Final = frozenset({"jsonrpc", "id", "result"})
 
 
@@ -179,12 +182,18 @@ class Connection:
 
     # ------------------------------------------------------------ our requests
 
+    async def ending(self) -> Lost:
+        """Why nothing can be asked any more, which may be known a moment later."""
+        with anyio.move_on_after(_MOMENT):
+            await self.over.wait()
+        return Lost(self.why or "the connection is ending", sent=False, gone=True)
+
     async def perform(
         self, exchange: Exchange, method: str, params: Json, patience: Patience | None, headers: Headers
     ) -> Response:
         """One request and its answer. When the caller's task is cancelled or time is up, the server is told."""
         if self.is_over:
-            raise Lost(self.why or "the connection is ending", sent=False, gone=True)
+            raise await self.ending()
         body = dump({"jsonrpc": "2.0", "id": exchange.id, "method": method, "params": params})
         self.pending[exchange.id] = exchange
         try:
@@ -317,9 +326,9 @@ class Connection:
     def _refuse_garbage(self, value: Any) -> None:
         self._garbage += 1
         if self._garbage <= _LOGGED_GARBAGE:
-            log.warning(
-                "server sent what is no message", extra={"server": self.settings.key, "start": repr(value)[:200]}
-            )
+            text = value[:_SHOWN].decode("utf-8", "replace") if isinstance(value, bytes) else repr(value)[:_SHOWN]
+            start = Words(self.settings).clean(text)[:200]
+            log.warning("server sent what is no message", extra={"server": self.settings.key, "start": start})
         if self._garbage > MAX_GARBAGE:
             self.retire("the server does not speak MCP: nothing but noise")
             self.wire.hush()

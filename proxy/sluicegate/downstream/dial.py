@@ -14,12 +14,12 @@ from anyio.abc import TaskGroup
 from sluicegate.call import Era
 from sluicegate.downstream.connection import Connection, Heard, Wire
 from sluicegate.downstream.http import HttpWire
-from sluicegate.downstream.legacy import LegacyConnection
+from sluicegate.downstream.legacy import HANDSHAKE_TIME, LegacyConnection
 from sluicegate.downstream.legacy_sse import SseWire
 from sluicegate.downstream.modern import PROBE_TIME, ModernConnection
 from sluicegate.downstream.parking import Parking
 from sluicegate.downstream.probe import LEGACY_ONLY, Eras, judge, judge_silence
-from sluicegate.downstream.settings import Lost, ServerSettings, code_of
+from sluicegate.downstream.settings import Lost, ServerSettings, as_lost, code_of
 from sluicegate.downstream.share import Share
 from sluicegate.downstream.stdio import ChildWire, Tail
 from sluicegate.message import Json, Response
@@ -110,8 +110,9 @@ class Dialler:
             return await self.open("legacy", group, declared, session)
         except (OSError, TimeoutError) as error:
             self._is_older = False
-            text = f"{refusal.text} to initialize, and with HTTP+SSE (2024-11-05): {error}"
-            raise Lost(text, sent=False, status=refusal.status) from None
+            lost = as_lost(error)
+            text = f"{refusal.text} to initialize, and with HTTP+SSE (2024-11-05): {lost.text}"
+            raise Lost(text, sent=False, status=refusal.status, detail=lost.detail) from None
 
     async def shakes_hands(self) -> bool:
         """Whether a server that has proven to be modern speaks the legacy era, too. Leaves nothing behind."""
@@ -129,7 +130,7 @@ class Dialler:
 
     def _wire(self, era: Era, hears: bool) -> Wire:
         if self._settings.command is not None:
-            if era == "modern":
+            if era == "modern" and self.eras is None:
                 self._stderr_of_probe = Tail()  # old servers fill pages about a request they do not know
                 return ChildWire(self._settings, self._stderr_of_probe, self._share)
             return ChildWire(self._settings, self.stderr, self._share)
@@ -147,7 +148,7 @@ class Dialler:
         try:
             await connection.open(group)
         except TimeoutError:
-            raise Lost("the server does not answer initialize", sent=False) from None
+            raise Lost(f"the server did not answer initialize in {HANDSHAKE_TIME:g} s", sent=False) from None
         self.discovered["legacy"] = connection.discovered
         return connection
 
@@ -172,8 +173,8 @@ class Dialler:
             answer = await connection.discover()
         except (Lost, TimeoutError) as error:
             eras = judge_silence(error, self._settings.command is not None)
-            if eras is None:
-                raise Lost(str(error) or "the server does not answer server/discover", sent=False) from None
+            if eras is None or self._is_told:
+                raise as_lost(error, "the server does not answer server/discover") from None
             return None, eras
         eras = judge(answer)
         if "modern" in eras and answer.error is not None:

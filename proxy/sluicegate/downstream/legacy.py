@@ -165,7 +165,7 @@ class LegacyConnection(Connection):
     async def _begin(self, call: Call, asking: Asking) -> None:
         await self._lower(asking.level)
         if self.is_over:
-            raise Lost(self.why or "the connection is ending", sent=False, gone=True)
+            raise await self.ending()
         params = dialect.params(call, asking.id, self.settings.is_sluice)
         body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
         self.pending[asking.id] = asking
@@ -175,7 +175,7 @@ class LegacyConnection(Connection):
         """The server does this as a task alone, and its client waits."""
         await self._lower(asking.level)
         if self.is_over:
-            raise Lost(self.why or "the connection is ending", sent=False, gone=True)
+            raise await self.ending()
         self.pending[asking.id] = asking
         task = LegacyTask(self, call, asking, next(self._ids), can_cancel="cancel" in (self._tasks or {}))
         asking.stop_task = partial(self._group.start_soon, self.chore, task.cancel)

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from sluicegate.call import Client, Era
 from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.settings import Lost, ServerSettings
+from sluicegate.message import Json
 
 IDLE: Final = 600.0
 IDLE_LANE: Final = 60.0
@@ -297,6 +298,12 @@ class Pool:
 
     def live(self) -> list[Connection]:
         return [slot.connection for slot in self._slots.values() if slot.connection is not None and slot.is_live]
+
+    def describe(self) -> Json:
+        live = self.live()
+        pids = [connection.wire.pid for connection in live if connection.wire.pid is not None]
+        revisions = sorted({connection.revision for connection in live})
+        return {"revisions": revisions, "pids": pids, "connections": len(live)}
 
     def end_session(self, session: str) -> None:
         for slot in tuple(self._slots.values()):

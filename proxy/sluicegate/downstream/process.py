@@ -91,6 +91,10 @@ class Process:
         self._gone.set()
         self._exited(status)
 
+    async def ended(self) -> None:
+        """Returns when the child has been reaped."""
+        await self._gone.wait()
+
     async def stop(self) -> None:
         """After stdin was closed: wait, then signals to the whole group, and to what its leader left behind
         (2026-07-28 basic/transports/stdio#shutdown). Returns when the child has been reaped."""

@@ -3,11 +3,13 @@
 Decides only.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from sluicegate.call import MISSING_CAPABILITY, Call, Failure, Outcome, Result, refuse
+from sluicegate.call import MISSING_CAPABILITY, Call, Client, Failure, Outcome, Result, refuse
 from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.settings import Lost, TaskGone, TooLarge
+from sluicegate.downstream.words import quoted
 from sluicegate.era import asks
 from sluicegate.era.revisions import LISTS
 from sluicegate.message import INTERNAL_ERROR, METHOD_NOT_FOUND, Request
@@ -55,12 +57,25 @@ def _failed_with(outcome: Outcome) -> str | None:
     return next((text for text in texts if isinstance(text, str)), "Missing required client capability")
 
 
+LOCAL: Final = "local"
+"""The principal of who sits at this machine: on its own stdin and stdout, it runs Sluice."""
+
+
 def unavailable(call: Call, server: str, why: str) -> Outcome:
     return refuse(call.method, "server_unavailable", f"The server {server} {why}.")
 
 
-def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge) -> Outcome:
-    """What the caller gets in place of an answer."""
+def why_not(client: Client, server: str, error: Lost, lines: Sequence[str], end: str = "") -> str:
+    """Why a server fails, as far as that client may know it. Who runs Sluice sees what the server wrote."""
+    if client.principal != LOCAL:
+        return f"{error.text}. {end}Ask who runs Sluice: `sluice servers` shows more."
+    if not lines:
+        return f"{error}. {end}`sluice servers` shows more."
+    return f"{error}. {end}The last that it wrote, in its own words and not in Sluice's:{quoted(server, lines)}"
+
+
+def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge, lines: Sequence[str] = ()) -> Outcome:
+    """What the caller gets in place of an answer. `lines` are what the server wrote last."""
     if isinstance(error, TooLarge):
         return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
     if isinstance(error, TimeoutError):
@@ -69,6 +84,8 @@ def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge) -> Ou
         text = f"{error.text[0].upper()}{error.text[1:]}. It may or may not have been executed."
         return Failure(INTERNAL_ERROR, text, {"reason": "outcome_unknown"}, "outcome_unknown")
     if error.sent and call.method == "tools/call":
-        text = f"The connection to the server {server} ended before its answer: {error.text}. "
-        return refuse(call.method, "outcome_unknown", text + "The call may or may not have been executed.")
-    return unavailable(call, server, f"is not available: {error.text}")
+        why = why_not(call.client, server, error, lines, "The call may or may not have been executed. ")
+        text = f"The connection to the server {server} ended before its answer: {why}"
+        return refuse(call.method, "outcome_unknown", text)
+    why = why_not(call.client, server, error, lines)
+    return refuse(call.method, "server_unavailable", f"The server {server} is not available: {why}")

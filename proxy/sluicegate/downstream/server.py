@@ -18,13 +18,14 @@ from sluicegate.call import Ask, Call, Client, Era, Failure, Outcome, Publish, R
 from sluicegate.downstream import pages
 from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.dial import Dialler, NotModern
+from sluicegate.downstream.health import Health
 from sluicegate.downstream.http import make_transport
 from sluicegate.downstream.limits import Breaker, Gate, Pause
 from sluicegate.downstream.parking import Parking
 from sluicegate.downstream.pool import MODERN_KEY, Key, Pool, nobodys_key
 from sluicegate.downstream.reach import Reach
 from sluicegate.downstream.rules import failed, may_resend, unavailable, undeclared
-from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
+from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge, as_lost
 from sluicegate.downstream.watching import Watching
 from sluicegate.era.asks import ROOTS_CHANGED
 from sluicegate.era.revisions import LISTS
@@ -38,7 +39,6 @@ HEALTHY: Final = 30.0
 """Seconds that a connection must live for its end to be no sign of trouble."""
 _SWEEP: Final = 30.0
 _PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
-_STDERR_LINES: Final = 20
 _OWN: Final = ("server/discover", ROOTS_CHANGED)
 
 
@@ -72,7 +72,7 @@ class DownstreamServer:
         self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
-        self._last_error, self._restarts = "", 0
+        self._health = Health(settings, lambda: self._dialler.stderr)
         self._pause = Pause(clock)
         self._is_suspect = False
         self._settled = anyio.Event()
@@ -121,23 +121,17 @@ class DownstreamServer:
         self._news.set()
 
     def describe(self) -> Json:
-        eras, settings = self._dialler.eras, self.settings
-        live = self._pool.live()
-        return {
-            "key": settings.key,
-            "transport": self._dialler.transport,
-            "status": self._status,
-            "eras": sorted(eras or ()),
-            "revisions": sorted({connection.revision for connection in live}),
-            "pids": [connection.wire.pid for connection in live if connection.wire.pid is not None],
-            "connections": len(live),
-            "restarts": self._restarts,
-            "last_error": self._last_error,
-            "in_flight": self._gate.busy, "waiting": self._gate.waiting,
-            "parked": len(self.parking),
-            "circuit": self._breaker.state,
-            "stderr": self._dialler.stderr.lines(_STDERR_LINES),
-        }
+        eras, parked = sorted(self._dialler.eras or ()), len(self.parking)
+        own = {"key": self.key, "transport": self._dialler.transport, "status": self._status, "eras": eras}
+        return own | self._pool.describe() | self.numbers() | {"parked": parked} | self._health.describe()
+
+    def numbers(self) -> Json:
+        """What is measured, at each scrape."""
+        gate = {"in_flight": self._gate.busy, "waiting": self._gate.waiting}
+        return {"restarts": self._health.restarts, **gate, "circuit": self._breaker.state}
+
+    def trouble(self, client: Client) -> str:
+        return "" if self._status == "up" else self._health.why(client)
 
     # ------------------------------------------------------------ one call
 
@@ -157,7 +151,8 @@ class DownstreamServer:
 
     async def _start(self, call: Call) -> Outcome:
         if not self._breaker.admits():
-            return unavailable(call, self.key, "has failed repeatedly and is left alone for a moment")
+            why = f"it has failed repeatedly and is left alone for a moment: {self._health.error.text}"
+            return failed(call, self.key, Lost(why, sent=False), self._health.lines())
         try:
             if not self._gate.enter_at_once() and not await self._gate.enter(self.settings.timeout):
                 self._breaker.gave_up()
@@ -227,17 +222,17 @@ class DownstreamServer:
             self._breaker.succeeded()
         else:
             self._breaker.failed()
-            self._last_error = f"no answer to {call.method} in time"
-        return failed(call, self.key, error)
+            self._health.failed(error, f"no answer to {call.method} in time")
+        return failed(call, self.key, error, self._health.lines())
 
     def _lost(self, lost: Lost) -> None:
         if lost.gone and not lost.sent:
             return  # the server is there; only that connection is not
         self._breaker.failed()
-        self._last_error = lost.text
+        self._health.failed(lost)
         if self.settings.url and not lost.sent and lost.status is None:
             self._is_suspect = True  # nothing listens there: find out when it does again
-            self._fall(lost.text)
+            self._fall(lost)
             self._news.set()
 
     # ------------------------------------------------------------ connections
@@ -250,7 +245,7 @@ class DownstreamServer:
                 self._news.set()
                 await self._settled.wait()
             if (era := self.era_for(client)) is None:
-                raise Lost(self._last_error or "it cannot be reached", sent=False)
+                raise as_lost(self._health.error, "it cannot be reached")
             try:
                 return await reach(era)
             except TimeoutError:
@@ -258,14 +253,14 @@ class DownstreamServer:
             except Lost:
                 raise
             except OSError as error:
-                raise Lost(str(error), sent=False) from None
+                raise as_lost(error) from None
         why = "all its connections are taken" if self._status == "up" else "it is still starting"
         raise Lost(why, sent=False)
 
     async def _open(self, key: Key, group: TaskGroup) -> Connection:
         """Every dial passes here, and waits for the end of a back-off."""
         if self._pause.left > _PATIENT:
-            raise Lost(self._last_error or "it failed a moment ago", sent=False)
+            raise as_lost(self._health.error, "it failed a moment ago")
         if (wait := self._pause.left) > 0:
             await anyio.sleep(wait)
         try:
@@ -273,21 +268,17 @@ class DownstreamServer:
         except NotModern:
             raise
         except (OSError, TimeoutError) as error:
-            self._back_off(str(error) or type(error).__name__)
+            self._health.failed(error)
+            self._pause.failed()
             raise
         self._rise()
         return connection
 
-    def _back_off(self, why: str) -> None:
-        self._last_error = why
-        self._pause.failed()
-
     def _ended(self, lived: float, why: str) -> None:
-        log.warning("connection ended", extra={"server": self.key, "why": why, "lived": round(lived, 1)})
-        self._restarts += 1
-        self._last_error = why
+        self._health.ended(why)
+        log.warning("connection ended", extra=self._health.log(lived=round(lived, 1)))
         if lived < HEALTHY:
-            self._back_off(why)
+            self._pause.failed()
         else:
             self._pause.succeeded()
         self._news.set()
@@ -325,7 +316,7 @@ class DownstreamServer:
                 await self._attend()
             except (OSError, TimeoutError) as error:
                 if self._is_suspect or not self._pool.live():
-                    self._fall(str(error) or type(error).__name__)
+                    self._fall(error)
                 self._settled.set()
                 await anyio.sleep(max(self._pause.left, 0.05))
             else:
@@ -373,7 +364,8 @@ class DownstreamServer:
                 await connection.check()
             self._is_suspect = False
         except (Lost, TimeoutError) as error:
-            self._back_off(str(error) or "no answer")
+            self._health.failed(error, "no answer")
+            self._pause.failed()
             raise
 
     # ------------------------------------------------------------ up and down
@@ -386,10 +378,10 @@ class DownstreamServer:
             self._status = "up"
             self._announce()
 
-    def _fall(self, why: str) -> None:
-        self._last_error = why
+    def _fall(self, error: Exception) -> None:
+        self._health.failed(error)
         if self._status != "down":
-            log.warning("server is down", extra={"server": self.key, "why": why})
+            log.warning("server is down", extra=self._health.log())
             was_up, self._status = self._status == "up", "down"
             if was_up:
                 self._announce()

@@ -3,7 +3,7 @@
 Knows nothing of the config file: the composition root fills this in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,6 +33,8 @@ class ServerSettings:
     list_timeout: float = 10.0
     max_result: int = MAX_MESSAGE
     is_sluice: bool = False  # `sluice stdio --url`: what that Sluice writes under its own names is for the client
+    expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments
+    redact: Callable[[str], str] = str  # takes out what the audit log would not hold, from what the server wrote
     is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
 
     def __post_init__(self) -> None:
@@ -44,15 +46,26 @@ class Lost(ConnectionError):
     """The server could not be asked, or its answer did not come.
 
     `sent` says that the request may have been executed; `gone` that the connection serves nothing any more, so
-    that the same request may be tried on another one; `status` is the HTTP status where there was one.
+    that the same request may be tried on another one; `status` is the HTTP status where there was one. `text` is for
+    every client that may use the server. `detail`, such as a path or an address, is for who runs Sluice, as is `str`.
     """
 
-    def __init__(self, text: str, *, sent: bool, gone: bool = False, status: int | None = None) -> None:
-        super().__init__(text)
+    def __init__(
+        self, text: str, *, sent: bool, gone: bool = False, status: int | None = None, detail: str = ""
+    ) -> None:
+        super().__init__(f"{text} ({detail})" if detail else text)
         self.text = text
+        self.detail = detail
         self.sent = sent
         self.gone = gone
         self.status = status
+
+
+def as_lost(error: Exception, otherwise: str = "") -> Lost:
+    """Whatever went wrong before anything was sent."""
+    if isinstance(error, Lost):
+        return Lost(error.text or otherwise, sent=False, detail=error.detail)
+    return Lost(str(error) or otherwise or type(error).__name__, sent=False)
 
 
 def code_of(error: Mapping[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import anyio
 from anyio.abc import TaskGroup
 
 from sluicegate.downstream.connection import Receive
@@ -16,6 +17,7 @@ from sluicegate.downstream.exchange import Exchange
 from sluicegate.downstream.process import Process, describe_exit
 from sluicegate.downstream.settings import MAX_MESSAGE, Lost, ServerSettings
 from sluicegate.downstream.share import Share
+from sluicegate.downstream.starting import not_started
 from sluicegate.era.modern_server import Headers
 from sluicegate.era.revisions import Revision
 
@@ -25,8 +27,8 @@ MAX_UNREAD: Final = MAX_MESSAGE
 # Seconds. A child that answers and exits: its last words may still be in the pipe when its exit is known, and its
 # status may be known only after its pipes have closed.
 _LAST_WORDS: Final = 0.4
-MAX_STDERR: Final = 64 * 1024
-_MAX_STDERR_LINE: Final = 2000
+MAX_STDERR: Final = 16 * 1024
+_MAX_NOISE: Final = 200
 
 
 def environment(configured: Mapping[str, str], ours: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -36,19 +38,22 @@ def environment(configured: Mapping[str, str], ours: Mapping[str, str] | None = 
 
 
 class Tail:
-    """The last of what a server said on stderr, over all its restarts."""
+    """The last of what a server wrote on stderr, over all its restarts, and how its last process ended by itself."""
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self.exit = ""
 
     def add(self, data: bytes) -> None:
-        self._data += data[-MAX_STDERR:]
+        self._data += data[-MAX_STDERR - 1 :]
         if len(self._data) > 2 * MAX_STDERR:  # cut seldom: each cut moves what stays
-            del self._data[:-MAX_STDERR]
+            del self._data[: -MAX_STDERR - 1]
 
-    def lines(self, last: int = 20) -> list[str]:
-        text = self._data[-MAX_STDERR:].decode("utf-8", "replace")
-        return [line[:_MAX_STDERR_LINE] for line in text.splitlines()[-last:]]
+    def text(self) -> str:
+        """Whole lines only: the rest of a line that was cut could be a part of a secret."""
+        data = bytes(self._data[-MAX_STDERR:])
+        whole = data if len(data) == len(self._data) else data.partition(b"\n")[2]
+        return whole.decode("utf-8", "replace")
 
 
 class Lines:
@@ -86,7 +91,8 @@ class ChildWire:
         self._stderr = stderr
         self._share = share
         self._lines = Lines()
-        self._is_deaf = False
+        self._is_deaf = self._is_closing = False
+        self._why_ended = ""
         self._process: Process | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
@@ -102,7 +108,7 @@ class ChildWire:
         try:
             process = self._process = await Process.start(command, env, self._settings.cwd, self._exited)
         except (OSError, ValueError) as error:
-            raise Lost(f"cannot start {command[0] if command else '?'}: {error}", sent=False) from None
+            raise not_started(command, env, self._settings.cwd, error) from None
         self.pid = process.pid
         self._stdin = await process.write_to(self._closed_input)
         self._stdout = await process.read_from(1, self._heard, self._closed_output)
@@ -111,10 +117,17 @@ class ChildWire:
     # ------------------------------------------------------------ to the child
 
     async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
-        self._write(body)
+        await self.notify(body)
 
     async def notify(self, body: bytes) -> None:
-        self._write(body)
+        try:
+            self._write(body)
+        except Lost as lost:
+            if not lost.gone or self._process is None:
+                raise
+            with anyio.move_on_after(_LAST_WORDS):  # its end says more than that of its pipe
+                await self._process.ended()
+            raise Lost(self._why_ended or lost.text, sent=False, gone=True) from None
 
     def tell(self, *bodies: bytes) -> None:
         try:
@@ -152,6 +165,8 @@ class ChildWire:
                 return
             if line and line != b"\r":
                 owner = self._receive(line, None)
+                if owner is None and line[:1] not in b"{[":  # words that should have gone to stderr
+                    self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
                 is_unasked = is_unasked or owner is None or not owner.is_over
         if is_unasked and (pause := self._share.take(since)):
             self._pause(pause)
@@ -180,13 +195,17 @@ class ChildWire:
 
     def _exited(self, status: int) -> None:
         """Its last words may still be in the pipe; but no answer is worth more than the reason of its end."""
-        self._retire_soon(f"the server's process ended with {describe_exit(status)}", _LAST_WORDS / 2)
+        self._why_ended = f"the server's process ended with {describe_exit(status)}"
+        if not self._is_closing:
+            self._stderr.exit = describe_exit(status)
+        self._retire_soon(self._why_ended, _LAST_WORDS / 2)
 
     def _retire_soon(self, why: str, delay: float = _LAST_WORDS) -> None:
         self.is_ending = True
         asyncio.get_running_loop().call_later(delay, self._retire, why, True)
 
     async def close(self) -> None:
+        self._is_closing = True
         if self._process is None:
             return
         if self._stdin is not None:

@@ -79,7 +79,8 @@ class Pool:
         except TimeoutError:
             raise httpx.ConnectTimeout(f"no connection within {self._connect_timeout:g} s") from None
         except (OSError, UnicodeError) as error:
-            raise httpx.ConnectError(str(error) or type(error).__name__) from error
+            where = f"{host.decode('ascii', 'replace')}:{port}"
+            raise httpx.ConnectError(f"{where}: {error or type(error).__name__}") from error
         if self._closed:
             wire.abort()
             raise httpx.ConnectError("the transport is closed")

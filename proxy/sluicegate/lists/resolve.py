@@ -67,8 +67,8 @@ class Resolver:
         own = name if self._only else name.partition(SEPARATOR)[2]
         if not self._may_list(call, server, Target(server, kind, own, name)):
             return None
-        text = f"The server {server} is not available: it has not said yet what it offers."
-        return refuse(call.method, "server_unavailable", text)
+        why = self._lists.servers[server].trouble(call.client) or "it has not said yet what it offers."
+        return refuse(call.method, "server_unavailable", f"The server {server} is not available: {why}")
 
     # ------------------------------------------------------------ tools and prompts
 

@@ -85,6 +85,11 @@ def clean_text(text: str, found: set[str]) -> str:
     return text
 
 
+def bare_text(text: str) -> str:
+    """The text without anything that `clean_text` takes out or names, needed or not. For a few lines in our texts."""
+    return text if is_plain(text) else _SUSPECT.sub("", _strip_orders(text))
+
+
 def _strip_orders(text: str) -> str:
     return _TERMINAL.sub("", text)
 
