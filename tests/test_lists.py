@@ -8,6 +8,7 @@ import pytest
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
 from sluicegate.call import Call, Failure, Outcome, Result, Target
+from sluicegate.catalog.bounds import Bounds
 from sluicegate.hub import Event
 from sluicegate.lists import kept, shelf, shelves
 from sluicegate.message import Json, Notification
@@ -81,14 +82,36 @@ async def test_scopes_are_walked_apart_and_equal_content_is_one_object() -> None
         assert server.count("tools/list") == 2
 
 
-async def test_only_declared_lists_are_asked_for_and_a_missing_method_is_an_empty_list() -> None:
+async def test_undeclared_lists_are_asked_for_once_and_a_missing_method_is_an_empty_list() -> None:
     server = Scripted("a", tools=["x"], capabilities={"tools": {}, "prompts": {}})
     server.answers["prompts/list"] = always(Failure(-32601, "Method not found"))
     async with Front(server) as front:
         snapshot = await front.lists.snapshot("a", CLIENT)
         assert snapshot is not None and len(snapshot.find) == 1
-        assert server.count("resources/templates/list") == 0
+        front.lists.changed("a", None, "tool")
+        front.lists.changed("a", None, "res")
+        assert await front.lists.snapshot("a", CLIENT) is snapshot
+        assert server.count("resources/templates/list") == server.count("resources/list") == 1
         assert not front.lists.shelf("a", CLIENT).stale
+
+
+async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_warning(
+    caplog: Any, monkeypatch: Any
+) -> None:
+    """Whatever it declares instead; a server that hangs at what it does not know costs its other lists nothing."""
+    monkeypatch.setattr(shelves, "UNDECLARED_TIME", 0.2)
+    server = Scripted("a", capabilities={"prompts": {}})
+    server.answers["tools/list"] = pages_of(page("x"))
+    server.answers["resources/list"] = always(Result({"resources": resources("file:///r")}))
+    server.answers["resources/templates/list"] = hang
+    async with Front(server) as front:
+        with anyio.fail_after(10):
+            for client in (CLIENT, OTHER):
+                assert await front.names("tools/list", client) == ["a__x"]
+                assert await front.names("resources/list", client) == ["a+file:///r"]
+        assert [record.message for record in caplog.records if "without declaring" in record.message] == [
+            "server a lists resources without declaring them", "server a lists tools without declaring them",
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -128,8 +151,24 @@ async def test_endless_pages_end(names: list[str]) -> None:
     server.answers["tools/list"] = endless
     async with Front(server) as front:
         snapshot = await front.lists.snapshot("a", CLIENT)
-        assert snapshot is not None and server.count("tools/list") == 64
-        assert "64 pages" in snapshot.listings["tools/list"].left_out[0]
+        assert snapshot is not None and server.count("tools/list") in (64, 65)
+        assert "64 pages in a row" in snapshot.listings["tools/list"].left_out[0]
+
+
+async def test_a_thousand_tools_in_pages_of_ten_are_a_thousand() -> None:
+    names = [f"t{number}" for number in range(1000)]
+    async with Front(Scripted("a", tools=names, per_page=10), list_timeout=30) as front:
+        assert await front.names("tools/list") == [f"a__{name}" for name in names]
+
+
+async def test_a_list_of_too_many_bytes_is_cut_and_says_so(caplog: Any) -> None:
+    """Once, though it is looked at again."""
+    large = [{"name": f"t{number}", "description": "x" * 1000} for number in range(10)]
+    async with Front(Scripted("a", tools=large, per_page=2), bounds=Bounds(bytes=5000)) as front:
+        for _ in range(2):
+            assert await front.names("tools/list") == [f"a__t{number}" for number in range(4)]
+            front.lists.changed("a", None, "tool")
+        assert sum("5000 bytes" in record.message for record in caplog.records) == 1
 
 
 async def test_a_list_of_too_many_items_is_cut() -> None:

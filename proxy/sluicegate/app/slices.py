@@ -8,6 +8,7 @@ from sluicegate.approval.desk import Settings as Approvals
 from sluicegate.approval.record import BUILT_IN, Terms
 from sluicegate.approval.webhook import Receiver
 from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
+from sluicegate.catalog.bounds import Bounds
 from sluicegate.config import AnyServer, Config, HttpServer
 from sluicegate.config.units import Expanded
 from sluicegate.downstream.server import DownstreamServer
@@ -29,7 +30,7 @@ def server(
     common = partial(
         ServerSettings, key, server.identity, era=server.era, sharing=server.sharing, lazy=server.lazy,
         timeout=server.timeout, max_time=server.max_time, concurrency=concurrency, max_result=config.limits.max_result,
-        is_mirrored=not server.prefix, redact=redact,
+        is_mirrored=not server.prefix, redact=redact, bounds=bounds(config),
     )  # fmt: skip
     if isinstance(server, HttpServer):
         headers = {header: value.get_secret_value() for header, value in server.headers.items()}
@@ -51,7 +52,12 @@ def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettin
         forward_unlisted=transparent and any(server.unlisted == "forward" for server in enabled.values()),
         names_max=config.names.max,
         page=config.limits.page,
+        bounds=bounds(config),
     )
+
+
+def bounds(config: Config) -> Bounds:
+    return Bounds(config.limits.list_items, config.limits.list_bytes)
 
 
 def approvals(config: Config) -> Approvals:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sluicegate.call import Kind, Target
 from sluicegate.catalog import names, places
+from sluicegate.catalog.bounds import MAX_DEFINITION
 from sluicegate.catalog.uris import Rewriting
 from sluicegate.message import Json, Malformed, dump
 
@@ -19,7 +20,6 @@ KINDS: Final[Mapping[str, Kind]] = {"tools/list": "tool", "prompts/list": "promp
 """The lists that are held, and what their items are. `resources/list` may be endless and is not among them."""
 
 MAX_NAME: Final = 512
-MAX_DEFINITION: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)

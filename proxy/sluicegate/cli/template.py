@@ -108,6 +108,8 @@ REST: Final = """\
 #   headers: 16KiB
 #   streams: 100                              # open streams of a client
 #   page: 1000                                # items in a page of a list
+#   list_items: 10000                         # taken of one list of one server
+#   list_bytes: 16MiB
 #   pending_approvals: 20                     # approvals of a client that wait
 #   per_client: 600/min                       # requests of a client: 10/s, 600/min, 1000/h, 5000/d; no limit unless set
 #   per_tool: 120/min                         # calls of one tool by one client; no limit unless set

@@ -212,6 +212,10 @@ class Limits(Section):
     """Most approvals of one client that wait, or wait to be used."""
     page: Annotated[int, Strict(), Field(ge=1, le=100_000), WHOLE] = 1000
     """Most items in one page of a list."""
+    list_items: Annotated[int, Strict(), Field(ge=1, le=1_000_000), WHOLE] = 10_000
+    """Most tools, prompts or templates that are taken from one server; `sluice servers` says where one has more."""
+    list_bytes: Size = written("16MiB")
+    """Most bytes of one such list."""
 
 
 class Names(Section):

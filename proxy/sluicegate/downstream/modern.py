@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import anyio
 from anyio.abc import TaskGroup
 
 from sluicegate.call import (
@@ -24,6 +25,7 @@ from sluicegate.call import (
     Result,
     TaskStarted,
 )
+from sluicegate.catalog.bounds import Intake
 from sluicegate.downstream import driving, modern_task
 from sluicegate.downstream.connection import UPDATED, Connection
 from sluicegate.downstream.driving import Driven
@@ -42,7 +44,6 @@ log = logging.getLogger(__name__)
 
 PROBE_TIME: Final = 10.0
 LISTEN: Final = "subscriptions/listen"
-_MAX_PAGES: Final = 64
 
 
 class ModernConnection(Connection):
@@ -158,16 +159,17 @@ class ModernConnection(Connection):
     async def _current(self, name: Any) -> Json | None:
         """A tool's definition as the server has it now."""
         params: Json = {}
-        for _ in range(_MAX_PAGES):
-            answer = await self._own("tools/list", params, self.settings.list_timeout)
-            page = answer.result or {}
-            tools = page.get("tools")
-            for tool in tools if isinstance(tools, list) else []:
-                if isinstance(tool, dict) and tool.get("name") == name:
-                    return tool
-            if not isinstance(cursor := page.get("nextCursor"), str):
-                return None
-            params = {"cursor": cursor}
+        intake = Intake(self.settings.bounds)
+        with anyio.move_on_after(self.settings.list_timeout):
+            while True:
+                page = (await self._own("tools/list", params, self.settings.list_timeout)).result or {}
+                tools, further = page.get("tools"), page.get("nextCursor")
+                cursor = further if isinstance(further, str) else None
+                taken, cut = intake.take(tools if isinstance(tools, list) else (), cursor)
+                found = next((tool for tool in taken if isinstance(tool, dict) and tool.get("name") == name), None)
+                if found is not None or cut or cursor is None:
+                    return found
+                params = {"cursor": cursor}
         return None
 
     def _offerable(self, value: Json) -> Json:

@@ -11,10 +11,7 @@ from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.settings import Lost, TaskGone, TooLarge
 from sluicegate.downstream.words import quoted
 from sluicegate.era import asks
-from sluicegate.era.revisions import LISTS
 from sluicegate.message import INTERNAL_ERROR, METHOD_NOT_FOUND, Request
-
-_NEEDED: Final = {method: entry.capability for method, entry in LISTS.items()} | {"completion/complete": "completions"}
 
 
 def may_resend(method: str, lost: Lost) -> bool:
@@ -26,11 +23,11 @@ def may_resend(method: str, lost: Lost) -> bool:
 
 
 def undeclared(call: Call, connection: Connection) -> Failure | None:
-    """2026-07-28 basic/index#capabilities: what a server does not declare, it does not have."""
-    needed = _NEEDED.get(call.method)
-    if needed is None or needed in connection.capabilities:
+    """2026-07-28 basic/index#capabilities: what a server does not declare, it does not have. Lists are asked for all
+    the same, by whoever keeps them: some servers have tools and do not declare that."""
+    if call.method != "completion/complete" or "completions" in connection.capabilities:
         return None
-    if needed == "completions" and connection.revision == "2024-11-05":  # has the method and no capability for it
+    if connection.revision == "2024-11-05":  # has the method and no capability for it
         return None
     return Failure(METHOD_NOT_FOUND, "Method not found")
 

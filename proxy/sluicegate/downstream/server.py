@@ -75,11 +75,9 @@ class DownstreamServer:
         self._health = Health(settings, lambda: self._dialler.stderr)
         self._pause = Pause(clock)
         self._is_suspect = False
-        self._settled = anyio.Event()
-        self._news = anyio.Event()
+        self._settled, self._news, self._stopped = anyio.Event(), anyio.Event(), anyio.Event()
         self._is_needed = not settings.lazy
         self._life: anyio.CancelScope | None = None
-        self._stopped = anyio.Event()
 
     # ------------------------------------------------------------ what the middle asks
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sluicegate.catalog.bounds import DEFAULT_BOUNDS, Bounds
+
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one line on stdio, or of one event in an event stream. Longer ones end their connection."""
 
@@ -35,6 +37,7 @@ class ServerSettings:
     is_sluice: bool = False  # `sluice stdio --url`: what that Sluice writes under its own names is for the client
     expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments
     redact: Callable[[str], str] = str  # takes out what the audit log would not hold, from what the server wrote
+    bounds: Bounds = DEFAULT_BOUNDS  # of a list that is walked for one call
     is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
 
     def __post_init__(self) -> None:

@@ -171,7 +171,8 @@ class Resolver:
 
     async def _learn_all(self, call: Call, server_key: str) -> None:
         shelf = self._lists.shelf(server_key, call.client)
-        walked = await walk(shelf.server, call.client, "resources/list", self._lists.settings.list_timeout)
+        settings = self._lists.settings
+        walked = await walk(shelf.server, call.client, "resources/list", settings.list_timeout, settings.bounds)
         for item in walked.items if walked else ():
             uri = item.get("uri") if isinstance(item, dict) else None
             if isinstance(uri, str) and self._lists.faces[server_key].uris.public(uri) == uri:

@@ -19,13 +19,14 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from sluicegate.call import Call, Client, Era, Kind, Result, Server
+from sluicegate.catalog.bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.catalog.snapshot import KINDS, Entry, Face, Listing, Snapshot, assemble, listing
 from sluicegate.era.revisions import LISTS
 from sluicegate.hub import Event, Hub
 from sluicegate.lists.kept import Kept
 from sluicegate.lists.pinboard import Pinboard, said
 from sluicegate.lists.shelf import Shelf, digests, evict
-from sluicegate.lists.walk import ask, walk
+from sluicegate.lists.walk import ask, page_of, walk
 from sluicegate.message import Json, Notification
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.store import Store
@@ -35,6 +36,7 @@ MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scop
 PATIENCE: Final = 2.0
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
+UNDECLARED_TIME: Final = 1.5  # seconds for an answer from a server that may not know the question
 LARGE: Final = 200  # items; making a listing of more takes longer than others should wait
 # A server may change a list without saying so: behind a list served from an older snapshot, it is looked at again.
 REVALIDATE: Final = 5.0
@@ -57,6 +59,7 @@ class ListSettings:
     names_max: int = 50
     page: int = 1000
     list_timeout: float = 10.0
+    bounds: Bounds = DEFAULT_BOUNDS
 
 
 class Lists:
@@ -80,6 +83,7 @@ class Lists:
         self._news: dict[str, dict[str | None, set[str]]] = {key: {} for key in servers}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._undeclared: dict[str, frozenset[str]] = {}
 
     def _face(self, key: str) -> Face:
         settings = self.settings
@@ -229,6 +233,7 @@ class Lists:
         about = await self._about(shelf.server, client)
         if about is None:
             return False
+        about = await self._with_undeclared(shelf.server, client, about)
         shelf.era = shelf.server.era_for(client) or client.era
         await self._pins.meet(shelf.server.key, shelf.era, "instructions", said(about))
         complete = all(await asyncio.gather(*(self._walk_list(shelf, client, about, method) for method in methods)))
@@ -240,13 +245,14 @@ class Lists:
         """A list whose capability is not declared is empty. One that fails midway stays what it was."""
         landed = Listing(method)
         if LISTS[method].capability in about["capabilities"]:
-            walked = await walk(shelf.server, client, method, self.settings.list_timeout)
+            walked = await walk(shelf.server, client, method, self.settings.list_timeout, self.settings.bounds)
             if walked is None:
                 return False
             cut = (f"{method}: {walked.cut}",) if walked.cut else ()
             make = partial(listing, self.faces[shelf.server.key], method, walked.items, walked.ttl_ms, cut)
             landed = make() if len(walked.items) <= LARGE else await asyncio.to_thread(make)
-        for line in landed.left_out:
+        earlier = shelf.whole.listings if shelf.whole else {}
+        for line in landed.left_out if method not in earlier or earlier[method].left_out != landed.left_out else ():
             log.warning("server %s: not served: %s", shelf.server.key, line)
         found = {entry.target.own: Found(entry.fingerprint, entry.target.item) for entry in landed.entries}
         await self._pins.meet(shelf.server.key, shelf.era, KINDS[method], found)
@@ -270,6 +276,19 @@ class Lists:
         if not isinstance(outcome, Result) or not isinstance(outcome.value.get("capabilities"), dict):
             return None
         return {key: outcome.value[key] for key in ("capabilities", "instructions") if key in outcome.value}
+
+    async def _with_undeclared(self, server: Server, client: Client, about: Json) -> Json:
+        """Some servers list what they do not declare, and the SDKs ask them all the same. Asked once in a run."""
+        declared: Json = about["capabilities"]
+        if server.key not in self._undeclared:
+            missing = [method for method, entry in LISTS.items() if entry.capability not in declared]
+            asking = (ask(server, Call(client, method, {}), UNDECLARED_TIME) for method in missing)
+            answers = zip(missing, await asyncio.gather(*asking), strict=True)
+            has = frozenset(LISTS[method].capability for method, outcome in answers if page_of(outcome, method))
+            self._undeclared[server.key] = has
+            for capability in sorted(has):
+                log.warning("server %s lists %s without declaring them", server.key, capability)
+        return {**about, "capabilities": {name: {} for name in self._undeclared[server.key]} | declared}
 
     async def _recall(self, shelf: Shelf, client: Client) -> None:
         kept = await self._kept.recall(self.faces[shelf.server.key], shelf.server, shelf.scope, client)

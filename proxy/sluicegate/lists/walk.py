@@ -4,16 +4,14 @@ Knows pages and cursors, and nothing of names, scopes or who wants the list.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import anyio
 
 from sluicegate.call import Call, Client, Failure, Outcome, Result, Server
+from sluicegate.catalog.bounds import Bounds, Intake
 from sluicegate.era.revisions import LISTS
 from sluicegate.message import METHOD_NOT_FOUND, Json
-
-MAX_PAGES: Final = 64
-MAX_ITEMS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +32,20 @@ async def ask(server: Server, call: Call, timeout: float) -> Outcome | None:
         return None
 
 
-async def walk(server: Server, client: Client, method: str, timeout: float) -> Walked | None:
+async def walk(server: Server, client: Client, method: str, timeout: float, bounds: Bounds) -> Walked | None:
     """All items of a list. A server without that method has none; None if a page fails, so that half a list is
     never taken for the whole."""
     try:
         with anyio.fail_after(timeout):
-            return await _pages(server, client, method)
+            return await _pages(server, client, method, bounds)
     except OSError:
         return None
 
 
-async def _pages(server: Server, client: Client, method: str) -> Walked | None:
+async def _pages(server: Server, client: Client, method: str, bounds: Bounds) -> Walked | None:
     items: list[Any] = []
     ttls: list[int] = []
-    seen: set[str] = set()
+    intake = Intake(bounds)
     params: Json = {}
     while True:
         outcome = await server(Call(client, method, params))
@@ -56,24 +54,13 @@ async def _pages(server: Server, client: Client, method: str) -> Walked | None:
         page = page_of(outcome, method)
         if page is None or not isinstance(outcome, Result):
             return None
-        items += page
         ttls.append(ttl_of(outcome.value))
         cursor = next_cursor(outcome.value)
-        cut = _cut(cursor, seen, len(ttls), len(items))
+        taken, cut = intake.take(page, cursor)
+        items += taken
         if cursor is None or cut:
-            return Walked(tuple(items[:MAX_ITEMS]), min(ttls), cut)
-        seen.add(cursor)
+            return Walked(tuple(items), min(ttls), cut)
         params = {"cursor": cursor}
-
-
-def _cut(cursor: str | None, seen: set[str], pages: int, items: int) -> str:
-    if items > MAX_ITEMS or (items == MAX_ITEMS and cursor is not None):
-        return f"the rest after {MAX_ITEMS} items"
-    if cursor is None:
-        return ""
-    if cursor in seen:
-        return "the rest after a cursor that came twice"
-    return f"the rest after {MAX_PAGES} pages" if pages >= MAX_PAGES else ""
 
 
 def page_of(outcome: Outcome | None, method: str) -> list[Any] | None:

@@ -7,6 +7,7 @@ left out before pages are cut, so that neither their number nor their length tel
 """
 
 import asyncio
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ AHEAD: Final = 4  # servers asked for their first page at the same time
 SILENCE: Final = 30.0  # a server that did not answer in time is not asked again for so long
 SLICE: Final = 0.005  # seconds of work after which others have their turn
 STRIDE: Final = 8  # items that are judged in a row before the clock is looked at
+
+log = logging.getLogger(__name__)
 
 _STALE = Failure(INVALID_PARAMS, "Invalid cursor")
 _Part = tuple[View, int, int]
@@ -73,7 +76,10 @@ class Trace:
         """One page on; None where that leads nowhere."""
         pages = self.pages + 1
         mark = blake2b(cursor.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        if pages >= MAX_WALK or cursor == self.cursor or mark == self.anchor:
+        if cursor == self.cursor or mark == self.anchor:
+            return None
+        if pages >= MAX_WALK:
+            log.warning("a list of resources is cut", extra={"pages": pages})
             return None
         return Trace(cursor, pages, mark if pages & (pages - 1) == 0 else self.anchor)
 
