@@ -10,6 +10,7 @@ import anyio
 
 from sluicegate.call import Call, Client, Decision, Era, Failure, Outcome, Result, Subscribed, Updated, Verdict
 from sluicegate.catalog.snapshot import KINDS
+from sluicegate.era import asks
 from sluicegate.era.revisions import LISTS
 from sluicegate.hub import Hub
 from sluicegate.lists import Lists, ListSettings, Resolver
@@ -55,6 +56,9 @@ class Scripted:
 
     def era_for(self, client: Client) -> Era | None:
         return client.era
+
+    def capability_set(self, client: Client, era: Era) -> str:
+        return asks.capability_set(client.capabilities)
 
     def scope(self, client: Client) -> str:
         return self.scopes(client)

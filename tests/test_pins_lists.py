@@ -10,7 +10,7 @@ from scripted_server import CLIENT, OTHER, Front, Scripted
 
 from sluicegate.call import Call, Client, Target
 from sluicegate.lists import pinboard
-from sluicegate.lists.pinboard import Pinboard, PinEvent
+from sluicegate.lists.pinboard import Pinboard, PinEvent, Pinned
 from sluicegate.message import Json, Notification
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Wanted
@@ -66,7 +66,7 @@ async def bench(*servers: Scripted, store: MemoryStore | None = None, **settings
     mode = settings.pop("mode", "review")
     store = store or MemoryStore()
     events: list[PinEvent] = []
-    board = Pinboard({server.key: mode for server in servers}, store, events.append)
+    board = Pinboard({server.key: Pinned(mode, server.identity) for server in servers}, store, events.append)
     await board.load()
     with anyio.fail_after(20):
         async with Front(*servers, store=store, pins=board, list_timeout=30, **settings) as front:
@@ -160,7 +160,7 @@ async def test_a_large_first_list_is_recorded_in_one_row() -> None:
     server = Scripted("a", tools=[f"t{number}" for number in range(3000)], per_page=1000)
     async with bench(server, store=store, page=5000) as b:
         assert len(await b.front.names("tools/list")) == 3000
-    assert sorted(key for key in store._values if key.startswith("pins")) == ["pins-revision", "pins/a/modern"]
+    assert sorted(key for key in store._values if key.startswith("pins")) == ["pins-revision", "pins/a/a/modern"]
 
 
 async def test_a_page_that_fails_is_no_first_list() -> None:
@@ -385,7 +385,7 @@ async def test_what_a_waiting_definition_became_is_written_down_soon() -> None:
         for text in ("1", "2"):
             await b.change(server, "tools/list", tool("x", description=text))
         await b.board.flush()
-        other = Pinboard({"a": "review"}, store)
+        other = Pinboard({"a": Pinned("review", "a")}, store)
         await other.load()
         assert [row["current"] for row in other.rows()] == [pins.fingerprint(tool("x", description="2"))]
 
@@ -394,7 +394,7 @@ async def gone(call: Call) -> Any:
     raise ConnectionError("gone")
 
 
-@pytest.mark.parametrize("place", ["pins/a/modern", "pins-waiting/a/modern"])
+@pytest.mark.parametrize("place", ["pins/a/a/modern", "pins-waiting/a/a/modern"])
 async def test_a_book_that_cannot_be_read_counts_as_one_with_nothing_accepted(place: str) -> None:
     store = MemoryStore()
     await store.put(place, b"\0")
@@ -422,7 +422,7 @@ async def test_what_another_process_accepts_is_in_force_here(monkeypatch: pytest
         await b.front.names("tools/list")
         await b.change(server, "tools/list", tool("x", description="new"), tool("y", description="new"))
         with b.front.hub.subscribe(lambda event: True) as events:
-            other = Pinboard({"a": "review"}, store)
+            other = Pinboard({"a": Pinned("review", "a")}, store)
             await other.load()
             row = next(row for row in other.rows() if row["name"] == "x")
             await other.accept("a", [Wanted("tool", "x", row["current"])], "local")

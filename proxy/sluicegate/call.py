@@ -302,6 +302,10 @@ class Server(Protocol):
     def scope(self, client: Client) -> str:
         """Clients with equal scope see equal lists of this server. Cheap: it is on the hot path."""
 
+    def capability_set(self, client: Client, era: Era) -> str:
+        """Which of that client's capabilities this server is told of in that era, as one of few words: a server may
+        list other definitions to each set."""
+
     async def ready(self) -> None:
         """Returns once the first attempt to reach the server has ended, well or badly."""
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from sluicegate.admin import MAX_BODY, Settings, Sources, application
-from sluicegate.lists.pinboard import Pinboard
+from sluicegate.lists.pinboard import Pinboard, Pinned
 from sluicegate.message import Json
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.store.memory import MemoryStore
@@ -21,9 +21,9 @@ async def no_tools(client: str) -> list[Json] | None:
 
 
 async def asker(pinned: bool = True, peer: str = "127.0.0.1") -> tuple[httpx.AsyncClient, Pinboard]:
-    board = Pinboard({"gh": "review"}, MemoryStore(), clock=lambda: 0.0)
+    board = Pinboard({"gh": Pinned("review", "id")}, MemoryStore(), clock=lambda: 0.0)
     for item in (OLD, NEW):
-        await board.meet("gh", "modern", "tool", {"x": Found(fingerprint(item), item)})
+        await board.meet("gh", "modern", "", "tool", {"x": Found(fingerprint(item), item)})
     sources = Sources(
         ready=list, metrics=None, describe_servers=list, list_tools=no_tools,
         principal_of=lambda key: "key:ci" if key == "client-key" else None,
@@ -46,6 +46,7 @@ async def test_what_waits_is_shown_with_its_definitions_where_they_are_wanted() 
         "server": "gh", "era": "modern", "kind": "tool", "name": "x", "state": "changed", "withheld": True,
         "current": fingerprint(NEW), "fingerprint": fingerprint(OLD), "by": "", "at": "1970-01-01T00:00:00Z",
         "waiting": fingerprint(NEW), "since": "1970-01-01T00:00:00Z", "flags": [],
+        "replaced_at": "",
     }  # fmt: skip
     (row,) = (await ask.get(f"{PATH}?server=gh&definitions=1")).json()["pins"]
     assert (row["accepted_text"], row["waiting_text"]) == ('{"name":"x"}', '{"description":"new","name":"x"}')

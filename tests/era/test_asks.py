@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluicegate.call import Client, Failure
-from sluicegate.era import asks
+from sluicegate.era import asks, tasks
 from sluicegate.era.refusal import refusal
 from sluicegate.message import Json, Request, Response
 
@@ -266,3 +268,43 @@ def test_an_error_of_a_legacy_client_is_an_error_to_its_legacy_server(method: st
 )  # fmt: skip
 def test_what_a_client_lacks_to_be_asked(method: str, params: Json, declared: Json, needed: Json | None) -> None:
     assert asks.missing(Request(1, method, params), client("2026-07-28", declared)) == needed
+
+
+# ---------------------------------------------------------------- capability sets
+
+
+PARTS = st.none() | st.text(max_size=2) | st.fixed_dictionaries(
+    {}, optional={name: st.none() | st.dictionaries(st.text(max_size=2), st.integers(), max_size=2)
+                  for name in ("form", "url", "tools", tasks.EXTENSION, "x")}
+)  # fmt: skip
+CLAIMED = st.fixed_dictionaries(
+    {}, optional={name: PARTS for name in ("elicitation", "sampling", "roots", "extensions", "tasks", "experimental")}
+)  # fmt: skip
+
+
+@given(CLAIMED, st.sampled_from(["2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28"]))
+def test_whatever_a_client_claims_there_are_few_capability_sets(claimed: Json, revision: str) -> None:
+    who = client(revision, claimed)
+    for carried in (asks.for_legacy_server(who), asks.for_modern_server(who)):
+        words = asks.capability_set(carried).split()
+        assert words == [word for word in ("form", "url", "sampling", "roots", "tasks") if word in words]
+
+
+@pytest.mark.parametrize(
+    ("revision", "claimed", "legacy", "modern"),
+    [
+        ("2025-11-25", EVERYTHING, "form url sampling roots", "form url sampling roots"),
+        ("2026-07-28", EVERYTHING, "form url sampling roots", "form url sampling roots tasks"),
+        ("2025-06-18", EVERYTHING, "form sampling roots", "form sampling roots"),
+        ("2024-11-05", EVERYTHING, "sampling roots", "sampling roots"),
+        ("2025-11-25", {"elicitation": {}}, "form", "form"),
+        ("2025-11-25", {"elicitation": {"url": {}}}, "url", "url"),
+        ("2025-11-25", {"extensions": UI, "experimental": {"a": {}}, "tasks": {}}, "", ""),
+    ],
+)
+def test_a_capability_set_is_of_what_the_server_is_told(
+    revision: str, claimed: Json, legacy: str, modern: str
+) -> None:
+    who = client(revision, claimed)
+    assert asks.capability_set(asks.for_legacy_server(who)) == legacy
+    assert asks.capability_set(asks.for_modern_server(who)) == modern

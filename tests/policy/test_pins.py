@@ -23,8 +23,10 @@ def found(**definitions: Any) -> dict[str, Found]:
     return {own: Found(pins.fingerprint(value), value) for own, value in definitions.items()}
 
 
-def meet(book: Book, mode: Mode = "review", twin: Book = NOWHERE, kind: Any = "tool", **definitions: Any) -> Book:
-    return pins.meet(book, twin, mode, kind, found(**definitions), "now")[0]
+def meet(
+    book: Book, mode: Mode = "review", twin: Book = NOWHERE, kind: Any = "tool", into: str = "", **definitions: Any
+) -> Book:
+    return pins.meet(book, twin, mode, into, kind, found(**definitions), "now")[0]
 
 
 def withheld(book: Book, own: str, value: Any, mode: Mode = "review", twin: Book = NOWHERE) -> bool:
@@ -101,9 +103,9 @@ def test_a_list_that_says_nothing_new_is_the_same_book() -> None:
 
 def test_an_empty_first_list_is_none_but_a_server_that_is_settled_can_add_nothing_unseen() -> None:
     empty = meet(NOWHERE)
-    assert pins.close(empty) is empty
+    assert pins.close(empty, "") is empty
     assert not withheld(meet(empty, a=1), "a", 1)
-    settled = pins.close(meet(NOWHERE, a=1))
+    settled = pins.close(meet(NOWHERE, a=1), "")
     assert pins.state(meet(settled, kind="prompt", p=1), ("prompt", "p")) == "new"
 
 
@@ -137,7 +139,7 @@ def test_block_withholds_what_no_person_accepted_even_a_first_use() -> None:
 
 
 def test_warn_serves_and_remembers() -> None:
-    book, changes = pins.meet(meet(NOWHERE, "warn", a=1), NOWHERE, "warn", "tool", found(a=2), "now")
+    book, changes = pins.meet(meet(NOWHERE, "warn", a=1), NOWHERE, "warn", "", "tool", found(a=2), "now")
     assert not withheld(book, "a", 2, "warn") and not withheld(book, "a", 2, "off")
     assert [(change.what, change.before, change.after, change.again) for change in changes] == [
         ("waiting", pins.fingerprint(1), pins.fingerprint(2), False)
@@ -168,35 +170,120 @@ def test_names_that_a_server_invents_are_not_remembered_for_ever(monkeypatch: py
     assert all(withheld(book, f"n{number}", number) for number in range(20))
 
 
+SETS = ("", "form", "form roots")
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["list", "accept"]), st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), min_size=1)
+        st.sampled_from(["list", "page", "accept"]), st.sampled_from(SETS),
+        st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), min_size=1),
     ),
-    max_size=12,
-)
+    max_size=16,
+)  # fmt: skip
+
+
+def serves(book: Book, mode: Mode, capabilities: str) -> set[tuple[str, int]]:
+    def is_served(own: str, value: int) -> bool:
+        return not pins.is_withheld(mode, book, NOWHERE, ("tool", own), pins.fingerprint(value), capabilities)
+
+    return {(own, value) for own in "abc" for value in range(4) if is_served(own, value)}
 
 
 @given(STEPS, st.sampled_from(["review", "block"]))
-def test_nothing_is_served_that_was_neither_in_the_first_list_nor_accepted(steps: Any, mode: Mode) -> None:
-    """Whatever a server lists in whatever order; the model beside it is a set of what may be served."""
+def test_nothing_is_served_that_was_neither_in_the_first_list_of_the_set_nor_accepted(steps: Any, mode: Mode) -> None:
+    """Whatever a server lists in whatever order to whichever set; the model beside it is what may be served."""
     book = NOWHERE
-    may: set[tuple[str, int]] = set()
-    is_first = mode == "review"
-    for what, definitions in steps:
-        if what == "list":
-            book = pins.from_json(pins.pins_to_json(book), pins.waiting_to_json(book))  # as after a restart
-            book = pins.close(meet(book, mode, **definitions))
-            may |= set(definitions.items()) if is_first else set()
-            is_first = False
-        else:
+    accepted: dict[str, int] = {}
+    first: dict[str, set[tuple[str, int]]] = {}
+    for what, capabilities, definitions in steps:
+        before = {one: serves(book, mode, one) for one in SETS}
+        was_closed = set(first)
+        if what == "accept":
             for own, value in definitions.items():
                 new = pins.accept(book, ("tool", own), pins.fingerprint(value), "local", "now")
                 if new is not None:
-                    book, may = new, {*(one for one in may if one[0] != own), (own, value)}
-        for own in "abc":
-            served = {value for value in range(4) if not withheld(book, own, value, mode)}
-            assert served <= {value for name, value in may if name == own}
-            assert not (served and ("tool", own) in book.waiting)
+                    book, accepted[own] = new, value
+        else:
+            book = pins.from_json(*json.loads(json.dumps([pins.pins_to_json(book), pins.waiting_to_json(book)])))
+            book = meet(book, mode, into=capabilities, **definitions)
+            book = pins.close(book, capabilities) if what == "list" else book
+            first.setdefault(capabilities, set(definitions.items()) if mode == "review" else set())
+        served = {one: serves(book, mode, one) for one in SETS}
+        for one in SETS:
+            may = {pair for pair in first.get(one, set()) if pair[0] not in accepted} | set(accepted.items())
+            assert served[one] <= may
+            if one in was_closed and what != "accept":
+                assert served[one] <= before[one], "a set whose first list is over gains nothing by itself"
+        everywhere = set().union(*served.values())
+        assert len(everywhere) == len({own for own, _ in everywhere}), "one content of a name, in all sets"
+        assert not {own for own, _ in everywhere} & {key[1] for key in book.waiting if book.has_changed(key)}
+
+
+# ---------------------------------------------------------------- capability sets
+
+
+def test_each_capability_set_has_a_first_list_and_a_name_one_pin_in_all_of_them() -> None:
+    book = pins.close(meet(NOWHERE, a=1), "")
+    book = pins.close(meet(book, into="roots", a=1, b=2), "roots")
+    assert (serves(book, "review", ""), serves(book, "review", "roots")) == ({("a", 1)}, {("a", 1), ("b", 2)})
+    assert meet(book, a=1) is book, "b is absent there, which is no change"
+    assert pins.state(meet(book, into="roots", c=3), ("tool", "c")) == "new", "its first list is over"
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_rug_pull_in_a_new_set_withholds_the_name_in_every_set(back: bool) -> None:
+    book = meet(meet(NOWHERE, a=1), into="roots", a=2)
+    book = meet(book, into="form", a=1) if back else book
+    assert pins.state(book, ("tool", "a")) == ("returned" if back else "changed")
+    assert not any(serves(book, "review", one) for one in (*SETS, "roots"))
+
+
+def test_a_new_set_brings_nothing_into_one_whose_first_list_is_over() -> None:
+    book = pins.close(meet(NOWHERE, a=1), "")
+    book = meet(pins.close(meet(book, into="roots", a=1, b=2), "roots"), a=1, b=2)
+    assert (serves(book, "review", ""), serves(book, "review", "roots")) == ({("a", 1)}, {("a", 1), ("b", 2)})
+    assert pins.state(book, ("tool", "b")) == "new" and pins.is_withheld(
+        "review", book, NOWHERE, ("tool", "b"), pins.fingerprint(2)
+    )
+    assert meet(book, into="roots", a=1, b=2) is book
+    assert serves(meet(book, into="form", b=2), "review", "form") == set(), "what waits is no first use anywhere"
+    told = accepted(book, "b", 2)
+    assert all(("b", 2) in serves(told, "review", one) for one in (*SETS, "roots")), "accepted once, for every set"
+    assert not serves(meet(book, b=3), "review", "roots") - {("a", 1)}
+
+
+def test_what_waits_is_no_first_use_of_a_set_that_comes_later() -> None:
+    book = meet(pins.close(meet(NOWHERE, a=1), ""), evil=1)
+    book = meet(book, into="roots", a=1, evil=1)
+    assert serves(book, "review", "roots") == {("a", 1)} and pins.state(book, ("tool", "evil")) == "new"
+
+
+def test_a_book_of_before_there_were_sets_counts_for_all_of_them() -> None:
+    old = {"pins": [["tool", "a", pins.fingerprint(1), "1", "", "then"]], "closed": ["tool"]}
+    book = pins.from_json(old, {"waiting": []})
+    for one in SETS:
+        assert serves(book, "review", one) == {("a", 1)}
+        assert pins.state(meet(book, into=one, a=1, b=2), ("tool", "b")) == "new", "an update is no second first look"
+
+
+# ---------------------------------------------------------------- another server under the same key
+
+
+def test_a_server_in_the_place_of_another_keeps_what_is_equal_and_has_no_first_use() -> None:
+    before = accepted(meet(NOWHERE, a=1, b=2, c=3), "a", 1)
+    book = pins.succeed([before, NOWHERE], "later")
+    assert (book.waiting, book.replaced_at) == ({}, "later")
+    book = meet(book, a=1, b=2, c=4, d=5)
+    assert serves(book, "review", "") == {("a", 1), ("b", 2)}
+    assert [pins.state(book, ("tool", own)) for own in "abcd"] == ["accepted", "first_use", "changed", "new"]
+    assert serves(meet(book, into="roots", b=2), "review", "roots") == {("a", 1)}, "a first use in no new set"
+    assert pins.from_json(pins.pins_to_json(book), pins.waiting_to_json(book)) == book
+
+
+def test_of_several_before_it_the_newest_pin_of_a_name_counts() -> None:
+    old = meet(NOWHERE, a=1, b=1)
+    new = accepted(meet(NOWHERE, a=1), "a", 1)
+    newer = pins.accept(meet(new, a=2), ("tool", "a"), pins.fingerprint(2), "local", "now+1")
+    assert newer is not None
+    assert {own: pin.text for (_, own), pin in pins.succeed([newer, old], "").pins.items()} == {"a": "2", "b": "1"}
 
 
 def test_a_book_that_is_none_is_said_to_be_none() -> None:

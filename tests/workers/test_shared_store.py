@@ -7,7 +7,7 @@ import pytest
 from approval_kit import ANN, CAREFUL, Town
 
 from sluicegate.approval.desk import Desk, Settings
-from sluicegate.lists.pinboard import Pinboard, PinEvent
+from sluicegate.lists.pinboard import Pinboard, PinEvent, Pinned
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Found, Mode, Wanted
 from sluicegate.store.memory import MemoryStore
@@ -23,7 +23,7 @@ class Boards:
     def __init__(self, mode: Mode = "review") -> None:
         store = MemoryStore()
         self.events: list[list[PinEvent]] = [[], []]
-        self.all = [Pinboard({"s": mode}, store, events.append) for events in self.events]
+        self.all = [Pinboard({"s": Pinned(mode, "id")}, store, events.append) for events in self.events]
 
     async def load(self) -> "Boards":
         for board in self.all:
@@ -38,15 +38,15 @@ async def test_a_list_that_two_meet_at_once_is_recorded_once() -> None:
     boards = await Boards().load()
     async with anyio.create_task_group() as group:
         for board in boards.all:
-            group.start_soon(board.meet, "s", "legacy", "tool", found(a="1", b="2"))
+            group.start_soon(board.meet, "s", "legacy", "", "tool", found(a="1", b="2"))
     assert boards.told() == [("first_use", "a"), ("first_use", "b")]
 
 
 async def test_a_first_list_is_the_first_whoever_met_it() -> None:
     boards = await Boards().load()
     first, second = boards.all
-    await first.meet("s", "legacy", "tool", found(a="1"))
-    await second.meet("s", "legacy", "tool", found(a="1", b="2"))
+    await first.meet("s", "legacy", "", "tool", found(a="1"))
+    await second.meet("s", "legacy", "", "tool", found(a="1", b="2"))
     assert boards.told() == [("first_use", "a"), ("withheld", "b")]
     await first.refresh()
     assert [board.count_withheld("s") for board in boards.all] == [1, 1]
@@ -55,10 +55,10 @@ async def test_a_first_list_is_the_first_whoever_met_it() -> None:
 async def test_two_changes_at_once_lose_neither() -> None:
     boards = await Boards().load()
     first, second = boards.all
-    await first.meet("s", "legacy", "tool", found(a="1", b="2"))
+    await first.meet("s", "legacy", "", "tool", found(a="1", b="2"))
     await second.refresh()
-    await first.meet("s", "legacy", "tool", found(a="changed"))
-    await second.meet("s", "legacy", "tool", found(a="changed", b="changed"))
+    await first.meet("s", "legacy", "", "tool", found(a="changed"))
+    await second.meet("s", "legacy", "", "tool", found(a="changed", b="changed"))
     await first.refresh()
     assert boards.told()[2:] == [("withheld", "a"), ("withheld", "b")], "each once"
     assert [board.count_withheld("s") for board in boards.all] == [2, 2]

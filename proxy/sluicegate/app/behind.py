@@ -79,6 +79,9 @@ async def open_behind(services: Services) -> AsyncIterator[Behind]:
         servers = {key: server(key, told) for key, told in config.servers.items() if told.enabled}
         pins = Pinboard(slices.pins(config), services.store, partial(_pin_changed, services))
         await pins.load()
+        for key in servers:
+            if notice := pins.notice(key):
+                log.warning(notice, extra={"server": key, "hint": f"sluice pins diff {key}"})
         stack.push_async_callback(pins.flush)
         lists = Lists(slices.lists(config, servers), servers, hub, services.store, pins)
         stack.callback(lists.close)

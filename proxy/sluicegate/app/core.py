@@ -56,9 +56,9 @@ class Core:
 
     def describe(self) -> list[Json]:
         """A row for each server that is enabled, also for those that lack a variable."""
-        off = self.services.config.disabled.items()
+        off, pins = self.services.config.disabled.items(), self.behind.pins
         rows: list[Json] = [{"key": key, "transport": "-", "status": "disabled", "last_error": why} for key, why in off]
-        return [server.describe() for server in self.behind.servers.values()] + rows
+        return [{**server.describe(), "pins": pins.notice(key)} for key, server in self.behind.servers.items()] + rows
 
     async def ready(self) -> None:
         """Every server has come up or has failed to for the first time."""

@@ -19,8 +19,8 @@ from sluicegate.listen.identity import IdentitySettings, Key
 from sluicegate.listen.identity.issuers import Issuer
 from sluicegate.listen.identity.tokens import TokenSettings
 from sluicegate.lists import ListSettings
+from sluicegate.lists.pinboard import Pinned
 from sluicegate.message import Json
-from sluicegate.policy.pins import Mode
 
 
 def server(
@@ -103,8 +103,8 @@ def audit(config: Config, transport: str = "http") -> AuditSettings:
     )
 
 
-def pins(config: Config) -> dict[str, Mode]:
-    return {key: server.pinning for key, server in config.servers.items() if server.enabled}
+def pins(config: Config) -> dict[str, Pinned]:
+    return {key: Pinned(server.pinning, server.identity) for key, server in config.servers.items() if server.enabled}
 
 
 def results(config: Config) -> dict[str, Strictness]:

@@ -1,11 +1,20 @@
 """`check` and `config schema`: what can be said about a config and its policy without running anything."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import anyio
+
 from sluicegate import config
-from sluicegate.app import law
+from sluicegate.app import law, slices
+from sluicegate.app.approving import DATABASE
 from sluicegate.cli.talk import AsJson, Code, ConfigFile, located, say, stop, tell, tell_json
+from sluicegate.lists import pin_store
+from sluicegate.lists.pinboard import Pinboard
 from sluicegate.policy.finding import PolicyError
+from sluicegate.store.memory import MemoryStore
+from sluicegate.store.sqlite import peek
 
 
 def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
@@ -28,7 +37,29 @@ def _find(named: Path | None) -> tuple[Path, config.Checked]:
     except config.ConfigError as error:
         return named or config.places()[0], config.Checked(None, error.findings)
     checked = config.check(path)
-    return path, checked if checked.config is None else _with_policy(path, checked, checked.config)
+    if checked.config is None:
+        return path, checked
+    known = replace(checked, findings=[*checked.findings, *_replaced(path, checked.config)])
+    return path, _with_policy(path, known, checked.config)
+
+
+def _replaced(path: Path, loaded: config.Config) -> Iterator[config.Finding]:
+    """Servers that took the place of another one under their key, if somebody has to look at what they list."""
+    kept = peek(loaded.state.dir / DATABASE, (pin_store.PINS, pin_store.WAITING))
+    board = anyio.run(_board, loaded, kept)
+    for key in loaded.servers:
+        if board.is_replaced(key) and (notice := board.notice(key)):
+            hint = f"`sluice pins diff {key}` shows them, `sluice pins accept {key} --all` accepts them"
+            yield replace(config.finding_at(path, ("servers", key), "another-server", notice, hint), severity="warning")
+
+
+async def _board(loaded: config.Config, kept: Mapping[str, bytes]) -> Pinboard:
+    store = MemoryStore()
+    for key, value in kept.items():
+        await store.put(key, value)
+    board = Pinboard(slices.pins(loaded), store)
+    await board.load()
+    return board
 
 
 def _with_policy(path: Path, checked: config.Checked, loaded: config.Config) -> config.Checked:

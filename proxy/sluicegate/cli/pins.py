@@ -5,6 +5,7 @@ port), the pins in the state directory are looked at and accepted there, and a S
 """
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,8 @@ def list_(
         tell(table([head, *map(_cells, rows)]))
     waiting = sum(map(_waits, found))
     say(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}" + (": see `sluice pins diff`" if waiting else ""))
+    for name, count in Counter(row["server"] for row in found if row["replaced_at"] and _waits(row)).items():
+        say(f"{name}: {pins.notice(count, is_replaced=True)}")
 
 
 def _cells(row: Row) -> list[str]:

@@ -26,6 +26,7 @@ from sluicegate.downstream.settings import ServerSettings, TaskGone
 from sluicegate.era import asks
 from sluicegate.era.modern_client import capability_key
 from sluicegate.era.revisions import ASKING_METHODS, LISTS
+from sluicegate.message import Json
 
 MAX_LANES: Final = 32
 """Connections of one client on which a call may be asked back, parked ones among them."""
@@ -71,6 +72,9 @@ class Reach:
         era = client.era
         return f"{era} {client.principal} {self._declared(client, era)}"
 
+    def capability_set(self, client: Client, era: Era) -> str:
+        return asks.capability_set({} if self._settings.sharing == "shared" else _carried(client, era))
+
     def _declared(self, client: Client, era: Era) -> str:
         """The capabilities that the server is told of, as canonical text: what is not carried makes no difference."""
         place = (client.capability_key, client.revision, era)
@@ -78,8 +82,7 @@ class Reach:
         if known is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            carried = asks.for_legacy_server(client) if era == "legacy" else asks.for_modern_server(client)
-            known = self._known[place] = capability_key(carried)
+            known = self._known[place] = capability_key(_carried(client, era))
         return known
 
     def _place(self, client: Client) -> _Place | None:
@@ -193,6 +196,11 @@ class Reach:
         for turn in queue:
             if not turn.done():
                 turn.set_result(None)
+
+
+def _carried(client: Client, era: Era) -> Json:
+    """What a server of that era is told of the client's capabilities."""
+    return asks.for_legacy_server(client) if era == "legacy" else asks.for_modern_server(client)
 
 
 def _is_busy(connection: Connection, call: Call) -> bool:

@@ -99,6 +99,9 @@ class DownstreamServer:
     def scope(self, client: Client) -> str:
         return self._reach.scope(client)
 
+    def capability_set(self, client: Client, era: Era) -> str:
+        return self._reach.capability_set(client, era)
+
     async def ready(self) -> None:
         if not self.settings.lazy:
             await self._settled.wait()

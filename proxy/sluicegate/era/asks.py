@@ -77,6 +77,20 @@ def carried_extensions(declared: Json) -> Json:
     return {"extensions": kept} if kept else {}
 
 
+def capability_set(declared: Json) -> str:
+    """Which capabilities a server may choose its definitions by, of those that it is told of. They are few: whatever
+    else a client writes into its capabilities makes no other set, so that there are at most 32."""
+    elicitation, extensions = declared.get("elicitation"), declared.get("extensions")
+    words = {
+        mode: isinstance(elicitation, dict) and _has_mode(elicitation, mode) for mode in _PARTS["elicitation"]
+    } | {
+        "sampling": isinstance(declared.get("sampling"), dict),
+        "roots": isinstance(declared.get("roots"), dict),
+        "tasks": isinstance(extensions, dict) and tasks.EXTENSION in extensions,
+    }  # fmt: skip
+    return " ".join(word for word, is_declared in words.items() if is_declared)
+
+
 def may_ask(capabilities: Json) -> bool:
     """Whether a server to which that was declared may ask anything."""
     return not _ASKING.isdisjoint(capabilities)

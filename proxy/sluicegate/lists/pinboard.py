@@ -12,30 +12,33 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar, TypeVarTuple, Unpack
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
 
 import anyio
 
 from sluicegate.call import Era, Target
 from sluicegate.catalog.snapshot import Snapshot, without
-from sluicegate.message import Json, Malformed, decode_fast, dump
+from sluicegate.lists import pin_store
+from sluicegate.lists.pin_store import ERAS
+from sluicegate.message import Json
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Book, Change, Found, Key, Mode, PinKind, Wanted
 from sluicegate.policy.text import flags_in
 from sluicegate.store import Store, Write
 
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
-
 log = logging.getLogger(__name__)
 
-ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
 REVISION: Final = "pins-revision"  # of all books: whoever writes one changes it, if it is what they have read
 POLL: Final = 2.0
-LARGE: Final = 100  # definitions; comparing more for the first time takes longer than others should wait
 MAX_LINES: Final = 20  # of log for one list
 
-_SHUT: Final = Book(closed=frozenset(pins.KINDS))
+
+class Pinned(NamedTuple):
+    """A server whose definitions are pinned: how, and who it is."""
+
+    mode: Mode
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +62,22 @@ OnChange = Callable[[PinEvent], None]
 
 
 class Pinboard:
-    """`modes` has every server that is pinned; one that is not in it, or `off`, is served as it is. `moved` is told
+    """`servers` has every server that is pinned; one that is not in it, or `off`, is served as it is. `moved` is told
     the server of which something came to be served, or no longer is."""
 
     def __init__(
-        self, modes: Mapping[str, Mode], store: Store, on_change: OnChange = lambda event: None,
+        self, servers: Mapping[str, Pinned], store: Store, on_change: OnChange = lambda event: None,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self._modes = {server: mode for server, mode in modes.items() if mode != "off"}
+        self._modes = {server: pinned.mode for server, pinned in servers.items() if pinned.mode != "off"}
+        self._identities = {server: pinned.identity for server, pinned in servers.items()}
         self._store = store
         self._on_change = on_change
         self._clock = clock
         self._books = {(server, era): Book() for server in self._modes for era in ERAS}
         self._revision: bytes | None = None
         self._unwritten: set[tuple[str, Era]] = set()
+        self._begun: dict[str, list[str]] = {}  # servers with books that are not kept yet: what to forget once they are
         self._lock = asyncio.Lock()  # of writers: a book is read, thought over and written by one at a time
         self.moved: Callable[[str], None] = lambda server: None
 
@@ -84,18 +89,18 @@ class Pinboard:
 
     # ------------------------------------------------------------ serving
 
-    def serve(self, server: str, era: Era, whole: Snapshot) -> Snapshot:
-        """The part of a snapshot that clients may know of."""
+    def serve(self, server: str, era: Era, capabilities: str, whole: Snapshot) -> Snapshot:
+        """The part of a snapshot that clients with these capabilities may know of."""
         mode = self._modes.get(server)
         if mode is None or mode == "warn":
             return whole
         book, twin = self._both(server, era)
         entries = (entry for held in whole.listings.values() for entry in held.entries)
         keys: dict[Key, str] = {(entry.target.kind, entry.target.own): entry.fingerprint for entry in entries}
-        withheld = {key for key, mark in keys.items() if pins.is_withheld(mode, book, twin, key, mark)}
-        text = said(whole.about)
-        silent = any(pins.is_withheld(mode, book, twin, ("instructions", own), text[own].fingerprint) for own in text)
-        return without(whole, withheld, silent)
+        text: dict[Key, str] = {("instructions", own): found.fingerprint for own, found in said(whole.about).items()}
+        judged = partial(pins.is_withheld, mode, book, twin, capabilities=capabilities)
+        withheld = {key for key, mark in (keys | text).items() if judged(key, mark)}
+        return without(whole, withheld, not withheld.isdisjoint(text))
 
     def has_accepted(self, target: Target) -> bool:
         """Whether a person accepted this very definition: only then do the server's claims in it count."""
@@ -121,25 +126,27 @@ class Pinboard:
 
     # ------------------------------------------------------------ lists arrive
 
-    async def meet(self, server: str, era: Era, kind: PinKind, found: Mapping[str, Found]) -> None:
-        """A complete list of one kind. On return what it says is written down."""
+    async def meet(
+        self, server: str, era: Era, capabilities: str, kind: PinKind, found: Mapping[str, Found]
+    ) -> None:
+        """A complete list of one kind in one capability set. On return what it says is written down."""
         mode = self._modes.get(server)
         if mode is None:
             return
         async with self._lock:
             while True:
                 book, twin = self._both(server, era)
-                work = (book, twin, mode, kind, found, self._now())
-                new, changes = await _apart(len(found), pins.meet, *work)
+                work = (book, twin, mode, capabilities, kind, found, self._now())
+                new, changes = await pin_store.apart(len(found), pins.meet, *work)
                 if await self._write(server, {era: new}):
                     break
         self._report(server, era, mode, new, changes)
 
-    async def settle(self, server: str, era: Era) -> None:
-        """All lists of a server have arrived for once."""
+    async def settle(self, server: str, era: Era, capabilities: str) -> None:
+        """All lists of a server have arrived for once in that capability set."""
         if server in self._modes:
             async with self._lock:
-                while not await self._write(server, {era: pins.close(self._books[server, era])}):
+                while not await self._write(server, {era: pins.close(self._books[server, era], capabilities)}):
                     pass
 
     def count_withheld(self, server: str) -> int:
@@ -147,6 +154,16 @@ class Pinboard:
         if self._modes.get(server, "warn") == "warn":
             return 0
         return len({key for era in ERAS for key in self._books[server, era].waiting})
+
+    def notice(self, server: str) -> str:
+        """What a person should know of a server's pins, in a clause; empty where there is nothing to do."""
+        if self.is_replaced(server) and server in self._begun and self._modes[server] != "warn":
+            return "another server under this key: what differs from the pins will wait"
+        return pins.notice(self.count_withheld(server), self.is_replaced(server))
+
+    def is_replaced(self, server: str) -> bool:
+        """Whether other servers had that key before this one."""
+        return server in self._modes and any(self._books[server, era].replaced_at for era in ERAS)
 
     # ------------------------------------------------------------ people look and accept
 
@@ -168,7 +185,7 @@ class Pinboard:
             "state": pins.state(book, key), "withheld": withheld, "current": current,
             "fingerprint": pin.fingerprint if pin else None, "by": pin.by if pin else "", "at": pin.at if pin else "",
             "waiting": held.fingerprint if held else None, "since": held.since if held else "",
-            "flags": flags_in(newest),
+            "flags": flags_in(newest), "replaced_at": book.replaced_at,
         }  # fmt: skip
         texts = {"accepted_text": pin.text if pin else None, "waiting_text": held.text if held else None}
         return {**row, **texts} if definitions else row
@@ -210,9 +227,7 @@ class Pinboard:
 
     async def load(self) -> None:
         """Once, before anything is served."""
-        self._revision = await self._store.get(REVISION)
-        for server, era in self._books:
-            self._books[server, era] = await self._read(server, era)
+        await self._read_anew()
 
     async def watch(self) -> None:
         """What another process on the same store accepted is in force here soon after, and what waits here is known
@@ -227,7 +242,8 @@ class Pinboard:
         async with self._lock:
             while self._unwritten:
                 places = tuple(self._unwritten)
-                if await self._swap([await self._waiting(place, self._books[place]) for place in places]):
+                found = [await pin_store.write_waiting(self._place(*place), self._books[place]) for place in places]
+                if await self._swap(found):
                     self._unwritten.difference_update(places)
 
     async def refresh(self) -> None:
@@ -237,37 +253,38 @@ class Pinboard:
 
     async def _read_anew(self) -> None:
         self._revision = await self._store.get(REVISION)
-        for server, era in self._books:
-            self._set(server, era, _merged(self._books[server, era], await self._read(server, era)))
+        for server in self._modes:
+            read = await pin_store.read(self._store, server, self._identities[server], self._now())
+            self._begun.pop(server, None)
+            if read.forget is not None:
+                self._begun[server] = read.forget
+            for era, book in read.books.items():
+                self._set(server, era, pin_store.merged(self._books[server, era], book))
 
-    async def _read(self, server: str, era: Era) -> Book:
-        accepted, waiting = [await self._store.get(place) for place in _places(server, era)]
-        if accepted is None and waiting is None:
-            return Book()
-        try:
-            return pins.from_json(_decoded(accepted or b'{"pins": [], "closed": []}'),
-                                  _decoded(waiting or b'{"waiting": []}'))  # fmt: skip
-        except ValueError as error:
-            about = {"server": server, "era": era, "error": str(error)}
-            log.error("pins cannot be read: nothing counts as accepted", extra=about)
-            return _SHUT
 
     async def _write(self, server: str, books: Mapping[Era, Book]) -> bool:
         """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be
         thought over. What a definition that waits already became is written later: its name waits in any case."""
-        new = {(server, era): book for era, book in books.items() if book is not self._books[server, era]}
+        forget = self._begun.get(server)
+        if forget is not None:
+            books = {era: self._books[server, era] for era in ERAS} | dict(books)
+        new = {
+            (server, era): book for era, book in books.items()
+            if forget is not None or book is not self._books[server, era]
+        }  # fmt: skip
         writes, later = list[Write](), set[tuple[str, Era]]()
         for place, book in new.items():
             old = self._books[place]
-            if book.pins is not old.pins or book.closed != old.closed:
-                data = await _apart(len(book.pins), _encoded, pins.pins_to_json, book)
-                writes.append(Write(_places(*place)[0], data))
-            if book.waiting.keys() != old.waiting.keys():
-                writes.append(await self._waiting(place, book))
+            if forget is not None or book.pins is not old.pins or book.closed != old.closed:
+                writes.append(await pin_store.write_pins(self._place(*place), book))
+            if forget is not None or book.waiting.keys() != old.waiting.keys():
+                writes.append(await pin_store.write_waiting(self._place(*place), book))
             elif book.waiting != old.waiting:
                 later.add(place)
+        writes += [write for place in forget or () for write in pin_store.deletes(place)]
         if writes and not await self._swap(writes):
             return False
+        self._begun.pop(server, None)
         self._unwritten |= later
         for place, book in new.items():
             self._set(*place, book)
@@ -281,9 +298,8 @@ class Pinboard:
         self._revision = revision
         return True
 
-    async def _waiting(self, place: tuple[str, Era], book: Book) -> Write:
-        data = await _apart(len(book.waiting), _encoded, pins.waiting_to_json, book)
-        return Write(_places(*place)[1], data)
+    def _place(self, server: str, era: Era) -> str:
+        return pin_store.place(server, self._identities[server], era)
 
     def _set(self, server: str, era: Era, book: Book) -> None:
         old = self._books[server, era]
@@ -313,15 +329,6 @@ class Pinboard:
             self._on_change(event)
 
 
-async def _apart(size: int, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-    """In a worker thread where it is much, so that others do not wait for it."""
-    return await anyio.to_thread.run_sync(function, *args) if size > LARGE else function(*args)
-
-
-def _encoded(form: Callable[[Book], Json], book: Book) -> bytes:
-    return dump(form(book))
-
-
 def said(about: Json) -> dict[str, Found]:
     """A server's instructions as something that can be pinned."""
     text: Any = about.get("instructions")
@@ -340,20 +347,3 @@ def _fields(event: PinEvent) -> Json:
         "before": event.before, "after": event.after, **({"by": event.by} if event.by else {}),
         **({"flags": event.flags} if event.flags else {}),
     }  # fmt: skip
-
-
-def _merged(ours: Book, stored: Book) -> Book:
-    """What was accepted elsewhere, with what waits here: a name that nobody touched there waits on."""
-    waiting = {key: held for key, held in ours.waiting.items() if ours.pins.get(key) == stored.pins.get(key)}
-    return Book(stored.pins, {**stored.waiting, **waiting}, stored.closed | ours.closed)
-
-
-def _places(server: str, era: Era) -> tuple[str, str]:
-    return f"pins/{server}/{era}", f"pins-waiting/{server}/{era}"
-
-
-def _decoded(data: bytes) -> Any:
-    try:
-        return decode_fast(data) if data else None
-    except Malformed:
-        return None

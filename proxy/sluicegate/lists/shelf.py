@@ -15,16 +15,17 @@ MAX_LEARNED: Final = 10_000
 class Shelf:
     """One server's lists for one scope. `stale`: lists to be walked again. `changed`: those of them that the server
     announced and subscribers were not told of yet. `late`: lists no longer wait for its walk. `learned`: resources
-    shown under their own URI, as their pages passed by. `whole` is what the server listed, in its `era`; `snapshot`
-    is the part of it that is served."""
+    shown under their own URI, as their pages passed by. `whole` is what the server listed, in its `era`, to these
+    `capabilities` (`Server.capability_set`); `snapshot` is the part of it that is served."""
 
-    __slots__ = ("changed", "era", "late", "learned", "retry_at", "scope", "searched_at", "server", "snapshot", "stale",
-                 "used", "walk", "walked_at", "whole")  # fmt: skip
+    __slots__ = ("capabilities", "changed", "era", "late", "learned", "retry_at", "scope", "searched_at", "server",
+                 "snapshot", "stale", "used", "walk", "walked_at", "whole")  # fmt: skip
 
     def __init__(self, server: Server, scope: str) -> None:
         self.server = server
         self.scope = scope
         self.era: Era = "modern"
+        self.capabilities = ""
         self.whole: Snapshot | None = None
         self.snapshot: Snapshot | None = None
         self.walk: asyncio.Task[None] | None = None

@@ -234,11 +234,11 @@ class Lists:
         if about is None:
             return False
         about = await self._with_undeclared(shelf.server, client, about)
-        shelf.era = shelf.server.era_for(client) or client.era
-        await self._pins.meet(shelf.server.key, shelf.era, "instructions", said(about))
+        self._speak(shelf, client, shelf.server.era_for(client) or client.era)
+        await self._pins.meet(shelf.server.key, shelf.era, shelf.capabilities, "instructions", said(about))
         complete = all(await asyncio.gather(*(self._walk_list(shelf, client, about, method) for method in methods)))
         if complete and shelf.is_whole:
-            await self._pins.settle(shelf.server.key, shelf.era)
+            await self._pins.settle(shelf.server.key, shelf.era, shelf.capabilities)
         return complete
 
     async def _walk_list(self, shelf: Shelf, client: Client, about: Json, method: str) -> bool:
@@ -255,7 +255,7 @@ class Lists:
         for line in landed.left_out if method not in earlier or earlier[method].left_out != landed.left_out else ():
             log.warning("server %s: not served: %s", shelf.server.key, line)
         found = {entry.target.own: Found(entry.fingerprint, entry.target.item) for entry in landed.entries}
-        await self._pins.meet(shelf.server.key, shelf.era, KINDS[method], found)
+        await self._pins.meet(shelf.server.key, shelf.era, shelf.capabilities, KINDS[method], found)
         earlier = shelf.whole.listings if shelf.whole else {}
         self._land(shelf, assemble(shelf.server.key, about, {**earlier, method: landed}))
         if method not in shelf.changed:
@@ -268,7 +268,7 @@ class Lists:
         shelf.snapshot = self._served(shelf, shelf.whole)
 
     def _served(self, shelf: Shelf, whole: Snapshot) -> Snapshot:
-        served = self._pins.serve(shelf.server.key, shelf.era, whole)
+        served = self._pins.serve(shelf.server.key, shelf.era, shelf.capabilities, whole)
         return self._shared.setdefault(served.digest, served)
 
     async def _about(self, server: Server, client: Client) -> Json | None:
@@ -293,8 +293,13 @@ class Lists:
     async def _recall(self, shelf: Shelf, client: Client) -> None:
         kept = await self._kept.recall(self.faces[shelf.server.key], shelf.server, shelf.scope, client)
         if kept is not None:
-            whole, shelf.era = kept
+            whole, era = kept
+            self._speak(shelf, client, era)
             self._land(shelf, whole)
+
+    def _speak(self, shelf: Shelf, client: Client, era: Era) -> None:
+        """What the pins go by: in which era, and with which of the client's capabilities, the server lists."""
+        shelf.era, shelf.capabilities = era, shelf.server.capability_set(client, era)
 
     # ------------------------------------------------------------ changing
 
@@ -330,11 +335,11 @@ class Lists:
 
     def serve_anew(self, server_key: str) -> None:
         """The pins of a server changed: what its shelves hold is judged again, once for all that hold the same."""
-        cases: dict[tuple[Era, bytes, bytes], tuple[Snapshot, list[str]]] = {}
+        cases: dict[tuple[Era, str, bytes, bytes], tuple[Snapshot, list[str]]] = {}
         for shelf in self._shelves[server_key].values():
             if shelf.whole is None or shelf.snapshot is None:
                 continue
-            case = (shelf.era, shelf.whole.digest, shelf.snapshot.digest)
+            case = (shelf.era, shelf.capabilities, shelf.whole.digest, shelf.snapshot.digest)
             if case not in cases:
                 served = self._served(shelf, shelf.whole)
                 before, after = digests(shelf.snapshot), digests(served)

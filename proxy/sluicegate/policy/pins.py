@@ -4,6 +4,11 @@ Pure: definitions come in with their fingerprints, a new book and what changed c
 no store and no clock. A definition that differs from its pin waits for a person; while it waits, it and its name
 are withheld (in `review` and `block`), even when the server turns back to what was accepted: who flaps is not trusted
 again by itself. A name that is absent is no change, for another client may still see it.
+
+A server may choose its definitions by what a client can do, so a first list is that of one capability set. There are
+few sets (`era.asks.capability_set`), and each has one first list of each kind. A name has one pin in all of them. What
+a person accepted is served in every set; a first use only in the sets that had it in their first list, so that no set
+can be used to bring something new into another.
 """
 
 import json
@@ -23,6 +28,7 @@ KINDS: Final[tuple[PinKind, ...]] = ("instructions", "tool", "prompt", "res")
 WORDS: Final[Mapping[PinKind, str]] = {
     "tool": "tool", "prompt": "prompt", "res": "template", "instructions": "instructions"
 }  # fmt: skip
+EVERY: Final = "*"  # stands for every capability set
 MAX_WAITING: Final = 10_000  # definitions of one server and era; names beyond are withheld all the same
 
 
@@ -44,21 +50,27 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What was accepted: `by` whom is empty for a first use, which no person has looked at. `text` is canonical."""
+    """What was accepted: `by` whom is empty for a first use, which no person has looked at. `text` is canonical.
+    `sets` are the capability sets that had it in their first list."""
 
     fingerprint: str
     text: str = field(repr=False)
     by: str
     at: str
+    sets: frozenset[str] = frozenset({EVERY})
 
     @property
     def state(self) -> str:
         return "accepted" if self.by else "first_use"
 
+    def counts_in(self, capabilities: str) -> bool:
+        return self.by != "" or not self.sets.isdisjoint((EVERY, capabilities))
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What differs from the pin, or has none. `returned`: the server now gives what was accepted again."""
+    """What differs from the pin, or has none. `returned`: the server now gives what was accepted again. If it has the
+    fingerprint of its pin, then a set showed it whose first list was over without it."""
 
     fingerprint: str
     text: str = field(repr=False)
@@ -68,11 +80,13 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """The pins of one server in one era. `closed`: the kinds whose first complete list is over."""
+    """The pins of one server in one era. `closed`: the capability sets and kinds whose first complete list is over.
+    `replaced_at`: when this server took the place of another one under its key; empty for the first one."""
 
     pins: Mapping[Key, Pin] = field(default_factory=dict, repr=False)
     waiting: Mapping[Key, Waiting] = field(default_factory=dict)
-    closed: frozenset[str] = frozenset()
+    closed: frozenset[tuple[str, str]] = frozenset()
+    replaced_at: str = ""
 
     def current(self, key: Key) -> str | None:
         """The fingerprint of what the server gave last under that name."""
@@ -80,6 +94,23 @@ class Book:
         if held is not None and not held.returned:
             return held.fingerprint
         return pin.fingerprint if pin else None
+
+    @property
+    def last_at(self) -> str:
+        """When it was last added to."""
+        return max((pin.at for pin in self.pins.values()), default=self.replaced_at)
+
+    def is_closed(self, capabilities: str, kind: str) -> bool:
+        return not self.closed.isdisjoint(((EVERY, kind), (capabilities, kind)))
+
+    def has_changed(self, key: Key) -> bool:
+        """Whether something other than its pin waits under that name."""
+        pin, held = self.pins.get(key), self.waiting.get(key)
+        return held is not None and (pin is None or pin.fingerprint != held.fingerprint)
+
+
+SHUT: Final = Book(closed=frozenset((EVERY, kind) for kind in KINDS))
+"""Nothing was accepted, and nothing can be a first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +137,15 @@ class Wanted:
 
 
 def meet(
-    book: Book, twin: Book, mode: Mode, kind: PinKind, found: Mapping[str, Found], at: str
+    book: Book, twin: Book, mode: Mode, capabilities: str, kind: PinKind, found: Mapping[str, Found], at: str
 ) -> tuple[Book, list[Change]]:
-    """The book after a complete list of one kind; the same object if it says nothing new. `twin` is the book of
-    the other era: what a person accepted there needs no second look here, what waits there is no first use here."""
+    """The book after a complete list of one kind in one capability set; the same object if it says nothing new. `twin`
+    is the book of the other era: what a person accepted there needs no second look here, what waits there is no first
+    use here."""
     pins, waiting, changes = dict(book.pins), dict(book.waiting), []
     for own, seen in found.items():
         key: Key = (kind, own)
-        placed = _place(book, twin, mode, key, seen, at)
+        placed = _place(book, twin, mode, capabilities, key, seen, at)
         if placed is None:
             continue
         if isinstance(placed, Pin):
@@ -122,27 +154,36 @@ def meet(
             waiting[key] = placed
         if change := _change(book, key, placed):
             changes.append(change)
-    closed = book.closed | {kind} if found else book.closed
-    if not changes and waiting == book.waiting and closed == book.closed:
+    closed = book.closed | {(capabilities, kind)} if found else book.closed
+    if pins == book.pins and waiting == book.waiting and closed == book.closed:
         return book, []
-    return Book(pins if pins != book.pins else book.pins, _bounded(waiting, pins), closed), changes
+    kept = pins if pins != book.pins else book.pins
+    return replace(book, pins=kept, waiting=_bounded(waiting, pins), closed=closed), changes
 
 
-def _place(book: Book, twin: Book, mode: Mode, key: Key, seen: Found, at: str) -> Pin | Waiting | None:
+def _place(
+    book: Book, twin: Book, mode: Mode, capabilities: str, key: Key, seen: Found, at: str
+) -> Pin | Waiting | None:
     """Where a definition belongs now; None if it is there already."""
     pin, held = book.pins.get(key), book.waiting.get(key)
-    if pin is not None and pin.fingerprint == seen.fingerprint:
-        return replace(held, returned=True) if held and not held.returned else None
+    is_pinned = pin is not None and pin.fingerprint == seen.fingerprint
     if held is not None:
+        if is_pinned:
+            return replace(held, returned=True) if book.has_changed(key) and not held.returned else None
         if held.fingerprint != seen.fingerprint:
             return Waiting(seen.fingerprint, canonical(seen.value), at)
         return replace(held, returned=False) if held.returned else None
+    is_first = mode != "block" and not book.is_closed(capabilities, key[0])
+    if pin is not None and is_pinned:
+        if pin.counts_in(capabilities):
+            return None
+        if is_first:
+            return replace(pin, sets=pin.sets | {capabilities})
     vouched = twin.pins.get(key)
     if vouched is not None and vouched.by and vouched.fingerprint == seen.fingerprint:
         return vouched
-    is_first = pin is None and key[0] not in book.closed and key not in twin.waiting
-    if is_first and mode != "block":
-        return Pin(seen.fingerprint, canonical(seen.value), "", at)
+    if pin is None and is_first and key not in twin.waiting:
+        return Pin(seen.fingerprint, canonical(seen.value), "", at, frozenset({capabilities}))
     return Waiting(seen.fingerprint, canonical(seen.value), at)
 
 
@@ -150,6 +191,8 @@ def _change(book: Book, key: Key, placed: Pin | Waiting) -> Change | None:
     pin, held = book.pins.get(key), book.waiting.get(key)
     before = pin.fingerprint if pin else None
     if isinstance(placed, Pin):
+        if before == placed.fingerprint and not placed.by:
+            return None
         return Change(key, "accepted" if placed.by else "first_use", before, placed.fingerprint)
     if held is not None and held.fingerprint == placed.fingerprint:
         return None
@@ -165,26 +208,42 @@ def _bounded(waiting: dict[Key, Waiting], pins: Mapping[Key, Pin]) -> dict[Key, 
     return waiting
 
 
-def close(book: Book) -> Book:
-    """The first look at a server is over: what it adds from now on is new. A server that has listed nothing yet is
-    still being met."""
-    if len(book.closed) == len(KINDS) or not (book.pins or book.waiting):
+def close(book: Book, capabilities: str) -> Book:
+    """The first look at a server in that capability set is over: what it adds from now on is new. A server that has
+    listed nothing yet is still being met."""
+    closed = book.closed | {(capabilities, kind) for kind in KINDS}
+    if closed == book.closed or not (book.pins or book.waiting):
         return book
-    return replace(book, closed=frozenset(KINDS))
+    return replace(book, closed=closed)
+
+
+def succeed(before: Iterable[Book], at: str) -> Book:
+    """The book that a server begins with if others were known under its key before: what they had pinned stays so, the
+    newest of each name, as long as it is equal; everything else waits, for nothing is a first use."""
+    pins: dict[Key, Pin] = {}
+    for book in before:
+        for key, pin in book.pins.items():
+            if key not in pins or pins[key].at < pin.at:
+                pins[key] = pin
+    return replace(SHUT, pins=pins, replaced_at=at)
 
 
 # ---------------------------------------------------------------- what is served
 
 
-def is_withheld(mode: Mode, book: Book, twin: Book, key: Key, fingerprint: str) -> bool:
-    """Whether that definition under that name is kept from clients. A pinned name that changed in one era is
-    withheld in both: it is the same tool."""
+def is_withheld(
+    mode: Mode, book: Book, twin: Book, key: Key, fingerprint: str, capabilities: str | None = None
+) -> bool:
+    """Whether that definition under that name is kept from clients of a capability set; None: from those of any. A
+    pinned name that changed is withheld in every set, and in both eras: it is the same tool."""
     if mode in ("off", "warn"):
         return False
     pin = book.pins.get(key)
     if pin is None or pin.fingerprint != fingerprint or (mode == "block" and not pin.by):
         return True
-    return key in book.waiting or (key in twin.waiting and key in twin.pins)
+    if key in book.waiting if capabilities is None else not pin.counts_in(capabilities):
+        return True
+    return book.has_changed(key) or (twin.has_changed(key) and key in twin.pins)
 
 
 # ---------------------------------------------------------------- a person accepts
@@ -195,7 +254,7 @@ def accept(book: Book, key: Key, fingerprint: str, by: str, at: str) -> Book | N
     if book.current(key) != fingerprint:
         return None
     waiting = {other: held for other, held in book.waiting.items() if other != key}
-    return Book({**book.pins, key: Pin(fingerprint, newest(book, key), by, at)}, waiting, book.closed)
+    return replace(book, pins={**book.pins, key: Pin(fingerprint, newest(book, key), by, at)}, waiting=waiting)
 
 
 # ---------------------------------------------------------------- showing
@@ -206,7 +265,9 @@ def state(book: Book, key: Key) -> str:
     pin, held = book.pins.get(key), book.waiting.get(key)
     if held is None:
         return pin.state if pin else "unknown"
-    return "new" if pin is None else "returned" if held.returned else "changed"
+    if pin is None or not book.has_changed(key):
+        return "new"
+    return "returned" if held.returned else "changed"
 
 
 def newest(book: Book, key: Key) -> str:
@@ -215,6 +276,12 @@ def newest(book: Book, key: Key) -> str:
     if held is not None and not held.returned:
         return held.text
     return pin.text if pin else ""
+
+
+def notice(count: int, is_replaced: bool) -> str:
+    """What a person should know of a server of which `count` definitions wait, in a clause; empty where none do."""
+    waits = f"{count} definition{'s wait' if count != 1 else ' waits'}"
+    return "" if not count else f"another server under this key: {waits}" if is_replaced else waits
 
 
 def keys(book: Book) -> list[Key]:
@@ -260,8 +327,8 @@ def unseen(locked: Json, rows: Iterable[Json]) -> int:
 
 
 def pins_to_json(book: Book) -> Json:
-    pins = [[*key, pin.fingerprint, pin.text, pin.by, pin.at] for key, pin in book.pins.items()]
-    return {"pins": pins, "closed": sorted(book.closed)}
+    pins = [[*key, pin.fingerprint, pin.text, pin.by, pin.at, sorted(pin.sets)] for key, pin in book.pins.items()]
+    return {"pins": pins, "closed": sorted(book.closed), "replaced_at": book.replaced_at}
 
 
 def waiting_to_json(book: Book) -> Json:
@@ -270,12 +337,22 @@ def waiting_to_json(book: Book) -> Json:
 
 
 def from_json(pins: Any, waiting: Any) -> Book:
-    """The book that was kept. Raises `ValueError` for what is none: whoever asks must not take it for an empty one."""
+    """The book that was kept. Raises `ValueError` for what is none: whoever asks must not take it for an empty one.
+    A book of before there were capability sets counts for all of them: an update is no second first look."""
     try:
         return Book(
-            {(kind, own): Pin(*rest) for kind, own, *rest in pins["pins"]},
+            {(kind, own): _pin(*rest) for kind, own, *rest in pins["pins"]},
             {(kind, own): Waiting(*rest) for kind, own, *rest in waiting["waiting"]},
-            frozenset(pins["closed"]),
+            frozenset((EVERY, one) if isinstance(one, str) else _closed(*one) for one in pins["closed"]),
+            pins.get("replaced_at", ""),
         )
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ValueError(f"no book of pins: {error!r}") from None
+
+
+def _pin(fingerprint: str, text: str, by: str, at: str, sets: Iterable[str] = (EVERY,)) -> Pin:
+    return Pin(fingerprint, text, by, at, frozenset(sets))
+
+
+def _closed(capabilities: str, kind: str) -> tuple[str, str]:
+    return capabilities, kind

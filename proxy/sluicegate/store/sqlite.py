@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -192,6 +192,21 @@ class SqliteStore:
 
     def __repr__(self) -> str:
         return f"SqliteStore({self._path}{', closed' if self._closed else ''})"
+
+
+def peek(path: Path, prefixes: Sequence[str]) -> dict[str, bytes]:
+    """Everything whose key begins with one of these. No file is made or changed, and nobody is waited for long; nothing
+    is there where no store is, or one that cannot be read."""
+    try:
+        is_open = all(path.with_name(path.name + end).exists() for end in ("-wal", "-shm"))
+        # Where nobody has it open, reading it as a file that nobody changes leaves no -wal and -shm behind.
+        uri = f"{path.absolute().as_uri()}?mode=ro{'' if is_open else '&immutable=1'}"
+        with closing(sqlite3.connect(uri, uri=True, timeout=0.5)) as connection:
+            rows = [row for prefix in prefixes
+                    for row in connection.execute(_SCAN, (prefix, prefix + _LAST, time.time()))]  # fmt: skip
+            return {key: bytes(value) for key, value in rows}
+    except (sqlite3.Error, OSError):
+        return {}
 
 
 @contextmanager
