@@ -163,6 +163,84 @@ async def test_a_role_that_is_gone_before_the_use_makes_the_approval_void(town: 
     assert (await town.get(approval.id)).state == "superseded" and not town.seen
 
 
+def _key_revoked(town: Town) -> None:
+    del town.people[LEA.principal]
+
+
+def _role_taken(town: Town) -> None:
+    town.people[LEA.principal] = replace(LEA, roles=())
+
+
+def _policy_changed(town: Town) -> None:
+    town.policy = "rev2"
+
+
+def _restore(town: Town) -> None:
+    town.people[LEA.principal] = LEA
+    town.policy = "rev1"
+
+
+GROUNDS = pytest.mark.parametrize("take_away", [_key_revoked, _role_taken, _policy_changed])
+
+
+@GROUNDS
+@pytest.mark.parametrize("is_restored", [False, True])
+async def test_an_approval_ends_with_what_it_was_given_on(town: Town, take_away: Any, is_restored: bool) -> None:
+    """Also where the call was let in before, and is at its last step."""
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    take_away(town)
+    town.desk.reconsider()
+    if is_restored:
+        _restore(town)
+    assert not await town.desk.consume(approval.id)
+    assert (await town.get(approval.id)).state == "superseded"
+
+
+@GROUNDS
+async def test_what_was_taken_away_is_noticed_at_the_last_step(town: Town, take_away: Any) -> None:
+    """Before anybody was told that something has changed."""
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    take_away(town)
+    assert not await town.desk.consume(approval.id)
+
+
+@GROUNDS
+async def test_an_approval_that_was_withdrawn_is_over_for_every_process(town: Town, take_away: Any) -> None:
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    take_away(town)
+    town.desk.reconsider()
+    await town.desk.refresh()
+    _restore(town)
+    assert not await town.new_desk().consume(approval.id)
+
+
+@GROUNDS
+async def test_a_first_vote_that_was_withdrawn_does_not_count_again(take_away: Any) -> None:
+    town = Town(profile="two-person")
+    approval = await town.pending(amount=1)
+    await town.decide(approval, comment="fine")
+    take_away(town)
+    town.desk.reconsider()
+    await town.desk.refresh()
+    _restore(town)
+    assert status(await town.decide(approval, LEO, comment="ok")) == 409
+
+
+@GROUNDS
+@pytest.mark.parametrize("is_restored", [False, True])
+async def test_a_grant_ends_with_what_it_was_given_on(town: Town, take_away: Any, is_restored: bool) -> None:
+    await town.decide(await town.pending(amount=1), scope="15m")
+    assert reason(await town.run(amount=1)) == ""
+    take_away(town)
+    town.desk.reconsider()
+    if is_restored:
+        _restore(town)
+    assert reason(await town.run(amount=2)) == "approval_pending" and len(town.seen) == 1
+
+
 async def test_a_token_counts_for_the_owner_of_the_same_name(town: Town) -> None:
     approval = await town.pending(amount=1)
     assert status(await town.decide(approval, Client("jwt:https://idp#ANN", ("role:lead",)))) == 403

@@ -65,7 +65,12 @@ def open_desk(config: Config, judges: Judging, store: Store, audit: Audit | None
         is_mine=share.has,
     )
     desk = Desk(store, slices.approvals(config), world)
-    judges.on_config.append(lambda config: setattr(desk, "settings", slices.approvals(config)))
+
+    def take(config: Config) -> None:
+        desk.settings = slices.approvals(config)
+        desk.reconsider()
+
+    judges.on_config.append(take)
     return desk
 
 

@@ -94,6 +94,7 @@ async def core(
         router, handler = pipeline(services, behind, desk, pages)
         made = Core(handler, router, services, behind, desk, pages)
         await desk.refresh()
+        desk.reconsider()  # the file may have changed while nothing ran
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         stack.push_async_callback(_close, behind)

@@ -83,6 +83,7 @@ class Desk:
         self._whole: dict[str, Any] = {}  # arguments with their secrets, of calls that wait
         self._waiters: dict[tuple[str, bool], _Waiter] = {}  # by approval, and whether a task waits
         self._claimed: set[str] = set()
+        self._withdrawn: set[str] = set()
         self._locks: dict[str, anyio.Lock] = {}
         self._asking = anyio.Lock()
         self.is_closing = False
@@ -127,7 +128,7 @@ class Desk:
         return all(self._may_still(approval, vote) for vote in approval.votes)
 
     def _may_still(self, approval: Approval, vote: Vote) -> bool:
-        if self._world.is_gone(vote.principal):
+        if self._world.is_gone(vote.principal) or vote.policy != self._world.revision():
             return False
         who = self._world.client_of(vote.principal)
         return who is None or not persons.objection(approval, who, self._world.roles_of(who))
@@ -221,7 +222,8 @@ class Desk:
         if ballot.word == "deny":
             return approval.become("denied", by=who.principal, comment=comment, ended=now)
         valid = tuple(vote for vote in approval.votes if self._may_still(approval, vote))
-        votes = (*valid, Vote(who.principal, persons.persons(who), channel, now, comment))
+        vote = Vote(who.principal, persons.persons(who), channel, now, comment, self._world.revision())
+        votes = (*valid, vote)
         is_enough = len(votes) >= approval.matter.terms.quorum
         return approval.become(
             "approved" if is_enough else "partially_approved", votes=votes, comment=comment, scope=ballot.scope
@@ -264,9 +266,13 @@ class Desk:
         self._claimed.discard(id)
 
     async def consume(self, id: str) -> bool:
-        """Uses it up: True exactly once, whoever tries. The call's intent, on the disk already, is the record."""
+        """Uses it up: True exactly once, whoever tries. The call's intent, on the disk already, is the record. False
+        also where somebody who agreed could not any more."""
         kept = await self.book.read(id)
         if kept is None or kept.approval.state != "approved" or kept.approval.expires <= self._clock():
+            return False
+        if id in self._withdrawn or not self._is_good(kept.approval):
+            await self.end(id, "superseded")
             return False
         now = self._clock()
         if not await self._apply(kept, kept.approval.become("consumed", by="", ended=now)):
@@ -292,6 +298,18 @@ class Desk:
             await self._record(new, by, comment)
             if await self._apply(kept, new):
                 return new
+
+    def reconsider(self) -> None:
+        """Keys, roles or the policy have changed. A yes of somebody who could not give it any more is withdrawn, and
+        stays so when the change is undone."""
+        self._withdrawn.update(one.id for one in self._open.values() if one.votes and not self._is_good(one))
+        self.grants.withdraw(self._is_withdrawn)
+
+    def _is_withdrawn(self, grant: Grant) -> bool:
+        if grant.policy != self._world.revision() or self._world.is_gone(grant.by):
+            return True
+        who, terms = self._world.client_of(grant.by), grant.matter.terms
+        return terms.tier == "other" and who is not None and self._world.roles_of(who).isdisjoint(terms.approvers)
 
     # ------------------------------------------------------------ changes
 
@@ -381,6 +399,9 @@ class Desk:
                 known = self._open.get(id)
                 if approval is not None and (known is None or known.version != approval.version):
                     self._notice(approval)
+        for id in tuple(self._withdrawn):
+            await self.end(id, "superseded")
+            self._withdrawn.discard(id)
         await self._tidy()
         await self.grants.refresh(self._world.revision(), self._world.is_gone, self._world.token_end)
 

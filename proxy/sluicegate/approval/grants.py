@@ -93,8 +93,8 @@ class Grants:
 
     def find(self, matter: Matter, policy: str, client: Client) -> Grant | None:
         now, session = self._clock(), session_mark(client.session)
-        fits = (one for one in self._all.values() if one.expires > now and one.covers(matter, policy, session))
-        return next(fits, None)
+        alive = (one for one in self._all.values() if one.expires > now and one.id not in self._over)
+        return next((one for one in alive if one.covers(matter, policy, session)), None)
 
     async def use(self, grant: Grant) -> bool:
         """Whether it still is one: another process may have ended it. An idle time begins anew."""
@@ -127,6 +127,10 @@ class Grants:
     def end_session(self, session: str) -> None:
         mark = session_mark(session)
         self._over.update(one.id for one in self._all.values() if one.scope == "session" and one.session == mark)
+
+    def withdraw(self, is_withdrawn: Callable[[Grant], bool]) -> None:
+        """Those are not used again, whatever becomes of what they were withdrawn for."""
+        self._over.update(grant.id for grant in self._all.values() if is_withdrawn(grant))
 
     async def refresh(
         self, policy: str, is_gone: Callable[[str], bool], token_end: Callable[[str], float | None]

@@ -73,13 +73,14 @@ class Matter:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Somebody's yes."""
+    """Somebody's yes, given under the policy of revision `policy`, and good as long as that is in force."""
 
     principal: str
     persons: tuple[str, ...]
     channel: str
     at: float
     comment: str = ""
+    policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def _outcome(record: Record) -> str:
 
 def ocsf(record: Record) -> Record:
     """OCSF 1.8 class 6003, API Activity, with the profiles security_control and trace."""
-    activity, status = _activity(record), {"ok": 1, "unknown": 0}.get(_outcome(record), 2)
+    activity, status = _activity(record), {"ok": 1, "unknown": 0, "waiting": 0}.get(_outcome(record), 2)
     event: Record = {
         "category_uid": 6,
         "class_uid": _CLASS,
@@ -141,7 +141,7 @@ def _control(record: Record) -> Record:
 
 def ecs(record: Record) -> Record:
     """A document with ECS field names, nested."""
-    outcome = {"ok": "success", "unknown": "unknown"}.get(_outcome(record), "failure")
+    outcome = {"ok": "success", "unknown": "unknown", "waiting": "unknown"}.get(_outcome(record), "failure")
     decision = record.get("decision") if isinstance(record.get("decision"), dict) else None
     types = ["access"] if "method" in record else ["info"]
     if decision is not None:
