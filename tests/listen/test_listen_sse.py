@@ -111,6 +111,13 @@ async def test_every_legacy_revision_is_spoken_over_a_stream(revision: str) -> N
         assert here.listener.open_sessions == 1
 
 
+async def test_a_session_works_at_addresses_that_end_in_a_slash() -> None:
+    async with site() as here, stream(here, path="/sse/") as client:
+        client.endpoint = client.endpoint.replace("/messages?", "/messages/?")
+        await client.initialize()
+        assert (await client.ask(call("echo", id="x", a=1)))["id"] == "x"
+
+
 async def test_a_batch_is_answered_by_one_event_in_its_one_revision() -> None:
     async with site() as here, stream(here) as client:
         await client.initialize("2025-03-26")

@@ -82,11 +82,29 @@ async def test_only_an_allowed_origin_gets_cors() -> None:
         assert "Mcp-Session-Id" in refused.headers["access-control-expose-headers"]
 
 
-@pytest.mark.parametrize("path", ["/", "/mcp/", "/admin", "//evil/mcp", "/sse/", "/messages/x", "/mcp%2f"])
+@pytest.mark.parametrize("path", ["/", "//", "/mcp//", "/admin", "//evil/mcp", "/sse/x", "/messages/x", "/mcp%2fx"])
 async def test_there_is_nothing_at_other_paths(path: str) -> None:
     async with site() as here:
         raw = await here.raw(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
         assert_error(await raw.answer(), 404)
+
+
+@pytest.mark.parametrize(
+    ("public", "prefix"), [(None, ""), ("/tools/mcp", "/tools"), ("/tools/mcp/", "/tools/mcp"), ("/", "")]
+)
+async def test_every_path_works_with_a_slash_at_its_end_as_without(public: str | None, prefix: str) -> None:
+    url = public and f"https://mcp.acme.com{public}"
+    async with site(patch(Settings(), "names", public_url=url)) as here, here.client() as client:
+        for path in dict.fromkeys(["/mcp", (public or "/mcp").rstrip("/")]):
+            for form in (path, f"{path}/"):
+                headers, body = modern("tools/list")
+                answer = await client.post(form, headers=headers, json=body)
+                assert (answer.status_code, answer.json()["result"]["tools"]) == (200, []), form
+        for beside in ("", prefix):
+            for path, method in ((f"{beside}/sse", "POST"), (f"{beside}/messages", "GET")):
+                for form in (path, f"{path}/"):
+                    answer = await client.request(method, form)
+                    assert (answer.status_code, method in answer.headers["allow"]) == (405, False), form
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "TRACE"])

@@ -37,7 +37,7 @@ async def test_the_resource_is_what_the_client_sees_of_us(
         assert refused.status_code == 401
         told = f'Bearer resource_metadata="{origin(here.port)}{WELL_KNOWN}{path}"'
         assert refused.headers["www-authenticate"] == told
-        for place in (WELL_KNOWN, f"{WELL_KNOWN}/mcp", f"{WELL_KNOWN}{path}"):
+        for place in (WELL_KNOWN, f"{WELL_KNOWN}/mcp", f"{WELL_KNOWN}{path}", f"{WELL_KNOWN}{path}/"):
             answer = await client.get(place)
             assert answer.json()["resource"] == f"{origin(here.port)}{path}"
             assert answer.json()["authorization_servers"] == ["https://login.test"]

@@ -68,7 +68,7 @@ def _scope(request: Request) -> Event:
     head = request.head
     return {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
-        "method": head.method, "root_path": "", "path": head.path, "query_string": head.query,
+        "method": head.method, "root_path": "", "path": head.path.removesuffix("/") or "/", "query_string": head.query,
         "headers": head.headers, "server": request.server, "client": request.client,
     }  # fmt: skip
 

@@ -88,12 +88,15 @@ class Listener:
         return f"Listener({self._settings.path} {self.open_sessions} sessions)"
 
     def _lay_out(self) -> dict[str, _Serve]:
-        """What is where. Also under the public path, for proxies that leave it in place."""
+        """What is where, with and without a slash at the end. Also under the public path, for proxies that leave it in
+        place."""
         routes: dict[str, _Serve] = {self._settings.path: self._route}
         for prefix in ("", self._proxies.beside):
             routes |= {prefix + SSE: self._open_stream, prefix + MESSAGES: self._post_to_stream}
-        public = self._settings.names.public_path
-        return routes if public is None else {public: self._route} | routes
+        if (public := self._settings.names.public_path) is not None:
+            routes = {public: self._route} | routes
+        bare = {path: path.rstrip("/") for path in routes}
+        return {form: routes[path] for path in routes for form in (path, bare[path] or "/", f"{bare[path]}/")}
 
     async def __call__(self, request: HttpRequest) -> None:
         """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble."""

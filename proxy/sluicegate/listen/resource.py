@@ -43,8 +43,9 @@ class Resource:
         before, found, after = exchange.head.path.partition(WELL_KNOWN)
         if not found or not self._identity.issuers:
             return False
-        path = self._place(exchange)[1]
-        return before in ("", path.removesuffix(self._path)) and after in ("", self._path, path)
+        path = self._place(exchange)[1].rstrip("/")
+        places = ("", self._path, path)
+        return before in ("", path.removesuffix(self._path)) and after.removesuffix("/") in places
 
     # ------------------------------------------------------------ what
 
