@@ -95,16 +95,34 @@ def test_a_bad_config_does_not_start(sluice: Any, tmp_path: Path, command: str) 
     assert "policy: {use: personal}" in done.stderr
 
 
-def test_a_port_that_is_taken_is_said_with_its_line(sluice: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["mcp", "admin"])
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_a_port_that_is_taken_is_said_with_its_address_key_and_line(
+    sluice: Any, tmp_path: Path, key: str, workers: list[str]
+) -> None:
     with socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        mcp = f"127.0.0.1:{taken.getsockname()[1]}"
-        text = f"{GOOD}listen: {{mcp: '{mcp}', admin: '127.0.0.1:0'}}\nstate: {{dir: state}}\n"
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ports = {"mcp": "127.0.0.1:0", "admin": "localhost:0", key: address}
+        text = f"{GOOD}listen:\n  mcp: {ports['mcp']}\n  admin: {ports['admin']}\nstate: {{dir: state}}\n"
         (tmp_path / "sluice.yaml").write_text(text.replace("command: x", "command: x, lazy: true"))
-        done = sluice("serve")
+        done = sluice("serve", *workers)
     assert (done.returncode, done.stdout) == (3, "")
-    assert "sluice.yaml:4:1 cannot-listen" in done.stderr
+    line = 5 if key == "mcp" else 6
+    where = f"cannot-listen cannot listen on {address} (listen.{key}): Address already in use"
+    assert f"sluice.yaml:{line}:3 {where}" in done.stderr
+    assert f"set listen.{key} to a free port" in done.stderr
+
+
+def test_an_address_that_the_machine_does_not_have_is_said(sluice: Any, tmp_path: Path) -> None:
+    config = "policy: {use: team}\nservers: {a: {command: x, lazy: true}}\nstate: {dir: state}\n"
+    for host in ("192.0.2.1", "nowhere.invalid"):
+        (tmp_path / "sluice.yaml").write_text(f"{config}listen: {{mcp: '{host}:7499'}}\n")
+        done = sluice("serve")
+        assert done.returncode == 3
+        assert f"sluice.yaml:4:10 cannot-listen cannot listen on {host}:7499 (listen.mcp): " in done.stderr
+        assert "this machine has no such address: set listen.mcp to one that it has" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["serve", "stdio"])

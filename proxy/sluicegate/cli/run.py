@@ -14,12 +14,18 @@ import typer
 
 from sluicegate import app, config, demo
 from sluicegate.cli.talk import Code, ConfigFile, load, located, say, stop
+from sluicegate.listen.serve import CannotListen
 from sluicegate.policy.finding import PolicyError
 
 T = TypeVar("T")
 MAX_WORKERS: Final = 64
 
-_NO_LISTENER: Final = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+_LISTEN_HINTS: Final = {
+    errno.EADDRINUSE: "another program has this port, perhaps a Sluice that runs already: stop it, or set {key} to a "
+                      "free port",
+    errno.EACCES: "only the administrator may use this port: set {key} to a port above 1023",
+}  # fmt: skip
+_LISTEN_HINT: Final = "this machine has no such address: set {key} to one that it has, such as 127.0.0.1:{port}"
 
 
 def serve(
@@ -36,7 +42,7 @@ def serve(
         _serve_as_worker(orders)
         return
     path, loaded = load(config_file)
-    with _told(path):
+    with _told(path, loaded):
         if workers == 1:
             _run(partial(app.serve, loaded, announce=say, file=path))
             return
@@ -51,7 +57,7 @@ def _serve_as_worker(orders: int) -> None:
     theirs = socket.socket(fileno=orders)
     task = app.read_task(theirs)
     try:
-        with _told(task.file):
+        with _told(task.file, task.config):
             _run(partial(app.serve_worker, task, theirs, say))
     except app.Outdated as error:
         stop(Code.CONFIG, *error.args)
@@ -70,14 +76,14 @@ def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.Fin
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _told(path: Path, loaded: config.Config) -> Iterator[None]:
     """What cannot be started says where its config is wrong, and exits with that code."""
     try:
         yield
     except PolicyError as error:
         raise config.ConfigError(located(path, error.findings)) from None
     except OSError as error:
-        stop(Code.CONFIG, str(_why(error, path)))
+        stop(Code.CONFIG, str(_why(error, path, loaded.listen)))
 
 
 def stdio(
@@ -87,7 +93,7 @@ def stdio(
 ) -> None:
     """Serve one client on stdin and stdout; stdout carries MCP only."""
     path, loaded = (Path(url), _bridge(url, key)) if url else load(config_file, only_errors=True)
-    with _told(path):
+    with _told(path, loaded):
         _run(partial(app.serve_stdio, loaded, file=None if url else path))
 
 
@@ -109,12 +115,15 @@ def _bridge(url: str, key: str | None) -> config.Config:
     return made
 
 
-def _why(error: OSError, path: Path) -> config.Finding:
+def _why(error: OSError, path: Path, listen: config.Listen) -> config.Finding:
     """The line of the config that asks for what the system refuses."""
-    if error.errno in _NO_LISTENER and error.filename is None:
-        hint = "stop what listens there, or choose another address"
-        return config.finding_at(path, ("listen",), "cannot-listen", f"cannot listen: {error.strerror}", hint)
-    return config.finding_at(path, ("state", "dir"), "cannot-start", f"cannot start: {error}")
+    if not isinstance(error, CannotListen):
+        return config.finding_at(path, ("state", "dir"), "cannot-start", f"cannot start: {error}")
+    address = config.Address(error.host, error.port)
+    name = "mcp" if address == listen.mcp else "admin"
+    hint = _LISTEN_HINTS.get(error.errno or 0, _LISTEN_HINT).format(key=f"listen.{name}", port=error.port)
+    message = f"cannot listen on {address} (listen.{name}): {error.strerror}"
+    return config.finding_at(path, ("listen", name), "cannot-listen", message, hint)
 
 
 def _run(main: Callable[[], Awaitable[T]]) -> T:

@@ -67,7 +67,7 @@ class HttpServer:
         return len(self._server.server_state.connections)
 
     def bind(self) -> int:
-        """Takes the address, every one that its name stands for. Raises `OSError`."""
+        """Takes the address, every one that its name stands for. Raises `CannotListen`."""
         if not self._sockets:
             self._sockets = bind(*self._address)
         return self.port
@@ -109,13 +109,26 @@ class HttpServer:
             connection.shutdown()
 
 
+class CannotListen(OSError):
+    """The system refuses an address; `host` and `port` are as they were asked for."""
+
+    def __init__(self, error: OSError, host: str, port: int) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.host, self.port = host, port
+
+
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets on every address that the host's name stands for, all with one port. Raises `OSError`."""
+    """Sockets on every address that the host's name stands for, all with one port. Raises `CannotListen`."""
     bound: list[socket.socket] = []
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, kind, protocol, _, address in dict.fromkeys(found):
-        wanted = bound[0].getsockname()[1] if bound and port == 0 else port
-        bound.append(_bind(family, kind, protocol, (address[0], wanted)))
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            wanted = bound[0].getsockname()[1] if bound and port == 0 else port
+            bound.append(_bind(family, kind, protocol, (address[0], wanted)))
+    except OSError as error:
+        for one in bound:
+            one.close()
+        raise CannotListen(error, host, port) from None
     return bound
 
 
