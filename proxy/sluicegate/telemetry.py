@@ -6,6 +6,7 @@ a peer, so `clean` makes it impossible for a value to look like a second record 
 """
 
 import logging
+import os
 import re
 import sys
 import time
@@ -81,9 +82,7 @@ class Throttle(logging.Filter):
 
     There are as many places as lines of code that log. Threads may count one record twice or not at all."""
 
-    def __init__(
-        self, burst: int = 50, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, burst: int = 50, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._burst, self._seconds, self._clock = burst, seconds, clock
         self._places: dict[tuple[str, int], _Place] = {}
@@ -113,7 +112,9 @@ def _renderer(human: bool, stream: TextIO) -> Processor:
     if not human:
         return structlog.processors.JSONRenderer()
     return structlog.dev.ConsoleRenderer(
-        colors=stream.isatty(), repr_native_str=True, exception_formatter=structlog.dev.plain_traceback
+        colors=stream.isatty() and not os.environ.get("NO_COLOR"),
+        repr_native_str=True,
+        exception_formatter=structlog.dev.plain_traceback,
     )
 
 

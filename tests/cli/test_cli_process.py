@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
+import anyio
 import pytest
 
 from sluicegate import __version__, app, cli, config
+from sluicegate.audit.chain import Head, link_all
 
 ROOT = Path(__file__).parents[2]
 GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: x}}\n"
@@ -310,3 +313,85 @@ def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def interrupted(loaded: config.Config, file: Path | None) -> None:
     raise KeyboardInterrupt
+
+
+KEYS = f"""policy: {{use: team}}
+servers: {{a: {{command: x, lazy: true}}}}
+listen: {{admin: '127.0.0.1:1'}}
+state: {{dir: state}}
+clients:
+  keys:
+    ann: {{hash: "sha256:{"a" * 64}", roles: [role:ops, role:lead], owner: ann}}
+    bob: {{hash: "sha256:{"b" * 64}", expires: 2020-01-31}}
+    cat: {{hash: "sha256:{"c" * 64}"}}
+"""
+
+
+def test_keys_are_listed_with_what_became_of_them_and_without_their_hashes(sluice: Any, tmp_path: Path) -> None:
+    (tmp_path / "sluice.yaml").write_text(KEYS)
+    revoked = sluice("keys", "revoke", "cat", "--json")
+    assert json.loads(revoked.stdout) == {"name": "cat", "state": "revoked", "by": "hash"}
+    done = sluice("keys", "list")
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["NAME", "STATE", "ROLES", "OWNER", "EXPIRES"],
+        ["ann", "good", "role:ops", "role:lead", "ann", "never"],
+        ["bob", "expired", "-", "-", "2020-01-31T00:00:00+00:00"],
+        ["cat", "revoked", "-", "-", "never"],
+    ]
+    rows = json.loads(sluice("keys", "list", "--json").stdout)["keys"]
+    assert [(row["name"], row["state"], row["roles"]) for row in rows] == [
+        ("ann", "good", ["role:ops", "role:lead"]), ("bob", "expired", []), ("cat", "revoked", []),
+    ]  # fmt: skip
+    assert "aaaa" not in done.stdout + json.dumps(rows)
+
+
+def test_keys_of_sluice_itself_are_rotated_and_counted(sluice: Any, tmp_path: Path) -> None:
+    (tmp_path / "sluice.yaml").write_text(KEYS)
+    assert sluice("keys", "rotate", "seal").stdout.startswith("seal: 2 keys; the newest")
+    told = json.loads(sluice("keys", "rotate", "seal", "--json").stdout)
+    assert (told["ring"], told["keys"], len(told["newest"])) == ("seal", 3, 8)
+
+
+def test_with_json_stdout_has_json_or_nothing_and_the_reason_is_on_stderr(sluice: Any, tmp_path: Path) -> None:
+    (tmp_path / "sluice.yaml").write_text(KEYS)
+    for words, code in (
+        (["servers"], 4), (["tools"], 4), (["pins", "list"], 4), (["approvals", "list"], 4),
+        (["keys", "new", "A B"], 2), (["keys", "rotate", "x"], 2), (["keys", "revoke", "dan"], 1),
+        (["audit", "search"], 1), (["pins", "export", "--check", "x"], 4), (["approvals", "revoke", "g"], 4),
+        (["policy", "diff", "x"], 2), (["servers", "-c", "nothing.yaml"], 3),
+    ):  # fmt: skip
+        done = sluice(*words, "--json", **({"SLUICE_KEY": "x"} if code == 4 else {}))
+        assert (done.returncode, done.stdout) == (code, ""), words
+        assert done.stderr and "Traceback" not in done.stderr, words
+
+
+def audit_log(folder: Path, count: int) -> dict[str, str]:
+    """A config and a log of so many records, and the environment for a process that reads them."""
+    (folder / "sluice.yaml").write_text(KEYS)
+    (folder / "audit").mkdir()
+    body = b'"type":"admin","time":"2026-10-01T12:00:00.000000000Z","act":"reload","by":"%b"' % (b"x" * 2000)
+    lines, _ = link_all(Head(0, "0" * 64), "sluice", 1, [body] * count)
+    (folder / "audit" / "sluice.jsonl").write_bytes(b"".join(lines))
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "HOME": str(folder)}
+
+
+@pytest.mark.parametrize("words", ["config schema", "audit export", "audit search --json", "audit tail -n 500"])
+@pytest.mark.parametrize("reads", [0, 1])
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path, words: str, reads: int) -> None:
+    env, command = audit_log(tmp_path, 200), [sys.executable, "-m", "sluicegate", *words.split()]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(reads)
+        process.stdout.close()
+        process.stdout = None
+        assert process.communicate(timeout=30)[1] == b""
+
+
+async def test_ctrl_c_ends_what_goes_on_with_130_and_no_trace(tmp_path: Path) -> None:
+    env, command = audit_log(tmp_path, 1), [sys.executable, "-m", "sluicegate", "audit", "tail", "-f"]
+    with anyio.fail_after(30):
+        async with await anyio.open_process(command, cwd=tmp_path, env=env) as process:
+            assert process.stdout is not None and process.stderr is not None
+            assert b"admin" in await process.stdout.receive()
+            process.send_signal(signal.SIGINT)
+            assert (await process.wait(), [part async for part in process.stderr]) == (130, [])

@@ -136,7 +136,7 @@ class Desk:
     def _full(self, principal: str) -> Refused | None:
         mine = self._mine[principal]
         if mine >= self.settings.per_client:
-            return Refused(429, f"{mine} approvals of this client are open already (limits.pending_approvals)")
+            return Refused(429, "this client has as many open approvals as limits.pending_approvals lets it have")
         if len(self._open) >= MAX_OPEN:
             return Refused(429, f"{len(self._open)} approvals are open already, which is all that Sluice keeps")
         return None

@@ -184,17 +184,17 @@ class _Walk:
         if following is not None:
             self._judge_remainder(path, start, following)
         else:
-            self._note(f"{self._file}: the last line is torn ({size} bytes): the writer was cut there")
+            self._note(f"{self._file}: the last line is torn ({_bytes(size)}): the writer was cut there")
 
     def _judge_remainder(self, path: str, start: int, following: File | None) -> None:
         """Bytes behind the last record that the next segment follows: that must have been said there."""
         opening = following.opening if following is not None else {}
         size, hash = _hash_from(Path(path), start)
         if "loss" not in opening and opening.get("torn") != {"bytes": size, "sha256": hash}:
-            self._break(self._head.seq + 1, f"{size} bytes more than the next segment knows of: put in or changed")
+            self._break(self._head.seq + 1, f"{_bytes(size)} more than the next segment knows of: put in or changed")
         if self._holds_checkpoint(Path(path), start):
             self._break(self._head.seq + 1, "signed records stand in what was given up: they were changed")
-        self._note(f"{self._file}: {size} bytes at its end are no records, as the next segment says")
+        self._note(f"{self._file}: what is at its end ({_bytes(size)}) is no record, as the next segment says")
 
     def _holds_checkpoint(self, path: Path, start: int) -> bool:
         with path.open("rb") as stream:
@@ -370,6 +370,10 @@ def read_kept(path: Path) -> Iterator[Checkpoint]:
             if one is None:
                 raise ValueError(f"{path.name}:{number} is no checkpoint")
             yield one
+
+
+def _bytes(size: int) -> str:
+    return f"{size} byte{'s' * (size != 1)}"
 
 
 def thin(kept: Iterable[Checkpoint], limit: int = 20_000) -> list[Checkpoint]:

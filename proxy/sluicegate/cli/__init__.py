@@ -8,6 +8,7 @@ import traceback
 from typing import Annotated
 
 import typer
+from typer.core import TyperArgument
 
 from sluicegate import __version__
 from sluicegate.cli import approvals, audit, pins, policy
@@ -15,11 +16,14 @@ from sluicegate.cli.admin import servers, tools
 from sluicegate.cli.check import check, schema
 from sluicegate.cli.explain import explain
 from sluicegate.cli.init import init
-from sluicegate.cli.keys import new, revoke
+from sluicegate.cli.keys import list_, new, revoke
 from sluicegate.cli.rotate import rotate
 from sluicegate.cli.run import demo_, serve, stdio
 from sluicegate.cli.talk import Code, say, tell
 from sluicegate.config import ConfigError
+
+# In a help text an argument has its name alone, as an option has: typer adds Python's type to it, such as <list[Path]>.
+setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
 
 app = typer.Typer(
     name="sluice",
@@ -27,6 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 keys_app = typer.Typer(help="Keys of clients.", no_args_is_help=True)
 pins_app = typer.Typer(help="Definitions that changed since they were accepted.", no_args_is_help=True)
@@ -35,6 +40,7 @@ audit_app = typer.Typer(help="The audit log: proved, read, exported.", no_args_i
 policy_app = typer.Typer(help="The policy, before it is in force.", no_args_is_help=True)
 config_app = typer.Typer(help="The format of the config file.", no_args_is_help=True)
 keys_app.command("new")(new)
+keys_app.command("list")(list_)
 keys_app.command("revoke")(revoke)
 keys_app.command("rotate")(rotate)
 config_app.command("schema")(schema)
@@ -83,7 +89,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("-V", "--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """One MCP server in front of many."""

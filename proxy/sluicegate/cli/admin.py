@@ -17,8 +17,8 @@ TOKEN_FILE: Final = "operator.token"
 
 AdminKey = Annotated[
     str | None,
-    typer.Option("--key", envvar="SLUICE_KEY", help="A client key; else the operator token in state.dir.",
-                 show_default=False),
+    typer.Option("--key", metavar="KEY", envvar="SLUICE_KEY", show_default=False,
+                 help="A client key; else the operator token in state.dir."),
 ]  # fmt: skip
 
 

@@ -18,7 +18,20 @@ import typer
 from sluicegate import config
 from sluicegate.app.approving import DATABASE, at_rest
 from sluicegate.cli.admin import AdminKey, Unreachable, credential, exchange, reachable, unanswered
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, located, printable, say, stop, table, tell, tell_json
+from sluicegate.cli.talk import (
+    AsJson,
+    Code,
+    ConfigFile,
+    count,
+    give,
+    load,
+    located,
+    printable,
+    say,
+    stop,
+    table,
+    tell,
+)
 from sluicegate.policy.finding import PolicyError
 
 Row = dict[str, Any]
@@ -30,28 +43,28 @@ _REVIEWS: Final = {
 POLL: Final = 1.0
 WIDTH: Final = 60
 
-Id = Annotated[str, typer.Argument(help="The approval's id.", show_default=False)]
-Comment = Annotated[str, typer.Option("-m", "--comment", help="Why; the model of whoever asked reads it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.", show_default=False)]
+Comment = Annotated[
+    str, typer.Option("-m", "--comment", metavar="TEXT", help="Why; the model of whoever asked reads it.")
+]
 
 
 def list_(
-    state: Annotated[str, typer.Option("--state", help="Those in this state; `all` for every one.")] = "pending",
-    server: Annotated[str, typer.Option("--server", help="Of this server.")] = "",
+    state: Annotated[
+        str, typer.Option("--state", metavar="STATE", help="Those in this state; `all` for every one.")
+    ] = "pending",
+    server: Annotated[str, typer.Option("--server", metavar="SERVER", help="Only of this server.")] = "",
     config_file: ConfigFile = None,
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what waits for a person, as far as you may decide it or asked for it."""
+    """Show the calls that wait for a person. Only those that you may decide, or asked for."""
     params = ({"state": state} if state != "all" else {}) | ({"server": server} if server else {})
     body = _ask(config_file, key, "approvals", params)
-    if as_json:
-        tell_json(body)
-        return
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
-    if body["approvals"]:
-        tell(table([head, *map(_cells, body["approvals"])]))
+    give(as_json, body, [table([head, *map(_cells, body["approvals"])])] if body["approvals"] else [])
     left_out = body["total"] - len(body["approvals"])
-    say(f"{body['total']} approvals" + (f", the newest {len(body['approvals'])} are shown" if left_out else ""))
+    say(count(body["total"], "approval") + (f", the newest {len(body['approvals'])} are shown" if left_out else ""))
 
 
 def _cells(row: Row) -> list[str]:
@@ -66,7 +79,9 @@ def _short(row: Row) -> str:
 
 def show(
     id: Id,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Arguments with their secrets; it is recorded.")] = False,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="Show secrets in the arguments, too; this is recorded.")
+    ] = False,
     config_file: ConfigFile = None,
     key: AdminKey = None,
     as_json: AsJson = False,
@@ -75,11 +90,7 @@ def show(
     row = _ask(config_file, key, f"approvals/{_word(id)}")
     if reveal:
         row |= _ask(config_file, key, f"approvals/{_word(id)}/reveal", body={})
-    if as_json:
-        tell_json(row)
-        return
-    for line in _screen(row):
-        tell(printable(line))
+    give(as_json, row, map(printable, _screen(row)))
 
 
 def _screen(row: Row) -> Iterator[str]:
@@ -113,8 +124,8 @@ def _arguments(row: Row) -> Iterator[str]:
         yield "  arguments  erased"
         return
     cut = f", CUT (digest of the whole: {row['arguments_digest']})" if row["arguments_cut"] else ""
-    hidden = f", {row['hidden_characters']} hidden characters made visible" if row["hidden_characters"] else ""
-    yield f"  arguments  {row['arguments_size']} bytes{cut}{hidden}"
+    hidden = f", {count(row['hidden_characters'], 'hidden character')} made visible" if row["hidden_characters"] else ""
+    yield f"  arguments  {count(row['arguments_size'], 'byte')}{cut}{hidden}"
     yield from (f"    {line}" for line in row["arguments_lines"])
     if row["compared_with_last_approved"]:
         yield "  compared with the last approved call of this tool"
@@ -127,8 +138,10 @@ def _arguments(row: Row) -> Iterator[str]:
 def approve(
     id: Id,
     comment: Comment = "",
-    scope: Annotated[str, typer.Option("--for", help="once, session or 15m, as the profile allows.")] = "once",
-    seen: Annotated[str, typer.Option("--seen", metavar="DIGEST", help="Only if it still is this one.")] = "",
+    scope: Annotated[
+        str, typer.Option("--for", metavar="SCOPE", help="For how long: once, session or 15m, as the profile allows.")
+    ] = "once",
+    seen: Annotated[str, typer.Option("--seen", metavar="DIGEST", help="Only if its digest still is this one.")] = "",
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask once more.")] = False,
     config_file: ConfigFile = None,
     key: AdminKey = None,
@@ -154,41 +167,37 @@ def deny(
 
 
 def _decided(row: Row, as_json: bool) -> None:
-    if as_json:
-        tell_json(row)
-        return
     missing = row["quorum"] - len(row["votes"])
     more = f": {missing} more must agree" if row["state"] == "partially_approved" else ""
-    tell(printable(f"{row['id']} {row['state']}{more}"))
+    give(as_json, row, [printable(f"{row['id']} {row['state']}{more}")])
 
 
 def grants(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show approvals that are remembered for more than one call."""
     body = _ask(config_file, key, "grants")
-    if as_json:
-        tell_json(body)
-    elif body["grants"]:
-        rows = [
-            [one["id"], one["principal"], f"{one['server']}/{one['tool']}", one["scope"], one["expires_at"], one["by"]]
-            for one in body["grants"]
-        ]
-        tell(table([["ID", "WHO", "TOOL", "SCOPE", "UNTIL", "BY"], *rows]))
+    rows = [
+        [one["id"], one["principal"], f"{one['server']}/{one['tool']}", one["scope"], one["expires_at"], one["by"]]
+        for one in body["grants"]
+    ]
+    give(as_json, body, [table([["ID", "WHO", "TOOL", "SCOPE", "UNTIL", "BY"], *rows])] if rows else [])
 
 
 def revoke(
-    id: Annotated[str, typer.Argument(help="The grant's id.", show_default=False)],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The grant's id.", show_default=False)],
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    as_json: AsJson = False,
 ) -> None:
     """Take a grant back."""
-    tell(f"{_ask(config_file, key, f'grants/{_word(id)}', method='DELETE')['id']} revoked")
+    gone = _ask(config_file, key, f"grants/{_word(id)}", method="DELETE")
+    give(as_json, gone, [f"{gone['id']} revoked"])
 
 
 # ---------------------------------------------------------------- watching
 
 
 def watch(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Show what waits, and whatever becomes of it, until Ctrl-C."""
+    """Show what waits, and what becomes of it. Ctrl-C ends it. With --json, each change is one line of JSON."""
     _, loaded = load(config_file, quietly=True)
     try:
         for row in _events(loaded, key):

@@ -23,38 +23,51 @@ from sluicegate.audit.read import search as find
 from sluicegate.audit.settings import AuditSettings, is_segment
 from sluicegate.audit.verify import Report, read_kept, thin
 from sluicegate.audit.verify import verify as check
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, printable, say, stop, table, tell, tell_json
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load, printable, say, stop, table, tell
 
 FORMATS: Final[dict[str, Callable[[Record], Record]]] = {"jsonl": dict, "ocsf": formats.ocsf, "ecs": formats.ecs}
 _POLL: Final = 0.25
 
 Where = Annotated[
-    Path | None, typer.Option("--dir", help="The directory of the log; else the config says it.", show_default=False)
+    Path | None,
+    typer.Option("--dir", metavar="DIR", show_default=False, help="The log's directory; else the config names it."),
 ]
-Since = Annotated[str, typer.Option("--since", help="From this time on, such as 2026-10-01T12 (UTC).")]
-Until = Annotated[str, typer.Option("--until", help="Before this time.")]
-Kind = Annotated[str, typer.Option("--type", help="intent, outcome, approval, admin, ...")]
-Who = Annotated[str, typer.Option("--principal", help="Who called, or approved.")]
-Tool = Annotated[str, typer.Option("--tool", help="A glob over SERVER/NAME, the own or the public name.")]
-How = Annotated[str, typer.Option("--outcome", help="ok, denied, tool_error, ..., or the finer reason.")]
-CallId = Annotated[str, typer.Option("--call", help="The id of one call.")]
+Since = Annotated[str, typer.Option("--since", metavar="TIME", help="From this time on, such as 2026-10-01T12 (UTC).")]
+Until = Annotated[str, typer.Option("--until", metavar="TIME", help="Before this time.")]
+Kind = Annotated[
+    str, typer.Option("--type", metavar="TYPE", help="Records of this type: intent, outcome, approval, admin, ...")
+]
+Who = Annotated[str, typer.Option("--principal", metavar="ID", help="Who called, or approved, such as key:laptop.")]
+Tool = Annotated[
+    str, typer.Option("--tool", metavar="GLOB", help="A glob over SERVER/NAME, the own or the public name.")
+]
+How = Annotated[
+    str, typer.Option("--outcome", metavar="WORD", help="How calls ended: ok, denied, tool_error, ..., or a reason.")
+]
+CallId = Annotated[str, typer.Option("--call", metavar="ID", help="The id of one call.")]
 
 
 def verify(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Segments, or directories of them; else the config says it.")
+        list[Path] | None,
+        typer.Argument(metavar="PATH", help="Files of the log, or directories of them; else the config names it."),
     ] = None,
     key: Annotated[
-        Path | None, typer.Option("--key", help="A file of public keys (sign.pub).", show_default=False)
+        Path | None, typer.Option("--key", metavar="FILE", help="A file of public keys (sign.pub).", show_default=False)
     ] = None,
     kept: Annotated[
         list[Path] | None,
-        typer.Option("--checkpoint", help="A file of checkpoints that was kept outside the log.", show_default=False),
+        typer.Option(
+            "--checkpoint",
+            metavar="FILE",
+            show_default=False,
+            help="A file of checkpoints that was kept outside the log.",
+        ),
     ] = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that no record was changed, removed, put in or moved. Names the first bad one; exits 1 then."""
+    """Prove that the log is whole and unchanged. Names the first record that is not, and exits 1."""
     settings = _settings(config_file) if not paths or key is None else None
     files = _segments(paths or ([settings.path.parent] if settings else []))
     keys = _keys(key or (settings.state / PUBLIC_KEYS if settings else Path()))
@@ -65,24 +78,22 @@ def verify(
         stop(Code.USAGE, str(error))
     if not reports:
         stop(Code.NEGATIVE, "there is no audit log")
-    if as_json:
-        tell_json({"ok": all(report.ok for report in reports), "writers": [_as_json(report) for report in reports]})
-    else:
-        _tell_reports(reports)
-    if not all(report.ok for report in reports):
+    is_ok = all(report.ok for report in reports)
+    give(as_json, {"ok": is_ok, "writers": [_as_json(report) for report in reports]}, _lines(reports))
+    if not is_ok:
         raise typer.Exit(Code.NEGATIVE)
 
 
-def _tell_reports(reports: Iterable[Report]) -> None:
+def _lines(reports: Iterable[Report]) -> Iterator[str]:
     for report in reports:
         for finding in report.findings:
-            tell(printable(f"BAD  {finding}"))
+            yield printable(f"BAD  {finding}")
         for note in report.notes:
             say(printable(f"note: {note}"))
         if report.writer and report.ok:
             signed = f"signed up to {report.signed} at {report.signed_at}" if report.signed else "no checkpoint yet"
             span = f"records {report.first} to {report.last}" if report.records else "no records"
-            tell(f"ok   {report.writer}: {span}, {signed}; {report.tail} behind the newest checkpoint")
+            yield f"ok   {report.writer}: {span}, {signed}; {report.tail} behind the newest checkpoint"
 
 
 def _as_json(report: Report) -> dict[str, Any]:
@@ -92,8 +103,8 @@ def _as_json(report: Report) -> dict[str, Any]:
 
 
 def tail(
-    count: Annotated[int, typer.Option("-n", help="How many of the last ones first.")] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes.")] = False,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="How many of the newest records are shown first.")] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with records that come.")] = False,
     kind: Kind = "",
     principal: Who = "",
     tool: Tool = "",
@@ -102,7 +113,7 @@ def tail(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest records, and those that come."""
+    """Show the newest records, and those that come. With --json, each record is one line of JSON."""
     reader = Tail(_directory(where, config_file), Filter("", "", kind, principal, tool, outcome))
     for record in reader.read()[-count:] if count > 0 else []:
         _tell(record, as_json)
@@ -125,7 +136,8 @@ def search(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find records by time, type, principal, tool, outcome or call. Exits 1 if there are none."""
+    """Find records by time, type, principal, tool, outcome or call. Exits 1 if there are none. With --json, each record
+    is one line of JSON."""
     wanted = Filter(since, until, kind, principal, tool, outcome, call)
     found = False
     for record in find(_directory(where, config_file), wanted):
@@ -136,19 +148,22 @@ def search(
 
 
 def export(
-    format: Annotated[str, typer.Option("--format", help="jsonl, ocsf (API Activity) or ecs.")] = "jsonl",
+    format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="jsonl, ocsf (API Activity) or ecs.")
+    ] = "jsonl",
     since: Since = "",
     until: Until = "",
     kind: Kind = "",
     where: Where = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Print records as JSON lines, in the words of a SIEM if wanted."""
+    """Print records as JSON lines. --format takes the names that a SIEM expects."""
     change = FORMATS.get(format)
     if change is None:
         stop(Code.USAGE, f"a format is one of {', '.join(FORMATS)}")
     for record in find(_directory(where, config_file), Filter(since, until, kind)):
         sys.stdout.write(json.dumps(change(record), separators=(",", ":")) + "\n")
+    sys.stdout.flush()  # not at the end of the process, where a reader that has left would be an error
 
 
 def approvals(
@@ -160,11 +175,8 @@ def approvals(
 ) -> None:
     """Report who approved what, and what became of it."""
     rows = list_approvals(find(_directory(where, config_file), Filter(since, until)))
-    if as_json:
-        tell_json(rows)
-        return
-    cells = [["APPROVAL", "ASKED", "BY", "TOOL", "STATE", "DECIDED BY", "OUTCOME"], *map(_approval, rows)]
-    tell(table(cells))
+    head = ["APPROVAL", "ASKED", "BY", "TOOL", "STATE", "DECIDED BY", "OUTCOME"]
+    give(as_json, rows, table([head, *map(_approval, rows)]))
 
 
 def _approval(row: Record) -> list[str]:

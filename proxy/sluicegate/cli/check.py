@@ -9,7 +9,7 @@ import anyio
 from sluicegate import config
 from sluicegate.app import law, slices
 from sluicegate.app.approving import DATABASE
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, located, say, stop, tell, tell_json
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, located, say, stop, tell_json
 from sluicegate.lists import pin_store
 from sluicegate.lists.pinboard import Pinboard
 from sluicegate.policy.finding import PolicyError
@@ -18,17 +18,13 @@ from sluicegate.store.sqlite import peek
 
 
 def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Check the config file and the policy: every finding, with its place. Errors exit 3."""
+    """Check the config file and the policy. Prints every finding with its place; errors exit 3."""
     path, checked = _find(config_file)
-    if as_json:
-        findings = [finding.as_json() for finding in checked.findings]
-        tell_json({"file": str(path), "ok": not checked.errors, "findings": findings})
-    else:
-        for finding in checked.findings:
-            tell(str(finding))
+    findings = [finding.as_json() for finding in checked.findings]
+    give(as_json, {"file": str(path), "ok": not checked.errors, "findings": findings}, map(str, checked.findings))
     if checked.errors:
-        stop(Code.CONFIG, f"{path}: {_count(len(checked.errors), 'error')}")
-    say(f"{path}: fine" + (f", {_count(len(checked.findings), 'warning')}" if checked.findings else ""))
+        stop(Code.CONFIG, f"{path}: {count(len(checked.errors), 'error')}")
+    say(f"{path}: fine" + (f", {count(len(checked.findings), 'warning')}" if checked.findings else ""))
 
 
 def _find(named: Path | None) -> tuple[Path, config.Checked]:
@@ -73,7 +69,3 @@ def _with_policy(path: Path, checked: config.Checked, loaded: config.Config) -> 
 def schema() -> None:
     """Print the JSON Schema of the config file."""
     tell_json(config.schema())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("s" if number != 1 else "")

@@ -8,18 +8,28 @@ import typer
 from sluicegate import config
 from sluicegate.app import law
 from sluicegate.call import Client, Decision
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, load_policy, say, stop, tell, tell_json
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load, load_policy, say, stop
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.target import METHODS, plain, read_target
 
 
 def explain(
-    method: Annotated[str, typer.Argument(help=f"{', '.join(METHODS)}; call, get and read are short for them.")],
-    target: Annotated[str, typer.Argument(help="SERVER/NAME or SERVER/URI, in the server's own words.")],
-    who: Annotated[str, typer.Option("--as", metavar="ID", help="key:NAME or NAME, jwt:ISSUER#SUB, local, anonymous.")],
-    role: Annotated[list[str] | None, typer.Option("--role", help="One more role than the config gives.")] = None,
-    group: Annotated[list[str] | None, typer.Option("--group", help="A group of the client's token.")] = None,
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help=f"{', '.join(METHODS)}; or call, get, read for short.")
+    ],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="SERVER/NAME or SERVER/URI, in the server's own words.")
+    ],
+    who: Annotated[
+        str, typer.Option("--as", metavar="ID", help="Who asks: key:NAME or NAME, jwt:ISSUER#SUB, local, anonymous.")
+    ],
+    role: Annotated[
+        list[str] | None, typer.Option("--role", metavar="ROLE", help="One more role than the config gives.")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", metavar="GROUP", help="A group of the client's token.")
+    ] = None,
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="The call's arguments.")] = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
@@ -34,19 +44,17 @@ def explain(
     client = _client(loaded, who, role or [], group or [])
     found = law.make(loaded, policy).rulebook.explain(client, asked, _arguments(args))
     if isinstance(found, Explanation):
-        tell_json(found.as_json()) if as_json else tell(render(found))
+        give(as_json, found.as_json(), [render(found)])
         raise typer.Exit(found.exit_code)
     _tell_listed(found, client, target, as_json)
 
 
 def _tell_listed(found: Decision, client: Client, target: str, as_json: bool) -> None:
     """What the server's own tool lists decide, no row can change."""
-    if as_json:
-        tell_json({"verdict": found.verdict.value, "rule": found.rule, "reason": found.reason,
-                   "principal": client.principal})  # fmt: skip
-    else:
-        head = f"{found.verdict.value.upper():5} {plain(target)}  for {plain(client.principal)}"
-        tell(f"{head}  exit {EXIT[found.verdict]}\n  {plain(found.reason)} ({plain(found.rule)})  <- decides")
+    data = {"verdict": found.verdict.value, "rule": found.rule, "reason": found.reason, "principal": client.principal}
+    head = f"{found.verdict.value.upper():5} {plain(target)}  for {plain(client.principal)}"
+    why = f"  {plain(found.reason)} ({plain(found.rule)})  <- decides"
+    give(as_json, data, [f"{head}  exit {EXIT[found.verdict]}", why])
     raise typer.Exit(EXIT[found.verdict])
 
 

@@ -19,7 +19,9 @@ def init(
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="A desktop client's JSON.", show_default=False)
     ] = None,
-    config_file: Annotated[Path, typer.Option("-c", "--config", help="Where to write.")] = Path("sluice.yaml"),
+    config_file: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="Where to write.")] = Path(
+        "sluice.yaml"
+    ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """Write a config file."""

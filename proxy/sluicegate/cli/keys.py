@@ -1,4 +1,4 @@
-"""`keys new` and `keys revoke`: a client's key is printed once, the config holds its hash, and it can be taken back at
+"""`keys new`, `list` and `revoke`: a client's key is printed once, the config holds its hash, and it can be revoked at
 any time, also while the config is broken."""
 
 import json
@@ -12,25 +12,28 @@ from typing import Annotated, Any
 import typer
 
 from sluicegate import config
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, say, stop, tell, tell_json
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load, say, stop, table
 from sluicegate.store.revoked import Revoked
 from sluicegate.store.revoked import revoke as take_back
 
 _DAYS = re.compile(r"([1-9][0-9]{0,4})d")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_HEAD = ["NAME", "STATE", "ROLES", "OWNER", "EXPIRES"]
 _BAD_NAME = "a key's name is 1 to 64 of a-z, 0-9, . _ and -, and does not begin with . _ or -"
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Who uses it: a-z, 0-9, . _ and -.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who uses it: a-z, 0-9, . _ and -.")],
     roles: Annotated[
-        list[str] | None, typer.Option("--role", help="A role it has, role:NAME; may be repeated.")
+        list[str] | None, typer.Option("--role", metavar="ROLE", help="A role that the key has; may be repeated.")
     ] = None,
-    owner: Annotated[str, typer.Option("--owner", help="The person or team that answers for it.")] = "",
-    expires: Annotated[str | None, typer.Option("--expires", help="2030-01-31, or 90d from now.")] = None,
+    owner: Annotated[str, typer.Option("--owner", metavar="OWNER", help="Who answers for it: a person or team.")] = "",
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="WHEN", help="When it ends: 2030-01-31, or 90d from now.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key for a client and print it, once, and its line for the config."""
+    """Make a key for a client. Prints it, once, and its line for the config."""
     if not config.is_key_name(name):
         stop(Code.USAGE, _BAD_NAME)
     key = f"slc_{secrets.token_urlsafe(32)}"
@@ -39,11 +42,10 @@ def new(
     entry |= {"owner": owner} if owner else {}
     entry |= {"expires": _moment(expires)} if expires else {}
     _check(name, entry)
+    line = f"{name}: {{{', '.join(f'{word}: {json.dumps(value)}' for word, value in entry.items())}}}"
+    give(as_json, {"name": name, "key": key, **entry}, [key, line])
     if as_json:
-        tell_json({"name": name, "key": key, **entry})
         return
-    tell(key)
-    tell(f"{name}: {{{', '.join(f'{word}: {json.dumps(value)}' for word, value in entry.items())}}}")
     say("The first line is the key: give it to the client, it is not stored and not shown again.")
     say("The second line belongs into the config, under clients.keys.")
 
@@ -61,14 +63,38 @@ def _check(name: str, entry: dict[str, Any]) -> None:
         stop(Code.USAGE, *(finding.message for finding in error.findings if finding.severity == "error"))
 
 
+def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show the keys of the config, and which are still good."""
+    _, loaded = load(config_file, quietly=True)
+    revoked = Revoked(loaded.state.dir)
+    rows = [_row(name, key, revoked) for name, key in loaded.clients.keys.items()]
+    give(as_json, {"keys": rows}, [table([_HEAD, *map(_cells, rows)])] if rows else [])
+    if not rows:
+        say("the config has no keys: `sluice keys new NAME` makes one")
+
+
+def _row(name: str, key: config.Key, revoked: Revoked) -> dict[str, Any]:
+    """Nothing of its hash, which is shown nowhere."""
+    is_over = key.expires is not None and key.expires <= datetime.now(UTC)
+    state = "revoked" if revoked.has(name, key.hash.get_secret_value()) else "expired" if is_over else "good"
+    expires = key.expires.isoformat() if key.expires else None
+    return {"name": name, "state": state, "roles": list(key.roles), "owner": key.owner, "expires": expires}
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    roles = " ".join(row["roles"])
+    return [row["name"], row["state"], roles or "-", row["owner"] or "-", row["expires"] or "never"]
+
+
 def revoke(
-    name: Annotated[str, typer.Argument(help="As it stands under clients.keys.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As it stands under clients.keys.")],
     config_file: ConfigFile = None,
     state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", help="Where state.dir is, if the config cannot tell.")
+        Path | None, typer.Option("--state-dir", metavar="DIR", help="Where state.dir is, if the config cannot tell.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Take a key back, for good: a running Sluice refuses it within seconds, without a restart."""
+    """Revoke a key for good. A running Sluice refuses it within seconds, without a restart."""
     if not config.is_key_name(name):
         stop(Code.USAGE, _BAD_NAME)
     path = config.find_config(config_file)
@@ -81,10 +107,13 @@ def revoke(
         stop(Code.CONFIG, f"{path} cannot be read; say where its state.dir is: --state-dir DIR")
     hash = _at(entry, "hash")
     known = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
-    if Revoked(directory).has(name, known or ""):
+    has_been = Revoked(directory).has(name, known or "")
+    if not has_been:
+        take_back(directory, name, known)
+    give(as_json, {"name": name, "state": "revoked", "by": "name" if known is None else "hash"}, [])
+    if has_been:
         say(f"{name} is revoked already")
         return
-    take_back(directory, name, known)
     say(f"{name} is revoked; its sessions and streams end within seconds. Remove its line from the config.")
     if known is None:
         say(f"{path} does not tell its hash: the name {name} is revoked. Give the next key another name.")

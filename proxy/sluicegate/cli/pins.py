@@ -20,7 +20,7 @@ from sluicegate.app.approving import DATABASE
 from sluicegate.app.auditing import note_pin, open_audit
 from sluicegate.audit.log import Audit
 from sluicegate.cli.admin import AdminKey, Unreachable, answer, exchange
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, printable, say, stop, table, tell, tell_json
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, load, printable, say, stop, table, tell
 from sluicegate.lists.pinboard import Pinboard
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Wanted
@@ -34,8 +34,8 @@ Row = dict[str, Any]
 SHORT: Final = 16  # hex digits of a fingerprint, where people read it
 _KINDS: Final = {word: kind for kind, word in pins.WORDS.items()}
 
-Server = Annotated[str | None, typer.Argument(help="Of this server.", show_default=False)]
-Names = Annotated[list[str] | None, typer.Argument(help="The server's own names.", show_default=False)]
+Server = Annotated[str | None, typer.Argument(metavar="SERVER", help="Only of this server.", show_default=False)]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The server's own names.", show_default=False)]
 
 
 def list_(
@@ -48,12 +48,8 @@ def list_(
     """Show the definitions that wait for a person."""
     found = _rows(config_file, key, server)
     rows = found if all_ else [row for row in found if _waits(row)]
-    if as_json:
-        tell_json({"pins": rows})
-        return
     head = ["SERVER", "ERA", "KIND", "NAME", "STATE", "SERVED", "FINGERPRINT", "HIDDEN", "SINCE", "BY"]
-    if rows:
-        tell(table([head, *map(_cells, rows)]))
+    give(as_json, {"pins": rows}, [table([head, *map(_cells, rows)])] if rows else [])
     waiting = sum(map(_waits, found))
     say(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}" + (": see `sluice pins diff`" if waiting else ""))
     for name, count in Counter(row["server"] for row in found if row["replaced_at"] and _waits(row)).items():
@@ -74,19 +70,16 @@ def diff(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what changed, with everything hidden in it made visible; a NAME that did not change is shown whole."""
+    """Show what changed, with hidden characters made visible. A NAME that did not change is shown whole."""
     found = _rows(config_file, key, server, definitions=True)
     rows = _named(found, names) if names else [row for row in found if _waits(row)]
-    if as_json:
-        tell_json({"pins": rows})
-        return
-    for row in rows:
-        tell(summary(row))
-        tell(f"  fingerprint {row['current']}")
-        for line in _shown(row):
-            tell(f"  {line}")
+    give(as_json, {"pins": rows}, (line for row in rows for line in _described(row)))
     if not rows:
         say("nothing waits")
+
+
+def _described(row: Row) -> list[str]:
+    return [summary(row), f"  fingerprint {row['current']}", *(f"  {line}" for line in _shown(row))]
 
 
 def _shown(row: Row) -> list[str]:
@@ -95,7 +88,7 @@ def _shown(row: Row) -> list[str]:
 
 
 def accept(
-    server: Annotated[str, typer.Argument(help="The server's key.")],
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="The server's key.")],
     names: Names = None,
     all_: Annotated[bool, typer.Option("--all", help="Everything that nobody has accepted.")] = False,
     seen: Annotated[
@@ -105,7 +98,7 @@ def accept(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accept definitions as the server gave them last: they are served from now on."""
+    """Accept definitions as the server gave them last. They are served from now on."""
     if bool(names) == all_:
         stop(Code.USAGE, "give names or --all; `sluice pins list` shows what waits")
     rows = _rows(config_file, key, server)
@@ -114,11 +107,9 @@ def accept(
         stop(Code.NEGATIVE, f"{', '.join(map(visible, changed))}: it has another fingerprint by now")
     wanted = {(row["kind"], row["name"], row["current"]) for row in rows}
     taken = _accept(config_file, key, server, sorted(wanted)) if wanted else []
-    if as_json:
-        tell_json({"pins": taken})
-        return
-    for row in taken:
-        tell(f"accepted {row['kind']} {visible(row['name'])} ({row['era']}) {row['fingerprint'][:SHORT]}")
+    give(as_json, {"pins": taken}, (
+        f"accepted {row['kind']} {visible(row['name'])} ({row['era']}) {row['fingerprint'][:SHORT]}" for row in taken
+    ))  # fmt: skip
     if not taken:
         say("nothing waits")
 
@@ -130,17 +121,19 @@ def export(
     ] = None,
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print a lock file of what servers gave last, or hold it against one."""
+    """Print a lock file of all definitions. Or compare with one."""
     rows = _rows(config_file, key, None)
     if check is None:
         tell(json.dumps(pins.lock(rows), indent=2, sort_keys=True))
         return
     locked = _lock_file(check)
     found = pins.breaches(locked, rows)
-    for line in found:
-        tell(printable(line))
-    say(f"{len(rows)} definitions, {len(found)} not as locked; {pins.unseen(locked, rows)} locked ones were not seen")
+    unseen = pins.unseen(locked, rows)
+    data = {"ok": bool(rows) and not found, "definitions": len(rows), "differences": found, "unseen": unseen}
+    give(as_json, data, map(printable, found))
+    say(f"{count(len(rows), 'definition')}, {len(found)} not as locked; locked but not seen: {unseen}")
     if found or not rows:
         raise typer.Exit(Code.NEGATIVE)
 
@@ -228,9 +221,7 @@ async def _with_log(loaded: config.Config, use: Callable[[Pinboard], Awaitable[T
         return await _with_board(loaded, use, audit)
 
 
-async def _with_board(
-    loaded: config.Config, use: Callable[[Pinboard], Awaitable[T]], audit: Audit | None = None
-) -> T:
+async def _with_board(loaded: config.Config, use: Callable[[Pinboard], Awaitable[T]], audit: Audit | None = None) -> T:
     store = SqliteStore(loaded.state.dir / DATABASE)
     try:
         board = Pinboard(slices.pins(loaded), store, partial(note_pin, audit))

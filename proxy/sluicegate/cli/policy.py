@@ -10,7 +10,7 @@ import typer
 
 from sluicegate import config
 from sluicegate.app import law
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, load_policy, located, say, stop, tell, tell_json
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, load, load_policy, located, say, stop
 from sluicegate.policy import files
 from sluicegate.policy.diff import Side, compare, compare_rows, render
 from sluicegate.policy.files import BUNDLED, Loaded, Sources
@@ -28,24 +28,25 @@ def test(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
         passed, failed = 0, [one for one in located(path, error.findings) if one.severity == "error"]
     if any(one.code != FAILED for one in failed):
         raise config.ConfigError(failed)
-    if as_json:
-        tell_json({"ok": not failed, "passed": None if failed else passed, "failed": [one.as_json() for one in failed]})
-    for one in () if as_json else failed:
-        tell(str(one))
+    data = {"ok": not failed, "passed": None if failed else passed, "failed": [one.as_json() for one in failed]}
+    give(as_json, data, map(str, failed))
     if failed:
-        stop(Code.NEGATIVE, f"{_count(len(failed), 'test')} failed")
-    say(f"{_count(passed, 'test')} passed" if passed else "there are no tests: name a file of them with policy.tests")
+        stop(Code.NEGATIVE, f"{count(len(failed), 'test')} failed")
+    say(f"{count(passed, 'test')} passed" if passed else "there are no tests: name a file of them with policy.tests")
 
 
 def diff(
-    other: Annotated[str, typer.Argument(help="A config, a policy's folder or CSV file, or open, personal, team.")],
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="A config, a policy's folder or CSV file, or open, personal, team.")
+    ],
     replay: Annotated[
-        Path | None, typer.Option("--replay", metavar="AUDIT", help="An audit log, or the folder of one.")
+        Path | None,
+        typer.Option("--replay", metavar="AUDIT", help="Compare by the calls of this audit log, or folder of logs."),
     ] = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the policy with another one: row by row, or by what it would have decided on recorded calls. Exits 1 if
+    """Compare the policy with another one. Row by row, or by what it would have decided on recorded calls. Exits 1 if
     there is a difference."""
     path, loaded = load(config_file, quietly=True)
     old, new = load_policy(path, loaded), _other(other, loaded)
@@ -60,25 +61,18 @@ def _compare(old: Loaded, new: Loaded, as_json: bool) -> bool:
         for server, tool in old.arguments.digests.keys() | new.arguments.digests.keys()
         if old.arguments.digest(server, tool) != new.arguments.digest(server, tool)
     )
-    if as_json:
-        tell_json({
-            "removed": [{"at": row.where, "row": str(row)} for row in gone],
-            "added": [{"at": row.where, "row": str(row)} for row in come], "argument_rules": rules,
-        })  # fmt: skip
-    else:
-        for sign, row in (*(("-", row) for row in gone), *(("+", row) for row in come)):
-            tell(f"{sign} {row}    {row.where}")
-        for name in rules:
-            tell(f"~ the argument rule of {name}")
+    data = {
+        "removed": [{"at": row.where, "row": str(row)} for row in gone],
+        "added": [{"at": row.where, "row": str(row)} for row in come], "argument_rules": rules,
+    }  # fmt: skip
+    rows = [f"{sign} {row}    {row.where}" for sign, some in (("-", gone), ("+", come)) for row in some]
+    give(as_json, data, [*rows, *(f"~ the argument rule of {name}" for name in rules)])
     return not (gone or come or rules)
 
 
 def _replay(audit: Path, old: Loaded, new: Loaded, as_json: bool) -> bool:
     report = compare(Side(old.policy, old.arguments), Side(new.policy, new.arguments), _records(audit))
-    if as_json:
-        tell_json(report.as_json())
-    else:
-        tell(render(report))
+    give(as_json, report.as_json(), [render(report)])
     return not report.changes
 
 
@@ -136,7 +130,3 @@ def _decoded(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict):
             yield record
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("s" if number != 1 else "")

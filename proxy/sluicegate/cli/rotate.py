@@ -8,7 +8,7 @@ import anyio
 import typer
 
 from sluicegate.app.auditing import KEYS, open_audit
-from sluicegate.cli.talk import Code, ConfigFile, load, say, stop, tell
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, load, say, stop
 from sluicegate.config import Config
 from sluicegate.store.keys import KeyRing
 
@@ -20,10 +20,11 @@ RINGS: Final = {
 
 
 def rotate(
-    ring: Annotated[str, typer.Argument(help="sign, digest or seal.")],
+    ring: Annotated[str, typer.Argument(metavar="RING", help="Which keys: sign, digest or seal.")],
     config_file: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a new key of Sluice's own, in force from the next start on."""
+    """Make a new key of Sluice's own. It is used from the next start on."""
     if ring not in RINGS:
         stop(Code.USAGE, f"a ring is one of {', '.join(RINGS)}")
     _, loaded = load(config_file, quietly=True)
@@ -31,7 +32,8 @@ def rotate(
         keys = anyio.run(partial(_rotate, loaded, ring))
     except (OSError, ValueError) as error:
         stop(Code.CONFIG, f"nothing was rotated: {error}")
-    tell(f"{ring}: {len(keys.keys)} keys, the newest from the next start on")
+    text = f"{ring}: {count(len(keys.keys), 'key')}; the newest is used from the next start on"
+    give(as_json, {"ring": ring, "keys": len(keys.keys), "newest": keys.newest_id.hex()}, [text])
     say(f"It is for {RINGS[ring]}.")
 
 

@@ -13,7 +13,7 @@ import anyio
 import typer
 
 from sluicegate import app, config, demo
-from sluicegate.cli.talk import Code, ConfigFile, load, located, say, stop
+from sluicegate.cli.talk import Code, ConfigFile, count, load, located, say, stop
 from sluicegate.listen.serve import CannotListen
 from sluicegate.policy.finding import PolicyError
 
@@ -31,7 +31,10 @@ _LISTEN_HINT: Final = "this machine has no such address: set {key} to one that i
 def serve(
     config_file: ConfigFile = None,
     workers: Annotated[
-        int, typer.Option("--workers", min=1, max=MAX_WORKERS, help="Processes that share the work. Not on Windows.")
+        int,
+        typer.Option(
+            "--workers", metavar="N", min=1, max=MAX_WORKERS, help="How many processes share the work. Not on Windows."
+        ),
     ] = 1,
     orders: Annotated[int, typer.Option("--as-worker", hidden=True)] = -1,
 ) -> None:
@@ -68,7 +71,7 @@ def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.Fin
     return [
         config.finding_at(
             path, ("servers", key), "too-few-calls",
-            f"{server.concurrency} calls at once cannot be shared by {workers} workers",
+            f"{count(server.concurrency, 'call')} at once cannot be shared by {workers} workers",
             "raise its concurrency, or start fewer workers",
         )
         for key, server in loaded.servers.items() if server.enabled and server.concurrency < workers
@@ -88,17 +91,23 @@ def _told(path: Path, loaded: config.Config) -> Iterator[None]:
 
 def stdio(
     config_file: ConfigFile = None,
-    url: Annotated[str | None, typer.Option(help="Bridge to a Sluice that runs elsewhere.")] = None,
-    key: Annotated[str | None, typer.Option(help="Our key there.", envvar="SLUICE_KEY")] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="Bridge to a Sluice that runs elsewhere.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", envvar="SLUICE_KEY", help="With --url: the client key to show there.")
+    ] = None,
 ) -> None:
-    """Serve one client on stdin and stdout; stdout carries MCP only."""
+    """Serve one client on stdin and stdout. Nothing but MCP is on stdout."""
     path, loaded = (Path(url), _bridge(url, key)) if url else load(config_file, only_errors=True)
     with _told(path, loaded):
         _run(partial(app.serve_stdio, loaded, file=None if url else path))
 
 
-def demo_(once: Annotated[bool, typer.Option("--once", help="Code when everything was shown.")] = False) -> None:
-    """Show Sluice in front of real servers."""
+def demo_(once: Annotated[bool, typer.Option("--once", help="Exit when everything was shown.")] = False) -> None:
+    """Show what Sluice does, in front of real servers. Serves them until Ctrl-C.
+
+    The first run downloads three servers from PyPI, and one from npm where `npx` is. Everything else is in a temporary
+    directory, which is gone at the end.
+    """
     raise typer.Exit(_run(partial(demo.run, once, say)))
 
 

@@ -1,5 +1,6 @@
 """How the command line speaks: data on stdout, talk on stderr, and the exit codes of the contract.
 
+With `--json`, stdout has JSON or nothing: why there is nothing is on stderr, in words, and in the exit code.
 What servers wrote (names, descriptions) is shown with its control characters made visible, so that it cannot
 steer a terminal.
 """
@@ -21,10 +22,10 @@ from sluicegate.policy.finding import PolicyError
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("-c", "--config", help="The config file; else $SLUICE_CONFIG, ./sluice.yaml, the user's.",
-                 show_default=False),
+    typer.Option("-c", "--config", metavar="FILE", show_default=False,
+                 help="The config file; else $SLUICE_CONFIG, ./sluice.yaml, or the one in your config directory."),
 ]  # fmt: skip
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 class Code(IntEnum):
@@ -51,6 +52,15 @@ def tell(text: str) -> None:
 
 def tell_json(value: Any) -> None:
     tell(json.dumps(value, indent=2))
+
+
+def give(as_json: bool, value: Any, lines: Iterable[str]) -> None:
+    """The data of a command: as JSON, or as lines for a person."""
+    if as_json:
+        tell_json(value)
+        return
+    for line in lines:
+        tell(line)
 
 
 def stop(code: Code, *reasons: str) -> NoReturn:
@@ -85,6 +95,11 @@ def located(path: Path, findings: Iterable[PolicyFinding]) -> list[config.Findin
         config.Finding(str(path.parent / one.file), one.line, one.column, one.code, one.message, one.hint, one.level)
         for one in findings
     ]
+
+
+def count(number: int, noun: str) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{number:,} {noun}" + ("s" if number != 1 else "")
 
 
 def printable(text: str) -> str:

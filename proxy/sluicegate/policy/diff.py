@@ -140,7 +140,7 @@ def _are_texts(value: Any) -> bool:
 def render(report: Report) -> str:
     """`18,204 calls: 31 allow->deny, 6 allow->ask`, the commonest changes, and what could not be decided."""
     kinds = ", ".join(f"{times:,} {kind}" for kind, times in report.kinds.most_common())
-    lines = [f"{report.calls:,} calls: {kinds or 'all decided as before'}"]
+    lines = [f"{report.calls:,} call{'s' * (report.calls != 1)}: {kinds or 'all decided as before'}"]
     lines += [f"  {times:>6,} x {change}" for change, times in report.changes.most_common(MAX_EXAMPLES)]
     if len(report.changes) > MAX_EXAMPLES:
         lines.append(f"  and {len(report.changes) - MAX_EXAMPLES:,} more")
