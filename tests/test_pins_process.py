@@ -193,7 +193,7 @@ async def test_a_lock_file_tells_in_ci_what_differs(folder: Path) -> None:
             checked = run("pins", "export", "--check", str(lock))
             assert checked.returncode == 1
             assert checked.stdout.startswith("math (legacy): tool add: sha256:")
-            assert "1 not as locked; 0 locked ones were not seen" in checked.stderr
+            assert "1 not as locked; locked but not seen: 0" in checked.stderr
 
 
 def test_mistakes_of_the_person_have_their_exit_codes(folder: Path) -> None:
