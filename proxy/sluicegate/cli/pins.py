@@ -52,8 +52,8 @@ def list_(
     give(as_json, {"pins": rows}, [table([head, *map(_cells, rows)])] if rows else [])
     waiting = sum(map(_waits, found))
     say(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}" + (": see `sluice pins diff`" if waiting else ""))
-    for name, count in Counter(row["server"] for row in found if row["replaced_at"] and _waits(row)).items():
-        say(f"{name}: {pins.notice(count, is_replaced=True)}")
+    for name, number in Counter(row["server"] for row in found if row["replaced_at"] and _waits(row)).items():
+        say(f"{name}: {pins.notice(number, is_replaced=True)}")
 
 
 def _cells(row: Row) -> list[str]:
