@@ -1,42 +1,56 @@
 # Everything a fresh machine with Python >= 3.11 needs is installed by these targets; they touch nothing outside
 # this folder, except that `bench` installs nginx and wrk with apt when it is run as root.
 PYTHON ?= python3
-BIN := .venv/bin
+# Another Python has an environment of its own: `make test PYTHON=python3.13 VENV=.venv-313`.
+VENV ?= .venv
+BIN := $(VENV)/bin
 ARGS ?=
 # Most tests wait for processes to start and to end, so one worker more than there are cores keeps the cores busy:
 # two cores need half the time. A file stays with one worker, since its tests share what they started.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
-.PHONY: demo test lint bench soak lock clean
+# What depends on the Python: TLS and sockets, event loops, processes, threads, files, and the command line.
+SHORT := tests/network tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
+  tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
-.venv/.ready: requirements.lock pyproject.toml
+.PHONY: demo test short under-load lint bench soak lock clean
+
+$(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
-	@$(PYTHON) -m venv .venv || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-demo: .venv/.ready  ## one endpoint in front of real servers, and what it does; ARGS=--once exits
+demo: $(VENV)/.ready  ## one endpoint in front of real servers, and what it does; ARGS=--once exits
 	@$(BIN)/sluice demo $(ARGS)
 
-test: .venv/.ready lint  ## lint, then the whole suite, real peers included
+test: $(VENV)/.ready lint  ## lint, then the whole suite, real peers included
 	$(BIN)/python tests/peers/install.py
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-lint: .venv/.ready
+short: $(VENV)/.ready  ## the part of the suite that depends on the Python
+	$(BIN)/python tests/peers/install.py
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SHORT) $(ARGS)
+
+under-load: $(VENV)/.ready  ## files that start processes, three times beside 8 busy loops; ARGS="--jobs 4"
+	$(BIN)/python tests/peers/install.py
+	$(BIN)/python tests/under_load.py $(ARGS)
+
+lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --table, --policy, --audit
+bench: $(VENV)/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --table, --policy, --audit
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
-soak: .venv/.ready  ## the tests that take long: crashes under load, many times
+soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many times
 	SLUICE_CRASH_ROUNDS=200 $(BIN)/python -m pytest tests/audit/test_audit_crash.py $(ARGS)
 
-lock: .venv/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
+lock: $(VENV)/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
 	$(BIN)/uv pip compile pyproject.toml --extra otel --group test --group lint --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 
 clean:
-	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* .peers .mypy_cache .ruff_cache .pytest_cache

@@ -1,5 +1,8 @@
 """What every test shares: asyncio is the event loop that Sluice runs on, and Hypothesis draws the same in every run."""
 
+import os
+from collections import Counter
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +15,16 @@ settings.load_profile("calm")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where the time goes, in continuous integration."""
+    if "CI" not in os.environ:
+        return
+    seconds: Counter[str] = Counter()
+    for report in (one for reports in terminalreporter.stats.values() for one in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds["/".join(report.nodeid.split("/")[:-1])] += report.duration
+    terminalreporter.section("minutes of one worker, by folder")
+    for folder, spent in seconds.most_common():
+        terminalreporter.line(f"{spent / 60:6.1f}  {folder}")
