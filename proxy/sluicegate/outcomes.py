@@ -3,7 +3,7 @@
 It goes by types and by what Sluice itself decided. No text that a peer wrote is looked at. Pure.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from sluicegate.call import (
     HEADER_MISMATCH,
@@ -22,6 +22,9 @@ from sluicegate.call import (
 from sluicegate.message import INVALID_PARAMS
 
 OUTCOMES: Final = ("ok", "tool_error", "protocol_error", "denied", "waiting", "timeout", "cancelled", "unknown")
+
+ENDINGS: Final = frozenset({*OUTCOMES, *get_args(Reason), "input_required", "task", "not_found", "interrupted"})
+"""Every outcome and reason that stands in the audit log."""
 
 
 class Ending(NamedTuple):

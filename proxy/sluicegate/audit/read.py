@@ -23,7 +23,7 @@ _COLUMNS: Final = ("id", "state", "principal", "server", "tool", "profile", "dig
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Empty fields say nothing. `tool` is a glob over `server/own`, the own or the public name; `since` and
-    `until` are beginnings of times as the log writes them."""
+    `until` are times as the log writes them (`when.read_time`)."""
 
     since: str = ""
     until: str = ""
@@ -64,6 +64,14 @@ def search(directory: Path, wanted: Filter) -> Iterator[Record]:
     for place, line in heapq.merge(*chains, key=lambda entry: entry[0].time):
         if wanted.may_match(place) and (record := load(line)) and wanted.matches(record):
             yield record
+
+
+def principals(directory: Path) -> set[str]:
+    """Everybody who called, or approved."""
+    found: set[str] = set()
+    for record in search(directory, Filter()):
+        found.update(name for name in (record.get("principal"), _approver(record)) if isinstance(name, str))
+    return found
 
 
 class Tail:

@@ -8,6 +8,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -17,13 +20,16 @@ from sluicegate.app import slices
 from sluicegate.audit import export as formats
 from sluicegate.audit.checkpoint import PublicKeys, read_publics
 from sluicegate.audit.log import PUBLIC_KEYS
-from sluicegate.audit.read import Filter, Record, Tail
+from sluicegate.audit.read import Filter, Record, Tail, principals
 from sluicegate.audit.read import approvals as list_approvals
 from sluicegate.audit.read import search as find
+from sluicegate.audit.record import TYPES
 from sluicegate.audit.settings import AuditSettings, is_segment
 from sluicegate.audit.verify import Report, read_kept, thin
 from sluicegate.audit.verify import verify as check
+from sluicegate.audit.when import read_time
 from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load, printable, say, stop, table, tell
+from sluicegate.outcomes import ENDINGS
 
 FORMATS: Final[dict[str, Callable[[Record], Record]]] = {"jsonl": dict, "ocsf": formats.ocsf, "ecs": formats.ecs}
 _POLL: Final = 0.25
@@ -32,7 +38,9 @@ Where = Annotated[
     Path | None,
     typer.Option("--dir", metavar="DIR", show_default=False, help="The log's directory; else the config names it."),
 ]
-Since = Annotated[str, typer.Option("--since", metavar="TIME", help="From this time on, such as 2026-10-01T12 (UTC).")]
+Since = Annotated[
+    str, typer.Option("--since", metavar="TIME", help="From this time on: 1h (before now), yesterday, 2026-10-01T12.")
+]
 Until = Annotated[str, typer.Option("--until", metavar="TIME", help="Before this time.")]
 Kind = Annotated[
     str, typer.Option("--type", metavar="TYPE", help="Records of this type: intent, outcome, approval, admin, ...")
@@ -114,14 +122,18 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Show the newest records, and those that come. With --json, each record is one line of JSON."""
-    reader = Tail(_directory(where, config_file), Filter("", "", kind, principal, tool, outcome))
-    for record in reader.read()[-count:] if count > 0 else []:
-        _tell(record, as_json)
-    while follow:
-        for record in reader.read():
+    wanted = _filter(kind=kind, principal=principal, tool=tool, outcome=outcome)
+    directory, found = _directory(where, config_file), False
+    with closing(Tail(directory, wanted)) as reader:
+        for record in reader.read()[-count:] if count > 0 else []:
+            found = True
             _tell(record, as_json)
-        time.sleep(_POLL)
-    reader.close()
+        if not found and not follow:
+            _check_principal(directory, principal)
+        while follow:
+            for record in reader.read():
+                _tell(record, as_json)
+            time.sleep(_POLL)
 
 
 def search(
@@ -138,12 +150,13 @@ def search(
 ) -> None:
     """Find records by time, type, principal, tool, outcome or call. Exits 1 if there are none. With --json, each record
     is one line of JSON."""
-    wanted = Filter(since, until, kind, principal, tool, outcome, call)
-    found = False
-    for record in find(_directory(where, config_file), wanted):
+    wanted = _filter(since, until, kind, principal, tool, outcome, call)
+    directory, found = _directory(where, config_file), False
+    for record in find(directory, wanted):
         found = True
         _tell(record, as_json)
     if not found:
+        _check_principal(directory, principal)
         stop(Code.NEGATIVE, "no such record")
 
 
@@ -161,7 +174,7 @@ def export(
     change = FORMATS.get(format)
     if change is None:
         stop(Code.USAGE, f"a format is one of {', '.join(FORMATS)}")
-    for record in find(_directory(where, config_file), Filter(since, until, kind)):
+    for record in find(_directory(where, config_file), _filter(since, until, kind)):
         sys.stdout.write(json.dumps(change(record), separators=(",", ":")) + "\n")
     sys.stdout.flush()  # not at the end of the process, where a reader that has left would be an error
 
@@ -174,7 +187,7 @@ def approvals(
     as_json: AsJson = False,
 ) -> None:
     """Report who approved what, and what became of it."""
-    rows = list_approvals(find(_directory(where, config_file), Filter(since, until)))
+    rows = list_approvals(find(_directory(where, config_file), _filter(since, until)))
     head = ["APPROVAL", "ASKED", "BY", "TOOL", "STATE", "DECIDED BY", "OUTCOME"]
     give(as_json, rows, table([head, *map(_approval, rows)]))
 
@@ -184,6 +197,37 @@ def _approval(row: Record) -> list[str]:
     what = f"{row.get('server', '')}/{row.get('tool', '')}"
     said = [row["id"], row["asked_at"][:19], row.get("principal", ""), what, row.get("state", "")]
     return [str(cell) for cell in (*said, deciders or "-", row.get("outcome", "-"))]
+
+
+# ---------------------------------------------------------------- what is wanted
+
+
+def _filter(
+    since: str = "", until: str = "", kind: str = "", principal: str = "", tool: str = "", outcome: str = "",
+    call: str = "",
+) -> Filter:  # fmt: skip
+    """Exits 2 for a time, type or outcome that there is not."""
+    if kind and kind not in TYPES:
+        stop(Code.USAGE, f"--type {kind[:40]!r} is none; write one of {', '.join(TYPES)}")
+    if outcome and outcome not in ENDINGS:
+        stop(Code.USAGE, f"--outcome {outcome[:40]!r} is none; write one of {', '.join(sorted(ENDINGS))}")
+    now = datetime.now(UTC)
+    try:
+        since, until = (time and read_time(time, now) for time in (since, until))
+    except ValueError as error:
+        stop(Code.USAGE, str(error))
+    if since and until and since >= until:
+        stop(Code.USAGE, f"--since ({since}) is not before --until ({until})")
+    return Filter(since, until, kind, principal, tool, outcome, call)
+
+
+def _check_principal(directory: Path, name: str) -> None:
+    """Exits 1 where the log has nobody of that name."""
+    known = principals(directory) if name else set()
+    if name and name not in known:
+        near = [one for one in sorted(known) if name in one] or get_close_matches(name, known) or sorted(known)
+        hint = f"; the log has {', '.join(near[:10])}" if near else ""
+        stop(Code.NEGATIVE, printable(f"no record is of --principal {name[:80]!r}{hint}"))
 
 
 # ---------------------------------------------------------------- where things are

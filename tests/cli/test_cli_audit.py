@@ -1,0 +1,78 @@
+"""What `sluice audit search` finds, and what it says where it is asked for something that does not exist."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sluicegate.audit.chain import Head, link_all
+from sluicegate.audit.read import Filter, search
+from sluicegate.cli import app
+
+HOURS = (0.5, 3, 30)
+Search = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Search:
+    """On a log with one record of each of these ages."""
+    bodies = []
+    for hours in HOURS:
+        at = datetime.now(UTC) - timedelta(hours=hours)
+        fields: dict[str, Any] = {
+            "type": "admin",
+            "time": f"{at:%Y-%m-%dT%H:%M:%S}.000000000Z",
+            "principal": "key:laptop",
+        }
+        bodies.append(json.dumps(fields | {"act": str(hours)}, separators=(",", ":")).encode()[1:-1])
+    lines, _ = link_all(Head(0, "0" * 64), "sluice", 1, bodies[::-1])
+    (tmp_path / "sluice.jsonl").write_bytes(b"".join(lines))
+    assert len(list(search(tmp_path, Filter()))) == len(HOURS)
+    return lambda *words: CliRunner().invoke(app, ["audit", *words, "--dir", str(tmp_path)])
+
+
+def found(result: Result) -> list[float]:
+    assert result.exit_code == 0, result.output
+    return [float(json.loads(line)["act"]) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "hours"),
+    [
+        (["--since", "1h"], [0.5]),
+        (["--since", "60m"], [0.5]),
+        (["--since", "4h", "--until", "1h"], [3]),
+        (["--until", "1d"], [30]),
+        (["--since", "1w"], [30, 3, 0.5]),
+        (["--since", f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%d %H:%M:%SZ}"], [0.5]),
+        (["--since", f"{datetime.now(UTC) + timedelta(hours=4):%Y-%m-%dT%H:%M:%S+05:00}"], [0.5]),
+        (["--type", "admin", "--principal", "key:laptop", "--until", "2h"], [30, 3]),
+    ],
+)
+def test_records_are_found_by_when_they_were_written(run: Search, words: list[str], hours: list[float]) -> None:
+    assert found(run("search", "--json", *words)) == hours
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (["--since", "an hour ago"], 2, "30m"),
+        (["--until", "2026-02-30"], 2, "no time that exists"),
+        (["--since", "1h", "--until", "2h"], 2, "is not before"),
+        (["--type", "outcomes"], 2, "outcome, decision"),
+        (["--outcome", "error"], 2, "tool_error"),
+        (["--principal", "laptop"], 1, "the log has key:laptop"),
+        (["--principal", "key:lapdop"], 1, "the log has key:laptop"),
+        (["--principal", "key:laptop", "--until", "2w"], 1, "no such record"),
+    ],
+)
+def test_what_does_not_exist_is_said(run: Search, words: list[str], code: int, hint: str) -> None:
+    result = run("search", *words)
+    assert result.exit_code == code and hint in result.output and not result.stdout
+    if not {"--since", "--until"} & set(words):
+        shown = run("tail", *words)
+        assert shown.exit_code == code and hint in shown.output
