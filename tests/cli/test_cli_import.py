@@ -31,7 +31,11 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         ],
     ),
     "Claude Code": (
-        """{"numStartups": 3, "projects": {"/p": {"mcpServers": {"x": {"command": "x"}}}}, "mcpServers": {
+        """{"numStartups": 3, "projects": {
+          "/p": {"mcpServers": {"x": {"command": "x"}, "slow": {"command": "slow", "timeout": 120000}}},
+          "/q": {"mcpServers": {"linear": {"type": "http", "url": "https://linear.acme.com/mcp"},
+                                "off": {"command": "off", "cwd": "./own"}, "x": {"command": "x"}},
+                 "disabledMcpServers": ["off"]}, "/r": {"mcpServers": {}}, "/s": 1}, "mcpServers": {
           "linear": {"type": "http", "url": "https://mcp.linear.app/mcp", "oauth": {"clientId": "x"},
                      "headers": {"Authorization": "Bearer ${LINEAR_TOKEN}", "X-Team": "${TEAM:-core}"}},
           "asana": {"type": "sse", "url": "https://mcp.asana.com/events"},
@@ -43,10 +47,18 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
             },
             "asana": {"url": "https://mcp.asana.com/events", "transport": "sse"},
             "slow": {"command": "slow", "timeout": "120000ms"},
+            "x": {"command": "x", "cwd": "/p"},
+            "linear-2": {"url": "https://linear.acme.com/mcp"},
+            "off": {"command": "off", "cwd": "./own", "enabled": False},
         },
         [
-            "the servers of single projects are left out; import those from their own .mcp.json",
             "linear: oauth is not carried over: there is no interactive login in this version; set a header",
+            "x (of /p): comes from a single project and is offered everywhere now",
+            "slow (of /p): left out, it is there already",
+            "linear (of /q): comes from a single project and is offered everywhere now",
+            "linear (of /q): is called linear-2 here",
+            "off (of /q): comes from a single project and is offered everywhere now",
+            "x (of /q): left out, it is there already",
         ],
     ),
     "Cursor": (
@@ -146,6 +158,79 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
             "c: left out, its transport is not supported",
         ],
     ),
+    "Claude Code, of projects only": (
+        """{"projects": {"/p": {"mcpServers": {"a": {"command": "x", "args": ["."]}}}}}""",
+        {"a": {"command": "x", "args": ["."], "cwd": "/p"}},
+        ["a (of /p): comes from a single project and is offered everywhere now"],
+    ),
+    "Gemini, with extensions of its own": (
+        """{"extensions": {"disabled": ["y"]}, "mcpServers": {"a": {"command": "x"}}}""",
+        {"a": {"command": "x"}},
+        [],
+    ),
+    "Codex.toml": (
+        """model = "gpt-5"
+[mcp_servers.github]
+command = "npx"
+args = ["-y", "@modelcontextprotocol/server-github"]
+env = { MODE = "ro" }
+env_vars = ["GITHUB_TOKEN"]
+startup_timeout_sec = 20
+tool_timeout_sec = 60
+disabled_tools = ["drop"]
+[mcp_servers.web]
+url = "https://x.acme.com/mcp"
+bearer_token_env_var = "WEB_TOKEN"
+http_headers = { "X-Team" = "core" }
+env_http_headers = { "X-Key" = "WEB_KEY" }
+enabled = false
+""",
+        {
+            "github": {
+                "command": "npx",
+                "args": ["-y", "@modelcontextprotocol/server-github"],
+                "env": {"MODE": "ro", "GITHUB_TOKEN": "${env:GITHUB_TOKEN}"},
+                "timeout": "60s",
+                "tools": {"deny": ["drop"]},
+            },
+            "web": {
+                "url": "https://x.acme.com/mcp",
+                "headers": {
+                    "X-Team": "core",
+                    "X-Key": "${env:WEB_KEY}",
+                    "Authorization": "Bearer ${env:WEB_TOKEN}",
+                },
+                "enabled": False,
+            },
+        },
+        ["github: not carried over: startup_timeout_sec"],
+    ),
+    "Goose.yaml": (
+        """GOOSE_MODE: auto
+extensions:
+  developer: {type: builtin, name: developer, enabled: true, bundled: true}
+  slack:
+    type: stdio
+    name: slack
+    cmd: npx
+    args: [-y, server-slack]
+    envs: {TEAM: core}
+    env_keys: [SLACK_TOKEN]
+    timeout: 300
+    enabled: true
+  web: {type: streamable_http, name: web, uri: "https://x.acme.com/mcp", headers: {X-Team: core}, enabled: false}
+""",
+        {
+            "slack": {
+                "command": "npx",
+                "args": ["-y", "server-slack"],
+                "env": {"TEAM": "core", "SLACK_TOKEN": "${env:SLACK_TOKEN}"},
+                "timeout": "300s",
+            },
+            "web": {"url": "https://x.acme.com/mcp", "headers": {"X-Team": "core"}, "enabled": False},
+        },
+        ["developer: left out, it has neither a command nor a url"],
+    ),
     "VS Code's settings.json": ("""{"mcp": {"servers": {"a": {"command": "x"}}}}""", {"a": {"command": "x"}}, []),
 }
 
@@ -153,7 +238,7 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_clients_file_becomes_servers_and_sentences(client: str) -> None:
     text, servers, notes = CLIENTS[client]
-    imported = desktop.read(text.encode())
+    imported = desktop.read(text.encode(), Path(client).suffix)
     assert imported.servers == servers
     assert imported.notes == notes
 
@@ -162,7 +247,11 @@ def test_a_clients_file_becomes_servers_and_sentences(client: str) -> None:
 def test_what_was_imported_loads_as_it_was_read(client: str) -> None:
     servers = CLIENTS[client][1]
     environ = {
-        name: "v" for name in ("LINEAR_TOKEN", "HOME", "WORKSPACEFOLDER", "NOTES_KEY", "PERPLEXITY_KEY", "MY_KEY")
+        name: "v"
+        for name in (
+            "LINEAR_TOKEN", "HOME", "WORKSPACEFOLDER", "NOTES_KEY", "PERPLEXITY_KEY", "MY_KEY", "WEB_TOKEN", "WEB_KEY",
+            "GITHUB_TOKEN", "SLACK_TOKEN",
+        )
     }
     servers = json.loads(json.dumps(servers).replace("${file:/run/t}", "t").replace(" // not a comment", ""))
     checked = config.check_text(template.new_file(servers), "f", Path("/base"), environ)
@@ -179,16 +268,37 @@ def test_any_unicode_encoding_is_read(encoding: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "line 1, column 1"),
-        ('{"mcpServers": {"a": }}', "line 1, column 22"),
-        ('{\n// one\n"mcpServers": x}', "line 3, column 15"),
-        ("[]", "not a JSON object"),
-        ('{"mcp": 1, "servers": []}', "none of mcpServers, servers, context_servers"),
+        ("", "1:1 a value is missing here"),
+        ('{"mcpServers": {"a": }}', "1:22 a value is missing here"),
+        ('{\n// one\n"mcpServers": x}', "3:15 a value is missing here"),
+        ('{"mcpServers": {"a": {"command": "x"}\n"b": 1}}', "2:1 a comma or a closing bracket is missing before this"),
+        ('{"mcpServers": {\n  a: {}}}', "2:3 a name in double quotes belongs here"),
+        ('{"mcpServers" {}}', "1:15 a colon is missing here"),
+        ('{"mcpServers": "x}', "1:16 this text has no closing quotation mark"),
+        ('{"mcpServers": "C:\\Users"}', "1:19 a backslash in a text is written"),
+        ('{"mcpServers": {}}}', "1:19 something follows the end of the document"),
+        ("[]", "1:1 this is not a JSON object"),
+        ('{"mcp": 1, "servers": []}', "1:1 there is none of mcpServers, servers, context_servers in it"),
     ],
 )
-def test_a_file_that_is_no_clients_config_is_refused(text: str, said: str) -> None:
-    with pytest.raises(desktop.NotAClientConfig, match=said):
+def test_a_file_that_is_no_clients_config_is_refused_at_its_line(text: str, said: str) -> None:
+    with pytest.raises(desktop.NotAClientConfig) as refused:
         desktop.read(text.encode())
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "said"),
+    [
+        (".toml", "[mcp_servers.a\n", "1:15 this is not TOML"),
+        (".yaml", "extensions:\n  - [\n", "3:1 this is not YAML"),
+        (".toml", "model = 1", "1:1 there is none of mcp_servers in it"),
+    ],
+)
+def test_other_formats_are_refused_at_their_line_too(suffix: str, text: str, said: str) -> None:
+    with pytest.raises(desktop.NotAClientConfig) as refused:
+        desktop.read(text.encode(), suffix)
+    assert str(refused.value) == said
 
 
 @pytest.mark.parametrize(

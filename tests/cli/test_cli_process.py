@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,12 +19,14 @@ from typing import Any
 
 import anyio
 import pytest
+from command_line import run
+from ruamel.yaml import YAML
 
 from sluicegate import __version__, app, cli, config
 from sluicegate.audit.chain import Head, link_all
 
 ROOT = Path(__file__).parents[2]
-GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: x}}\n"
+GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: /bin/sh}}\n"
 
 
 @pytest.fixture
@@ -109,7 +113,7 @@ def test_a_port_that_is_taken_is_said_with_its_address_key_and_line(
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ports = {"mcp": "127.0.0.1:0", "admin": "localhost:0", key: address}
         text = f"{GOOD}listen:\n  mcp: {ports['mcp']}\n  admin: {ports['admin']}\nstate: {{dir: state}}\n"
-        (tmp_path / "sluice.yaml").write_text(text.replace("command: x", "command: x, lazy: true"))
+        (tmp_path / "sluice.yaml").write_text(text.replace("command: /bin/sh", "command: /bin/sh, lazy: true"))
         done = sluice("serve", *workers)
     assert (done.returncode, done.stdout) == (3, "")
     line = 5 if key == "mcp" else 6
@@ -188,7 +192,7 @@ def test_init_from_a_client_says_what_it_left_out_and_never_a_secret(sluice: Any
         "note  Old: left out",
         "note  sluice: left out, this is Sluice itself",
         "wrote sluice.yaml with 2 servers",
-        "unset-variable the environment variable WEB_TOKEN is not set",
+        "unset-variable the server web is disabled: the environment variable WEB_TOKEN is not set",
     ):
         assert said in done.stderr
     assert sluice("check", WEB_TOKEN="t").returncode == 0
@@ -204,12 +208,101 @@ def test_init_from_nothing_useful_writes_nothing(sluice: Any, tmp_path: Path, co
     assert not (tmp_path / "sluice.yaml").exists()
 
 
+FORMS = {
+    "client.json": ("servers", "vscode", {"sluice": {"type": "stdio"}}),
+    "settings.json": ("context_servers", "zed", {"sluice": {"env": {}}}),
+    ".mcp.json": ("mcpServers", "claude-code", {"sluice": {"type": "stdio"}}),
+    "claude_desktop_config.json": ("mcpServers", "claude-desktop", {"sluice": {}}),
+    ".cursor/mcp.json": ("mcpServers", "cursor", {"sluice": {}}),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_snippet_has_the_form_of_the_clients_own_file(tmp_path: Path, name: str) -> None:
+    root, client, expected = FORMS[name]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(json.dumps({root: {"a": {"command": "/bin/sh"}}}))
+    done = run(tmp_path, "init", "--from", name)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "wrote sluice.yaml with 1 server\n" in done.stderr and f"in the form of {client}:" in done.stderr
+    text, _, command = done.stderr[done.stderr.index("{\n") :].partition("or run: ")
+    snippet = json.loads(text)
+    entry = snippet[root]["sluice"]
+    assert Path(entry["command"]).is_absolute() and entry["args"][-1] == str(tmp_path / "sluice.yaml")
+    assert {key: value for key, value in entry.items() if key not in ("command", "args")} == expected["sluice"]
+    assert bool(command) is (client == "claude-code")
+    if command:
+        assert shlex.split(command) == [
+            "claude", "mcp", "add", "--scope", "user", "sluice", "--", entry["command"], *entry["args"],
+        ]  # fmt: skip
+    # what was pasted is known again, and not imported
+    (tmp_path / "again.json").write_text(text)
+    again = run(tmp_path, "init", "--from", "again.json", "-c", "other.yaml")
+    assert again.returncode == 1 and "this is Sluice itself" in again.stderr
+
+
+def test_codex_and_goose_get_toml_and_yaml(tmp_path: Path) -> None:
+    said = run(tmp_path, "init", "--for", "codex").stderr
+    codex = tomllib.loads(said[said.index("[mcp_servers") :])["mcp_servers"]["sluice"]
+    said = run(tmp_path, "init", "--for", "goose", "--force").stderr
+    goose = YAML(typ="safe").load(said[said.index("extensions:") :])["extensions"]["sluice"]
+    assert codex["command"] == goose["cmd"] and codex["args"] == goose["args"]
+    assert Path(goose["cmd"]).is_absolute() and goose["args"][-1] == str(tmp_path / "sluice.yaml")
+    assert run(tmp_path, "init", "--for", "emacs").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"mcpServers": {\n  "a": }}', "client.json:2:8 a value is missing here"),
+        (None, "cannot read client.json: No such"),
+    ],
+)
+def test_a_broken_or_missing_client_file_is_said_with_its_place(tmp_path: Path, content: str | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "client.json").write_text(content)
+    done = run(tmp_path, "init", "--from", "client.json")
+    assert done.returncode == (2 if content is None else 3) and said in done.stderr
+
+
+def test_check_warns_of_commands_that_are_not_found(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("own", "child-only"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    servers = {
+        "gone": {"command": "surely-not-there"},
+        "words": {"command": "npx -y thing"},
+        "short": {"command": "own"},
+        "path": {"command": "/nowhere/own"},
+        "off": {"command": "surely-not-there", "enabled": False},
+        "its-own": {"command": "child-only", "env": {"PATH": str(tmp_path / "bin")}},
+        "good": {"command": "sh"},
+        "relative": {"command": "./bin/own"},
+        "folder": {"command": "sh", "cwd": "nowhere"},
+    }
+    lines = "".join(f"  {key}: {json.dumps(server)}\n" for key, server in servers.items())
+    (tmp_path / "sluice.yaml").write_text(f"policy: {{use: open}}\nclients: {{anonymous: {{}}}}\nservers:\n{lines}")
+    path = f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin"
+    done = run(tmp_path, "check", env={"PATH": path})
+    assert done.returncode == 0 and done.stderr == "sluice.yaml: fine, 5 warnings\n"
+    found = [line.partition(" ") for line in done.stdout.splitlines()]
+    assert [(where, text.split(" ")[0]) for where, _, text in found] == [
+        ("sluice.yaml:4:21", "command-not-found"),
+        ("sluice.yaml:5:22", "command-not-found"),
+        ("sluice.yaml:6:22", "command-not-absolute"),
+        ("sluice.yaml:7:21", "command-not-found"),
+        ("sluice.yaml:12:36", "folder-not-found"),
+    ]
+    assert "arguments go into args" in found[1][2] and f"(write {tmp_path}/bin/own)" in found[2][2]
+
+
 def test_a_new_key_is_printed_once_and_its_line_fits_the_config(sluice: Any, tmp_path: Path) -> None:
     done = sluice("keys", "new", "ci-bot")
     key, line = done.stdout.splitlines()
     assert key.startswith("slc_") and len(key) >= 47
     (tmp_path / "sluice.yaml").write_text(
-        f"policy: {{use: open}}\nservers: {{a: {{command: x}}}}\nclients:\n  keys:\n    {line}\n"
+        f"policy: {{use: open}}\nservers: {{a: {{command: /bin/sh}}}}\nclients:\n  keys:\n    {line}\n"
     )
     assert (sluice("check").returncode, sluice("check").stdout) == (0, "")
     held = config.load(tmp_path / "sluice.yaml").clients.keys["ci-bot"].hash.get_secret_value()

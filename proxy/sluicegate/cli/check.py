@@ -9,6 +9,7 @@ import anyio
 from sluicegate import config
 from sluicegate.app import law, slices
 from sluicegate.app.approving import DATABASE
+from sluicegate.cli.programs import not_found
 from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, located, say, stop, tell_json
 from sluicegate.lists import pin_store
 from sluicegate.lists.pinboard import Pinboard
@@ -63,7 +64,8 @@ def _with_policy(path: Path, checked: config.Checked, loaded: config.Config) -> 
         found, sound = list(law.load(loaded).warnings), checked.config
     except PolicyError as error:
         found, sound = error.findings, None
-    return config.Checked(sound, [*checked.findings, *located(path, found)])
+    absent = config.locate(path, not_found(loaded))
+    return config.Checked(sound, [*checked.findings, *absent, *located(path, found)])
 
 
 def schema() -> None:

@@ -1,15 +1,19 @@
-"""A desktop client's JSON as servers of ours. Pure: bytes in; servers, and sentences about the rest, out.
+"""A desktop client's file as servers of ours. Pure: bytes in; servers, and sentences about the rest, out.
 
-Reads what Claude Desktop, Claude Code, Cursor, VS Code, Windsurf, Zed, Gemini and Cline write, and tells them apart
-by the shape of each entry alone. A sentence never repeats a value: it may be a secret.
+Reads the JSON that Claude Desktop, Claude Code, Cursor, VS Code, Windsurf, Zed, Gemini and Cline write, the TOML of
+Codex and the YAML of Goose, by the shape of each entry alone. A sentence never repeats a value: it may be a secret.
 """
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PureWindowsPath
 from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from sluicegate.cli.variables import is_secret, ours
 from sluicegate.config import RESERVED, is_server_key
@@ -18,6 +22,7 @@ Json = dict[str, Any]
 Note = Callable[[str], None]
 
 ROOTS: Final = ("mcpServers", "servers", "context_servers")
+OTHER_ROOTS: Final = {".toml": ("mcp_servers",), ".yaml": ("extensions",), ".yml": ("extensions",)}
 URLS: Final = ("httpUrl", "serverUrl", "url", "uri")
 ALLOWS: Final = ("includeTools", "enabledTools", "enabled_tools")
 DENIES: Final = ("excludeTools", "disabledTools", "disabled_tools")
@@ -27,7 +32,14 @@ TRANSPORTS: Final = ("type", "transport", "transportType")
 READ: Final = frozenset(
     {"command", "args", "env", "cwd", "headers", "disabled", "enabled", "timeout", *URLS, *ALLOWS, *DENIES, *TRANSPORTS}
 )
-QUIET: Final = frozenset({"name", "description", "source", "gallery", "version", "icon", "note"})
+QUIET: Final = frozenset({"name", "description", "source", "gallery", "version", "icon", "note", "bundled"})
+OTHER_NAMES: Final = {
+    "cmd": "command",
+    "envs": "env",
+    "http_headers": "headers",
+    "tool_timeout_sec": "timeout",
+    "available_tools": "enabled_tools",
+}
 STREAMABLE: Final = frozenset({"http", "streamablehttp"})  # compared without - and _
 OURS: Final = frozenset({"sluice", "sluicegate"})
 
@@ -36,57 +48,111 @@ _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
 
 
+# What the json module says, in words for people who do not write parsers
+_JSON_ERRORS: Final = {
+    "Expecting value": "a value is missing here",
+    "Expecting property name enclosed in double quotes": "a name in double quotes belongs here",
+    "Expecting ':' delimiter": "a colon is missing here",
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing before this",
+    "Extra data": "something follows the end of the document",
+    "Unterminated string starting at": "this text has no closing quotation mark",
+    "Invalid control character at": "a text goes over the end of its line, or holds a control character",
+    "Invalid \\escape": "a backslash in a text is written \\\\",
+}
+
+
 class NotAClientConfig(Exception):
-    """The file is no JSON, or holds no servers."""
+    """The file cannot be read, or holds no servers: line, column and why."""
+
+    def __init__(self, why: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(f"{line}:{column} {why}")
 
 
 @dataclass(slots=True)
 class Imported:
-    """`servers` has the keys of our format; `notes` are sentences for the person who imports."""
+    """`servers` has the keys of our format; `notes` are sentences for the person who imports. `root` is the section
+    that the client keeps its servers in."""
 
+    root: str = ROOTS[0]
     servers: dict[str, Json] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
-def read(data: bytes) -> Imported:
-    document = _parse(data)
+def read(data: bytes, suffix: str = ".json") -> Imported:
+    """Raises `NotAClientConfig`."""
+    document = {".toml": _parse_toml, ".yaml": _parse_yaml, ".yml": _parse_yaml}.get(suffix, _parse)(data)
+    if not isinstance(document, dict):
+        raise NotAClientConfig("this is not a JSON object")
     imported = Imported()
-    for name, entry in _entries(document, imported.notes.append):
-        _import(name, entry, imported)
+    for root, name, entry, project in _entries(document, OTHER_ROOTS.get(suffix, ROOTS)):
+        imported.root = root
+        _import(name, entry, project, imported)
     return imported
 
 
-def _parse(data: bytes) -> Json:
+def _parse_toml(data: bytes) -> Any:
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise NotAClientConfig("this is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        line, column = _numbers(str(error))
+        raise NotAClientConfig("this is not TOML", line, column) from None
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    found = re.search(r"line (\d+), column (\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (1, 1)
+
+
+def _parse_yaml(data: bytes) -> Any:
+    try:
+        return YAML(typ="safe", pure=True).load(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise NotAClientConfig("this is not UTF-8 text") from None
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise NotAClientConfig("this is not YAML", *((mark.line + 1, mark.column + 1) if mark else ())) from None
+
+
+def _parse(data: bytes) -> Any:
     """JSON as people keep it: any Unicode encoding with its mark, comments, commas before a closing bracket."""
     try:
         text = data.decode(json.detect_encoding(data))
         text = _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text.removeprefix("\ufeff"))
-        document = json.loads(_COMMA.sub(lambda match: match[1] or " ", text))
+        return json.loads(_COMMA.sub(lambda match: match[1] or " ", text))
     except json.JSONDecodeError as error:
-        raise NotAClientConfig(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise NotAClientConfig(_JSON_ERRORS.get(error.msg, "this is not JSON"), error.lineno, error.colno) from None
     except (UnicodeDecodeError, RecursionError):
         raise NotAClientConfig("this is not JSON") from None
-    if not isinstance(document, dict):
-        raise NotAClientConfig("this is not a JSON object")
-    return document
 
 
-def _entries(document: Json, note: Note) -> Iterator[tuple[str, Any]]:
+def _entries(document: Json, roots: tuple[str, ...]) -> Iterator[tuple[str, str, Any, str]]:
+    """The section, the server's name, its entry, and the project that it belongs to."""
     nested = document.get("mcp")
     places = [document, *([nested] if isinstance(nested, dict) else [])]  # VS Code's settings.json nests them
-    roots = [place[root] for place in places for root in ROOTS if isinstance(place.get(root), dict)]
-    projects = document.get("projects")
-    if isinstance(projects, dict) and any(isinstance(p, dict) and p.get("mcpServers") for p in projects.values()):
-        note("the servers of single projects are left out; import those from their own .mcp.json")
-    if not roots:
-        raise NotAClientConfig(f"there is none of {', '.join(ROOTS)} in it")
-    for root in roots:
-        yield from root.items()
+    projects = _dict(document.get("projects"))  # Claude Code's local scope
+    everywhere = [*places, *map(_dict, projects.values())]
+    if not any(isinstance(place.get(root), dict) for place in everywhere for root in roots):
+        raise NotAClientConfig(f"there is none of {', '.join(roots)} in it")
+    for place in places:
+        for root in roots:
+            for name, entry in _dict(place.get(root)).items():
+                yield root, name, entry, ""
+    for folder, project in projects.items():
+        off = _texts(_dict(project).get("disabledMcpServers"))
+        for name, entry in _dict(_dict(project).get(ROOTS[0])).items():
+            known = {**entry, "disabled": True} if name in off and isinstance(entry, dict) else entry
+            yield ROOTS[0], name, known, folder
 
 
-def _import(name: str, entry: Any, imported: Imported) -> None:
+def _dict(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _import(name: str, entry: Any, project: str, imported: Imported) -> None:
     def note(text: str) -> None:
-        imported.notes.append(f"{name}: {text}")
+        imported.notes.append(f"{name} (of {project}): {text}" if project else f"{name}: {text}")
 
     if not isinstance(entry, dict):
         note("left out, this is no server")
@@ -98,17 +164,37 @@ def _import(name: str, entry: Any, imported: Imported) -> None:
     server = _server(entry, note)
     if server is None:
         return
+    if project and any({**other, "cwd": ""} == {**server, "cwd": ""} for other in imported.servers.values()):
+        note("left out, it is there already")
+        return
+    if project and "command" in server:
+        server.setdefault("cwd", _plain(project))
+    if project:
+        note("comes from a single project and is offered everywhere now")
     key = _key(name, imported.servers)
     if key != name:
         note(f"is called {key} here")
     imported.servers[key] = server
 
 
+def _plain(text: str) -> str:
+    """Text that is no variable, for a value of ours."""
+    return text.replace("${", "$${")
+
+
 def _flat(entry: Json) -> Json:
-    """Zed once nested the command: {"command": {"path", "args", "env"}}."""
+    """What Zed once nested ({"command": {"path", "args", "env"}}), and other names of Codex and Goose, as elsewhere."""
     command = entry.get("command")
     if isinstance(command, dict):
-        return {**entry, **command, "command": command.get("path"), "path": None}
+        entry = {**entry, **command, "command": command.get("path"), "path": None}
+    entry = {OTHER_NAMES.get(key, key): value for key, value in entry.items()}
+    env = {name: f"${{env:{name}}}" for key in ("env_vars", "env_keys") for name in _texts(entry.pop(key, None))}
+    headers = {name: f"${{env:{of}}}" for name, of in _dict(entry.pop("env_http_headers", None)).items()}
+    if isinstance(token := entry.pop("bearer_token_env_var", None), str):
+        headers["Authorization"] = f"Bearer ${{env:{token}}}"
+    for key, more in (("env", env), ("headers", headers)):
+        if more:
+            entry[key] = {**_dict(entry.get(key)), **more}
     return entry
 
 

@@ -1,6 +1,5 @@
 """`init`: a new config file, commented, or made from what a desktop client has."""
 
-import json
 import os
 import shutil
 import sys
@@ -11,13 +10,19 @@ import typer
 
 from sluicegate import config
 from sluicegate.cli.desktop import Imported, NotAClientConfig, read
-from sluicegate.cli.talk import Code, printable, say, stop
+from sluicegate.cli.programs import make_absolute
+from sluicegate.cli.snippet import Desktop, client_of, snippet
+from sluicegate.cli.talk import Code, count, printable, say, stop
 from sluicegate.cli.template import new_file
 
 
 def init(
     from_: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="A desktop client's JSON.", show_default=False)
+        Path | None, typer.Option("--from", metavar="FILE", help="A desktop client's file.", show_default=False)
+    ] = None,
+    for_: Annotated[
+        Desktop | None,
+        typer.Option("--for", help="Whose form the snippet has; that of --from unless set.", show_default=False),
     ] = None,
     config_file: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="Where to write.")] = Path(
         "sluice.yaml"
@@ -26,24 +31,28 @@ def init(
 ) -> None:
     """Write a config file."""
     imported = _import(from_) if from_ else Imported()
+    for key, server in imported.servers.items():
+        imported.notes += [f"{key}: {note}" for note in make_absolute(server)]
     for note in imported.notes:
         say(f"note  {printable(note)}")
     if from_ and not imported.servers:
         stop(Code.NEGATIVE, f"there is no server in {from_} that could be carried over; nothing was written")
     _write(config_file, new_file(imported.servers), force)
-    say(f"wrote {config_file}" + (f" with {len(imported.servers)} servers" if from_ else ""))
+    say(f"wrote {config_file}" + (f" with {count(len(imported.servers), 'server')}" if from_ else ""))
     for finding in config.check(config_file).findings:
         say(str(finding))
-    say(f"next: sluice check -c {config_file}; then tell your client about us:\n{_snippet(config_file)}")
+    client = for_ or (client_of(from_, imported.root) if from_ else Desktop.CLAUDE_DESKTOP)
+    say(f"next: sluice check -c {config_file}; then tell your client about us, in the form of {client.value}:")
+    say(snippet(client, *_command(config_file)))
 
 
 def _import(path: Path) -> Imported:
     try:
-        return read(path.read_bytes())
+        return read(path.read_bytes(), path.suffix.lower())
     except OSError as error:
         stop(Code.USAGE, f"cannot read {path}: {error.strerror}")
     except NotAClientConfig as error:
-        stop(Code.CONFIG, f"{path}: {error}")
+        stop(Code.CONFIG, f"{path}:{error}")
 
 
 def _write(path: Path, text: str, force: bool) -> None:
@@ -61,9 +70,8 @@ def _write(path: Path, text: str, force: bool) -> None:
         stop(Code.USAGE, f"cannot write {path}: {error.strerror}")
 
 
-def _snippet(path: Path) -> str:
-    """What goes into the client's file. Absolute paths: programs with a window do not see the shell's PATH."""
+def _command(path: Path) -> tuple[str, list[str]]:
+    """How a client starts us: a program and its arguments, by absolute paths."""
     sluice = shutil.which("sluice", path=str(Path(sys.executable).parent)) or shutil.which("sluice")
     command = [str(Path(sluice).absolute())] if sluice else [sys.executable, "-m", "sluicegate"]
-    entry = {"command": command[0], "args": [*command[1:], "stdio", "-c", str(path.absolute())]}
-    return json.dumps({"mcpServers": {"sluice": entry}}, indent=2)
+    return command[0], [*command[1:], "stdio", "-c", str(path.absolute())]

@@ -6,7 +6,7 @@ a finding or in a repr: it may be a secret.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,9 +43,9 @@ from sluicegate.config.units import Address, Rate
 __all__ = [
     "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients", "Config",
     "ConfigError", "Finding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient", "Log",
-    "Names", "Policy", "Profile", "Rate", "Server", "State", "StdioServer", "Telemetry", "Tools", "Webhook",
+    "Names", "Policy", "Problem", "Profile", "Rate", "Server", "State", "StdioServer", "Telemetry", "Tools", "Webhook",
     "check", "check_text", "default_state", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
-    "load", "make", "places", "schema",
+    "load", "locate", "make", "places", "schema",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
@@ -113,11 +113,16 @@ def check_text(text: str, file: str, base: Path, environ: Mapping[str, str]) -> 
 
 def finding_at(path: Path, place: TreePath, code: str, message: str, hint: str = "") -> Finding:
     """A finding about something that shows only when the config is used, at the line that asks for it."""
+    return locate(path, [Problem(place, code, message, hint, at_key=True)])[0]
+
+
+def locate(path: Path, problems: Iterable[Problem]) -> list[Finding]:
+    """Problems of a config as findings in its file."""
     try:
         source = read(path)
     except ConfigError:
         source = Source(str(path), Path())
-    return source.locate(Problem(place, code, message, hint, at_key=True))
+    return [source.locate(problem) for problem in problems]
 
 
 def schema() -> dict[str, Any]:

@@ -31,9 +31,14 @@ MAX_STDERR: Final = 16 * 1024
 _MAX_NOISE: Final = 200
 
 
-def environment(configured: Mapping[str, str], ours: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(
+    configured: Mapping[str, str], ours: Mapping[str, str] | None = None, command: str = ""
+) -> dict[str, str]:
+    """PATH begins with the folder of a command that is written as a path: where `npx` is, `node` is found."""
     ours = os.environ if ours is None else ours
     inherited = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
+    if os.path.isabs(command):
+        inherited["PATH"] = os.pathsep.join((os.path.dirname(command), inherited.get("PATH", os.defpath)))
     return {**inherited, **configured}
 
 
@@ -104,7 +109,7 @@ class ChildWire:
 
     async def open(self, group: TaskGroup) -> None:
         command = self._settings.command or ()
-        env = environment(self._settings.env)
+        env = environment(self._settings.env, command=command[0] if command else "")
         try:
             process = self._process = await Process.start(command, env, self._settings.cwd, self._exited)
         except (OSError, ValueError) as error:

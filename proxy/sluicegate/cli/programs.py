@@ -1,0 +1,67 @@
+"""Where programs are: as the user's shell finds them, and as what has no shell will. Looks at files, starts nothing."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sluicegate.config import Config, Problem, StdioServer
+
+SHORT_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+"""What programs with a window and services get, give or take a directory; on Windows they get the user's own PATH."""
+_SHIMS: Final = "shims"
+# Where version managers keep what their shims start, for people who do not keep it in the usual place.
+_ROOTS: Final = ("ASDF_DATA_DIR", "MISE_DATA_DIR", "PYENV_ROOT", "VOLTA_HOME")
+
+
+def make_absolute(server: dict[str, Any]) -> Iterator[str]:
+    """Writes the path of an imported server's command in place of its name, and says so. A shim of a version manager
+    (asdf, mise, pyenv) looks for other programs on PATH, so its server gets the PATH of the shell."""
+    name = server.get("command", "")
+    env = server.get("env", {})
+    if not name or "/" in name or "\\" in name or "$" in name or "PATH" in env:
+        return
+    found = shutil.which(name)
+    if found is None:
+        yield f"the program {name} is not on your PATH; install it, or write its path"
+        return
+    program = Path(found).absolute()
+    if "fnm_multishells" in program.parts:  # links that end with the shell
+        program = program.parent.resolve() / program.name
+    server["command"] = str(program)
+    yield f"{name} is written as {program}, because clients do not see your shell's PATH"
+    if _SHIMS in program.parts:
+        names = ("PATH", *_ROOTS)
+        server["env"] = env | {name: _plain(os.environ[name]) for name in names if name in os.environ}
+        yield "its command is a shim of a version manager, so your shell's PATH is written into its env"
+
+
+def _plain(text: str) -> str:
+    return text.replace("${", "$${")
+
+
+def not_found(config: Config) -> Iterator[Problem]:
+    """Warnings about the commands and folders of the servers that are enabled."""
+    for key, server in config.servers.items():
+        if not isinstance(server, StdioServer) or not server.enabled:
+            continue
+        place = ("servers", key, "command")
+        path = server.env["PATH"].get_secret_value() if "PATH" in server.env else None
+        found = shutil.which(server.command, path=path)
+        if found is None:
+            yield Problem(place, "command-not-found", *_missing(server), severity="warning")
+        elif path is None and sys.platform != "win32" and shutil.which(server.command, path=SHORT_PATH) is None:
+            message = "this program is on your shell's PATH, but not on the one that desktop clients and services have"
+            yield Problem(place, "command-not-absolute", message, f"write {found}", severity="warning")
+        if not server.cwd.is_dir():
+            yield Problem(("servers", key, "cwd"), "folder-not-found", "there is no such folder", severity="warning")
+
+
+def _missing(server: StdioServer) -> tuple[str, str]:
+    is_path = os.path.dirname(server.command) != ""
+    message = "there is no such program" if is_path else "no program of this name is on PATH"
+    if " " in server.command:
+        return message, "arguments go into args: command: npx, args: [-y, PACKAGE]"
+    return message, "" if is_path else "install it, or write its path"
