@@ -8,6 +8,12 @@ import sys
 import time
 
 MODES = set(sys.argv[1:])
+if "MODES_FILE" in os.environ:  # what it is may change from start to start
+    with open(os.environ["MODES_FILE"]) as modes:
+        MODES |= set(modes.read().split())
+if "STARTS_FILE" in os.environ:
+    with open(os.environ["STARTS_FILE"], "a") as starts:
+        starts.write("started\n")
 IS_MODERN = "modern" in MODES
 seen: list[dict] = []
 asked: dict[str, int] = {}
@@ -98,7 +104,7 @@ def discover(id: int) -> None:
     send(id=id, result={"resultType": "complete", "supportedVersions": versions, "capabilities": capabilities})
 
 
-def serve(message: dict) -> None:
+def serve(message: dict) -> None:  # noqa: C901
     id, method, params = message.get("id"), message.get("method"), message.get("params", {})
     if method is None:
         call_id = asked.pop(message["id"])
@@ -107,6 +113,10 @@ def serve(message: dict) -> None:
                 call_id,
                 [entry.get("error", {}).get("code", entry.get("result")) for entry in seen if "method" not in entry],
             )
+    elif method == "server/discover" and "silent-at-probe" in MODES:
+        sys.stderr.write("server/discover? Never heard of it.\n")
+    elif method == "initialize" and "exit-at-handshake" in MODES:
+        sys.exit(4)
     elif method == "server/discover" and IS_MODERN:
         discover(id)
     elif method == "subscriptions/listen" and IS_MODERN:
@@ -137,15 +147,24 @@ def serve(message: dict) -> None:
     elif method == "ping":
         send(id=id, result={})
     elif id is not None:
+        if method == "server/discover":
+            sys.stderr.write("server/discover is not known here\n")
+            sys.stderr.flush()
         send(id=id, error={"code": -32601, "message": "Method not found"})
 
 
 if "exit-at-start" in MODES:
     sys.exit(1)
+if "downloads" in MODES:  # as package runners do: it reads nothing meanwhile
+    for step in range(10):
+        sys.stderr.write(f"downloading {step}\n")
+        sys.stderr.flush()
+        time.sleep(0.2)
 if "exit-at-probe" in MODES and "discover" in (first := sys.stdin.readline()):
     sys.exit(1)
 elif "exit-at-probe" in MODES:
-    serve(json.loads(first))
+    seen.append(json.loads(first))
+    serve(seen[-1])
 if "hang" in MODES:
     time.sleep(600)
 if "stubborn" in MODES:

@@ -15,6 +15,7 @@ from sluicegate.call import Ask, Call, Client, Outcome, Result
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.message import Json, Notification
+from sluicegate.store import Store
 
 CHILD = Path(__file__).with_name("scripted_child.py")
 LEGACY = Client("key:a", revision="2025-11-25", session="s1")
@@ -61,7 +62,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(ask: Ask | None = None, **settings: Any) -> AsyncIterator[Rig]:
+async def running(ask: Ask | None = None, store: Store | None = None, **settings: Any) -> AsyncIterator[Rig]:
     published: list[tuple[str, str | None, Notification]] = []
     clock = Clock()
     server = DownstreamServer(
@@ -70,6 +71,7 @@ async def running(ask: Ask | None = None, **settings: Any) -> AsyncIterator[Rig]
         client_info={"name": "sluice", "version": "0"},
         clock=clock,
         ask=ask,
+        store=store,
     )
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:

@@ -1,15 +1,18 @@
 """Servers behind a URL, in both eras: scripted endpoints on loopback that answer, stream, break and forget."""
 
 import asyncio
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import anyio
 import httpx
 import pytest
-from scripted_servers import LEGACY, MODERN, Asked, endpoint, event, legacy_start, modern_start, running, until
+from scripted_servers import LEGACY, MODERN, Asked, Script, endpoint, event, legacy_start, modern_start, running, until
 
 from sluicegate.call import Call, Client, Failure, InputRequired, Result, Target
-from sluicegate.message import Json
+from sluicegate.downstream import legacy
+from sluicegate.message import Json, Response
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
 COMPLETE: Json = {**TEXT, "resultType": "complete"}
@@ -168,6 +171,84 @@ async def test_the_get_stream_brings_what_the_server_says_by_itself() -> None:
             (rig.server.scope(LEGACY), "notifications/tools/list_changed"),
         ]
         release()
+
+
+def asks_at_once(log: list[str], may_open: Callable[[], bool] = lambda: True) -> Script:
+    """A server that asks for roots as soon as it is initialized, on its GET stream: without one the question is lost.
+    `log` has each handshake, and each answer."""
+    streams: list[Asked] = []
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET" and may_open():
+            await anyio.sleep(0.05)  # it is no fast one
+            await asked.stream(": open", end=False)
+            streams.append(asked)
+            await asked.gone()
+        elif asked.method == "GET":
+            await asked.reply(status=400)
+        elif asked.rpc == "notifications/initialized":
+            log.append(asked.rpc)
+            for stream in streams[-1:]:
+                await stream.more(event({"id": "now", "method": "roots/list"}))
+            await asked.reply(status=202)
+        elif asked.message and asked.message.get("id") == "now":
+            log.append(str(asked.message.get("result")))
+            await asked.reply(status=202)
+        elif not await legacy_start(asked):
+            await asked.result(TEXT)
+
+    return script
+
+
+async def roots(session: str, method: str, params: Json) -> Response:
+    return Response(None, {"roots": []})
+
+
+async def test_what_a_server_asks_as_soon_as_it_is_initialized_is_heard_and_answered() -> None:
+    log: list[str] = []
+    has_roots = Client("key:a", revision="2025-11-25", session="s1", capabilities={"roots": {}}, capability_key="r")
+    async with endpoint(asks_at_once(log)) as (url, _), running(ask=roots, url=url) as rig:
+        assert await rig.tool("t", client=has_roots) == "done"
+        await until(lambda: len(log) == 4)
+    # nobody's connection first, and then the client's own
+    assert log == ["notifications/initialized", "None", "notifications/initialized", "{'roots': []}"]
+
+
+async def test_a_stream_that_is_refused_before_the_handshake_is_over_is_asked_for_after_it() -> None:
+    log: list[str] = []
+    script = asks_at_once(log, may_open=lambda: bool(log))
+    async with endpoint(script) as (url, asked), running(url=url, era="legacy") as rig:
+        assert await rig.tool("t") == "done"
+        await until(lambda: [one.method for one in asked].count("GET") == 2)
+
+
+async def test_a_server_that_answers_nothing_to_the_request_for_a_stream_is_waited_for_once_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(legacy, "STREAM_TIME", 0.3)
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET":
+            await asked.gone()
+        elif not await legacy_start(asked):
+            await asked.result(TEXT)
+
+    async with endpoint(script) as (url, log), running(url=url, era="legacy") as rig:
+        for _ in range(3):
+            assert await rig.tool("t") == "done"
+        names = [asked.rpc or asked.method for asked in log]
+        assert names == ["initialize", "GET", "notifications/initialized", *["tools/call"] * 3]
+
+
+async def test_a_server_without_a_stream_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legacy, "STREAM_TIME", inf)
+
+    async def script(asked: Asked) -> None:
+        if not await legacy_start(asked):
+            await asked.result(TEXT)
+
+    async with endpoint(script) as (url, _), running(url=url, era="legacy") as rig:
+        assert await rig.tool("t") == "done"
 
 
 async def test_a_cancelled_legacy_call_is_cancelled_by_a_message() -> None:
@@ -446,19 +527,6 @@ async def test_a_probe_that_proves_nothing_leaves_the_era_open(status: int) -> N
     async with endpoint(script) as (url, log), running(url=url) as rig:
         assert rig.server.status == "down" and rig.server.era_for(MODERN) is None
         assert {asked.rpc for asked in log} == {"server/discover"}
-
-
-async def test_a_server_that_lists_only_modern_revisions_and_shakes_hands_has_both_eras() -> None:
-    async def script(asked: Asked) -> None:
-        if asked.rpc == "server/discover":
-            await modern_start(asked)
-        elif not await legacy_start(asked, Mcp_Session_Id="s"):
-            await asked.result(TEXT)
-
-    async with endpoint(script) as (url, log), running(url=url) as rig:
-        assert rig.server.describe()["eras"] == ["legacy", "modern"]
-        assert await rig.tool("t", client=LEGACY) == await rig.tool("t", client=MODERN) == "done"
-        assert "DELETE" in [asked.method for asked in log]
 
 
 async def test_a_server_of_the_older_transport_is_said_to_be_one() -> None:

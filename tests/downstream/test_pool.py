@@ -54,6 +54,7 @@ class Bench:
         if self.error is not None:
             raise self.error
         connection = Connection(SETTINGS, NoWire(), lambda scope, notification: None, {})
+        connection.era = key.era
         self.opened.append(connection)
         return connection
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.downstream.probe import judge, judge_silence
+from sluicegate.downstream.probe import judge, proves_legacy
 from sluicegate.downstream.settings import Lost
 from sluicegate.message import Response
 
@@ -57,15 +57,9 @@ def test_a_server_that_speaks_only_what_nobody_knows_cannot_be_reached() -> None
 
 @pytest.mark.parametrize("status", [None, 401, 403, 408, 429, 500, 502, 503])
 def test_nothing_is_proven_by_trouble(status: int | None) -> None:
-    assert judge_silence(Lost("", sent=False, status=status), is_process=False) is None
+    assert not proves_legacy(Lost("", sent=False, status=status))
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 200])
 def test_a_plain_refusal_over_http_is_a_legacy_server(status: int) -> None:
-    assert judge_silence(Lost("", sent=False, status=status), is_process=False) == LEGACY
-
-
-def test_silence_is_legacy_for_a_process_and_nothing_over_http() -> None:
-    assert judge_silence(TimeoutError(), is_process=True) == LEGACY
-    assert judge_silence(Lost("exit", sent=True, gone=True), is_process=True) == LEGACY
-    assert judge_silence(TimeoutError(), is_process=False) is None
+    assert proves_legacy(Lost("", sent=False, status=status))

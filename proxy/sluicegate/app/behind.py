@@ -71,7 +71,9 @@ async def open_behind(services: Services) -> AsyncIterator[Behind]:
         settings = slices.server(key, told, config, services.share.of(told.concurrency), redact)
         shown = key if told.prefix else ""
         transport, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
-        return DownstreamServer(settings, transport=transport, publish=announce, client_info=ME, ask=ask)
+        return DownstreamServer(
+            settings, transport=transport, publish=announce, client_info=ME, ask=ask, store=services.store
+        )
 
     for key, why in config.disabled.items():
         log.warning("server is disabled", extra={"server": key, "why": why})

@@ -139,6 +139,11 @@ class Connection:
         value = self.discovered.get("capabilities")
         return value if isinstance(value, dict) else {}
 
+    def take_over(self, other: "Connection") -> None:
+        """Goes on with the wire of `other`, and with what is still to be answered on it."""
+        self._ids, self.pending = other._ids, other.pending
+        self.wire.bind(self._receive, self.retire)
+
     # ------------------------------------------------------------ what an era fills in
 
     async def open(self, group: TaskGroup) -> None:

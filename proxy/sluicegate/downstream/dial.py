@@ -1,11 +1,14 @@
 """Making one connection: which wire, which era, and what was learnt about the server on the way.
 
-Knows both transports and both eras; knows no pool and no client. Verdicts are kept for the life of the process, but
-a legacy-only one is tried again after a day: a server that has been updated would be served worse for ever.
+Knows both transports and both eras; knows no pool and no client. Which eras the server speaks is kept in the store, so
+that later starts ask for nothing that is known. A legacy-only verdict is kept for a day: a server that has been
+updated would be served worse for ever. A wrong one ends with the first handshake that the server does not take.
 """
 
-from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Final, get_args
 
 import anyio
 import httpx
@@ -13,24 +16,31 @@ from anyio.abc import TaskGroup
 
 from sluicegate.call import Era
 from sluicegate.downstream.connection import Connection, Heard, Wire
+from sluicegate.downstream.exchange import Exchange
 from sluicegate.downstream.http import HttpWire
-from sluicegate.downstream.legacy import HANDSHAKE_TIME, LegacyConnection
+from sluicegate.downstream.legacy import LegacyConnection, Refused
 from sluicegate.downstream.legacy_sse import SseWire
-from sluicegate.downstream.modern import PROBE_TIME, ModernConnection
+from sluicegate.downstream.modern import ModernConnection
 from sluicegate.downstream.parking import Parking
-from sluicegate.downstream.probe import LEGACY_ONLY, Eras, judge, judge_silence
-from sluicegate.downstream.settings import Lost, ServerSettings, as_lost, code_of
+from sluicegate.downstream.probe import LEGACY_ONLY, Eras, judge, proves_legacy
+from sluicegate.downstream.settings import Lost, NotModern, ServerSettings, as_lost, code_of
 from sluicegate.downstream.share import Share
 from sluicegate.downstream.stdio import ChildWire, Tail
 from sluicegate.message import Json, Response
+from sluicegate.store import Store
 
-LEGACY_VERDICT_LIFE: Final = 24 * 3600.0
+HANDSHAKE_TIME: Final = 60.0
+"""Seconds that a server may take to answer first. Each byte that a child writes to stderr starts them anew, because
+package runners download first."""
+START_TIME: Final = 600.0
+"""Seconds in all that a child may take to answer first, whatever it writes."""
+SILENCE: Final = 3.0
+"""Seconds after which `initialize` follows a `server/discover` that a child does not answer."""
+LEGACY_LIFE: Final = 24 * 3600.0
+MODERN_LIFE: Final = 30 * 24 * 3600.0  # each start proves it anew
 # 2026-07-28 basic/transports/streamable-http#backward-compatibility: how a server of the 2024 transport refuses a POST
 _OLDER_TRANSPORT: Final = frozenset({400, 404, 405})
-
-
-class NotModern(Lost):
-    """The server has proven to speak the legacy era only."""
+_OLDER: Final = "sse"
 
 
 class Dialler:
@@ -42,18 +52,19 @@ class Dialler:
         heard: Heard,
         client_info: Json,
         transport: httpx.AsyncBaseTransport | None,
-        clock: Callable[[], float],
+        store: Store,
         parking: Parking,
     ) -> None:
         self._settings = settings
         self._heard = heard
         self._client_info = client_info
         self._transport = transport
-        self._clock = clock
+        self._store = store
         self._parking = parking
         self._share = Share()
-        self._judged = 0.0
-        self.stderr = self._stderr_of_probe = Tail()
+        self._place = f"eras/{settings.key}/{settings.identity}"
+        self._kept = ""
+        self.stderr = Tail()
         self.discovered: dict[Era, Json] = {}
         self._is_older = settings.transport == "sse"  # it speaks HTTP+SSE, which implies the legacy era
         self._is_told = settings.era != "auto" or self._is_older
@@ -65,38 +76,74 @@ class Dialler:
     def transport(self) -> str:
         return "stdio" if self._settings.command is not None else "sse" if self._is_older else "http"
 
-    def learn(self, eras: Eras) -> None:
+    # ------------------------------------------------------------ what is remembered of the server
+
+    async def recall(self) -> None:
+        """Before the server is reached anew: its eras as an earlier connection proved them, in this run or another.
+        None where nothing did, or too long ago."""
+        with suppress(OSError):
+            self._kept = (await self._store.get(self._place) or b"").decode()
+        words = self._kept.split()
+        if self._settings.transport == "auto":
+            self._is_older = _OLDER in words
         if not self._is_told:
-            self.eras, self._judged = eras, self._clock()
+            self.eras = frozenset(era for era in get_args(Era) if era in words) or None
 
-    def doubt(self) -> None:
-        """On reconnect: forgets a legacy verdict that is too old."""
-        is_old = self.eras == LEGACY_ONLY and self._clock() - self._judged >= LEGACY_VERDICT_LIFE
-        if is_old and not self._is_told:
-            self.eras = None
-            self._is_older = False
+    async def _learn(self, eras: Eras) -> None:
+        """A modern verdict is kept for longer each time; a legacy one ends, however often the server is reached."""
+        if not self._is_told:
+            self.eras = eras
+            self.discovered = {era: value for era, value in self.discovered.items() if era in eras}
+        words = " ".join([*([] if self._is_told else sorted(eras)), *([_OLDER] if self._is_older else [])])
+        if eras != LEGACY_ONLY or words != self._kept:
+            self._kept = words
+            with suppress(OSError):  # the store logs it
+                await self._store.put(self._place, words.encode(), LEGACY_LIFE if eras == LEGACY_ONLY else MODERN_LIFE)
 
-    async def open(
-        self, era: Era, group: TaskGroup, declared: Json, session: str | None = None, hears: bool = True
-    ) -> Connection:
-        """`declared` are the capabilities that a legacy server is told of, `session` whose it is from its first word
-        on. Raises `Lost`, `OSError` or `TimeoutError`; the wire is closed again then."""
-        wire = self._wire(era, hears)
+    async def _doubt(self, wire: Wire, lost: Lost) -> None:
+        """The server did not take the handshake: whether it speaks the legacy era is found out when no connection is
+        open any more, for those prove it."""
+        if "modern" in (self.eras or ()):
+            if isinstance(lost, Refused):
+                await self._learn(frozenset({"modern"}))
+        elif isinstance(lost, Refused) or wire.pid is not None or proves_legacy(lost):
+            with suppress(OSError):
+                await self._store.delete(self._place)
+
+    # ------------------------------------------------------------ one connection
+
+    async def open(self, era: Era, group: TaskGroup, declared: Json, session: str | None = None) -> Connection:
+        """A connection of that era, or of the legacy one, and then nobody's, where the server turns out to speak no
+        other. `declared` are the capabilities that a legacy server is told of, `session` whose it is from its first
+        word on. Raises `Lost` or `OSError`; the wire is closed again then."""
+        wire = self._wire(era)
         try:
-            if era == "modern":
-                return await self._modern(wire, group)
-            return await self._legacy(wire, group, declared, session)
-        except Lost as lost:
+            with anyio.fail_after(HANDSHAKE_TIME) as scope:
+                if isinstance(wire, ChildWire):
+                    wire.stirred = partial(_renew, scope, anyio.current_time() + START_TIME)
+                if era == "modern":
+                    return await self._modern(wire, group)
+                return await self._legacy(self._legacy_on(wire, declared, session), group)
+        except (Lost, TimeoutError) as error:
             await wire.close()
-            if isinstance(wire, SseWire) and lost.status in _OLDER_TRANSPORT:
+            is_slow = isinstance(error, TimeoutError) and isinstance(wire, ChildWire)
+            if era == "modern" and not self._is_told and (is_slow or isinstance(error, NotModern)):
+                self.eras = self.eras and LEGACY_ONLY
+                self.stderr.clear()
+                return await self.open("legacy", group, declared, session)
+            what = "initialize" if era == "legacy" else "server/discover"
+            silence = Lost(f"the server did not answer {what} in time", sent=False)
+            refusal = error if isinstance(error, Lost) else silence
+            if isinstance(wire, SseWire) and refusal.status in _OLDER_TRANSPORT:
                 self._is_older = self._settings.transport == "sse"  # it was, and is not any more
-            if not self._may_be_older(wire, lost, era):
-                raise
-            refusal = lost
+            if not self._may_be_older(wire, refusal, era):
+                if era == "legacy":
+                    await self._doubt(wire, refusal)
+                raise refusal from None
+            return await self._open_older(refusal, group, declared, session)
         except BaseException:
             await wire.close()
             raise
-        return await self._open_older(refusal, group, declared, session)
 
     def _may_be_older(self, wire: Wire, lost: Lost, era: Era) -> bool:
         """Whether that refusal could be a server's of the 2024 transport, and it should be asked so."""
@@ -114,70 +161,90 @@ class Dialler:
             text = f"{refusal.text} to initialize, and with HTTP+SSE (2024-11-05): {lost.text}"
             raise Lost(text, sent=False, status=refusal.status, detail=lost.detail) from None
 
-    async def shakes_hands(self) -> bool:
-        """Whether a server that has proven to be modern speaks the legacy era, too. Leaves nothing behind."""
-        is_legacy = False
-        with anyio.move_on_after(PROBE_TIME):
-            async with anyio.create_task_group() as group:
-                try:
-                    connection = await self.open("legacy", group, {}, hears=False)
-                    is_legacy = True
-                    await connection.wire.close()
-                except (OSError, TimeoutError):
-                    self.discovered.pop("legacy", None)
-                group.cancel_scope.cancel()
-        return is_legacy
-
-    def _wire(self, era: Era, hears: bool) -> Wire:
+    def _wire(self, era: Era) -> Wire:
         if self._settings.command is not None:
-            if era == "modern" and self.eras is None:
-                self._stderr_of_probe = Tail()  # old servers fill pages about a request they do not know
-                return ChildWire(self._settings, self._stderr_of_probe, self._share)
             return ChildWire(self._settings, self.stderr, self._share)
         if self._transport is None:
             raise Lost("no transport", sent=False)
         if self._is_older and era == "legacy":
             return SseWire(self._settings, self._transport, self._share)
-        return HttpWire(self._settings, self._transport, era, self._share, hears)
+        return HttpWire(self._settings, self._transport, era, self._share)
 
-    async def _legacy(self, wire: Wire, group: TaskGroup, declared: Json, session: str | None) -> Connection:
+    def _legacy_on(self, wire: Wire, declared: Json, session: str | None = None) -> LegacyConnection:
         connection = LegacyConnection(
             self._settings, wire, self._heard, self._client_info, declared, self._parking
         )  # fmt: skip
         connection.session = session
-        try:
-            await connection.open(group)
-        except TimeoutError:
-            raise Lost(f"the server did not answer initialize in {HANDSHAKE_TIME:g} s", sent=False) from None
+        return connection
+
+    async def _legacy(self, connection: LegacyConnection, group: TaskGroup) -> Connection:
+        await connection.open(group)
         self.discovered["legacy"] = connection.discovered
+        if "modern" not in (self.eras or ()):
+            await self._learn(LEGACY_ONLY)
         return connection
 
     async def _modern(self, wire: Wire, group: TaskGroup) -> Connection:
         connection = ModernConnection(self._settings, wire, self._heard, self._client_info)
         await connection.open(group)
-        answer, eras = await self._ask(connection)
+        if isinstance(wire, ChildWire):
+            found = await self._ask_child(connection, group)
+            if isinstance(found, Connection):
+                return found
+            answer = found
+        else:
+            answer = await self._ask(connection)
+        eras = judge(answer)
         if "modern" not in eras:
-            raise NotModern("the server does not speak 2026-07-28", sent=False)
-        if answer is None or answer.result is None:
-            text = "nothing" if answer is None else code_of(answer.error)
-            raise Lost(f"the server answered server/discover with: {text}", sent=False)
-        if self.eras is None or eras - self.eras:
-            self.learn(eras | (self.eras or frozenset()))
-        self.stderr = self._stderr_of_probe
+            raise NotModern
+        if answer.error is not None:
+            # It names the revision that it was asked in: once more (2026-07-28 basic/versioning)
+            answer = await connection.discover()
+        if answer.result is None:
+            raise Lost(f"the server answered server/discover with: {code_of(answer.error)}", sent=False)
+        await self._learn(eras)
         connection.start(answer.result, group)
         self.discovered["modern"] = connection.discovered
         return connection
 
-    async def _ask(self, connection: ModernConnection) -> tuple[Response | None, Eras]:
+    async def _ask(self, connection: ModernConnection) -> Response:
         try:
-            answer = await connection.discover()
+            return await connection.discover()
         except (Lost, TimeoutError) as error:
-            eras = judge_silence(error, self._settings.command is not None)
-            if eras is None or self._is_told:
-                raise as_lost(error, "the server does not answer server/discover") from None
-            return None, eras
-        eras = judge(answer)
-        if "modern" in eras and answer.error is not None:
-            # It names the revision that it was asked in: once more (2026-07-28 basic/versioning)
-            answer = await connection.discover()
-        return answer, eras
+            if isinstance(error, Lost) and proves_legacy(error):
+                raise NotModern from None
+            raise as_lost(error, "the server does not answer server/discover") from None
+
+    async def _ask_child(self, modern: ModernConnection, group: TaskGroup) -> Response | Connection:
+        """Its answer to `server/discover`; where that proves no modern server, a legacy connection to the same process
+        (2026-07-28 basic/transports/stdio#backward-compatibility). Raises `NotModern` where the process has ended."""
+        asked = modern.ask_first()
+        answer = await _answer(asked, inf if self.eras else SILENCE)
+        if answer is not None and "modern" in judge(answer):
+            return answer
+        if self._is_told:
+            raise asked.error or NotModern()
+        legacy = self._legacy_on(modern.wire, {})
+        legacy.take_over(modern)
+        try:
+            connection = await self._legacy(legacy, group)
+        except Refused:  # a modern server refuses it, too: one that was slow to answer
+            modern.take_over(legacy)
+            if (answer := await _answer(asked, SILENCE)) is None:
+                raise NotModern from None
+            return answer
+        except Lost:
+            raise NotModern from None
+        await self._learn(LEGACY_ONLY)
+        self.stderr.clear()  # old servers fill pages about a request that they do not know
+        return connection
+
+
+async def _answer(asked: Exchange, seconds: float) -> Response | None:
+    with anyio.move_on_after(seconds), suppress(Lost):
+        return await asked.result()
+    return None
+
+
+def _renew(scope: anyio.CancelScope, end: float) -> None:
+    scope.deadline = min(anyio.current_time() + HANDSHAKE_TIME, end)

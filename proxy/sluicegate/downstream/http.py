@@ -79,13 +79,12 @@ class HttpWire:
     """The status with which the last request was refused."""
 
     def __init__(
-        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, share: Share, hears: bool = True
+        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, share: Share
     ) -> None:
         self._settings = settings
         self._fetch = fetching(transport)
         self._era = era
         self._share = share
-        self._hears = hears
         self._url = httpx.URL(settings.url or "")
         self._configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
         self._session: str | None = None
@@ -93,6 +92,7 @@ class HttpWire:
         self._revision: Revision | None = None
         self.tell: Teller
         self._heard = anyio.Event()
+        self._is_begun = anyio.Event()
         self._rebuild()
 
     def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
@@ -108,7 +108,7 @@ class HttpWire:
         if revision.version_header:
             self._version = [(b"mcp-protocol-version", revision.name.encode())]
         self._rebuild()
-        if revision.era == "legacy" and self._hears:
+        if revision.era == "legacy":
             self._group.start_soon(self._hear)
 
     def _rebuild(self) -> None:
@@ -283,6 +283,7 @@ class HttpWire:
         await response.aclose()
         if response.status >= 400:
             raise refused(response.status)
+        self._is_begun.set()  # `initialized` is the first
 
     # ------------------------------------------------------------ what the server says by itself (legacy)
 
@@ -294,13 +295,18 @@ class HttpWire:
         place = Place()
         failures, had_one = 0, False
         while True:
+            is_begun = self._is_begun.is_set()
             try:
                 response = await self._get(place)
             except Lost:
                 failures += 1
             else:
                 if 400 <= response.status < 500:
-                    return await self._without_stream(response, had_one)
+                    await self._without_stream(response, had_one)
+                    if is_begun or response.status == 405:
+                        return
+                    await self._is_begun.wait()
+                    continue
                 had_one = had_one or response.status == 200
                 failures = 0 if await self._listen(response, place) else failures + 1
             self._heard.set()

@@ -31,12 +31,16 @@ from sluicegate.message import Json, Notification, Request, RequestId, Response,
 
 log = logging.getLogger(__name__)
 
-# Starting is not calling: package runners download first.
-HANDSHAKE_TIME = 60.0
 _LEVEL_TIME = 5.0
+STREAM_TIME: Final = 2.0
+"""Seconds that a new connection waits until what its server says by itself can be heard."""
 MAX_ASIDE: Final = 16  # questions outside of any call that may be open at once
 LAST_CHANCE: Final = 0.5  # seconds that a server has to end a call by itself once its questions were refused
 _PAGE_VISITED: Final = "notifications/elicitation/complete"
+
+
+class Refused(Lost):
+    """The server answered `initialize`, and does not speak what Sluice speaks."""
 
 
 class LegacyConnection(Connection):
@@ -61,17 +65,20 @@ class LegacyConnection(Connection):
     async def open(self, group: TaskGroup) -> None:
         self._group = group
         await self.wire.open(group)
-        answer = await self.ask("initialize", dialect.initialize(self.client_info, self._declared), HANDSHAKE_TIME)
+        first, params = Exchange(next(self._ids)), dialect.initialize(self.client_info, self._declared)
+        answer = await self.perform(first, "initialize", params, None, [])  # who dials sets its time
         if answer.result is None:
-            raise Lost(f"the server refused initialize: {code_of(answer.error)}", sent=False)
+            raise Refused(f"the server refused initialize: {code_of(answer.error)}", sent=False)
         revision = dialect.negotiated(answer.result)
         if revision is None:
-            raise Lost(f"the server wants to speak {str(answer.result.get('protocolVersion'))[:40]!r}", sent=False)
+            raise Refused(f"the server wants to speak {str(answer.result.get('protocolVersion'))[:40]!r}", sent=False)
         self.revision = revision.name
         self.discovered = dialect.discovered(answer.result)
         self._may_batch = revision.batches
         self._tasks = tasks.offered(self.capabilities) if revision.tasks else None
         self.wire.agreed(revision)
+        with anyio.move_on_after(STREAM_TIME):  # a server may ask as soon as it hears that the handshake is over
+            await self.wire.live()
         await self.wire.notify(encode(Notification("notifications/initialized", {})))
 
     async def check(self) -> None:

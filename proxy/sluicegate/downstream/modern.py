@@ -62,6 +62,14 @@ class ModernConnection(Connection):
     async def discover(self) -> Response:
         return await self._own("server/discover", {}, PROBE_TIME)
 
+    def ask_first(self) -> Exchange:
+        """Sends a child `server/discover` and waits for nothing: its answer may be that of the other era."""
+        exchange = Exchange(next(self._ids))
+        self.pending[exchange.id] = exchange
+        params = {"_meta": dialect.envelope(self.client_info, {})}
+        self.wire.tell(encode(Request(exchange.id, "server/discover", params)))
+        return exchange
+
     def start(self, discovered: Json, group: TaskGroup) -> None:
         """The server speaks this era: hear what it announces."""
         self.discovered = dialect.discovered(discovered)

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from sluicegate.call import Client, Era
 from sluicegate.downstream.connection import Connection
-from sluicegate.downstream.settings import Lost, ServerSettings
+from sluicegate.downstream.settings import Lost, NotModern, ServerSettings
 from sluicegate.message import Json
 
 IDLE: Final = 600.0
@@ -118,8 +118,12 @@ def _is_heard(need: Key, heard: Container[tuple[Era, str | None]]) -> bool:
 class Pool:
     """`ended` is told of each connection that ends by itself: (seconds that it lived, why)."""
 
-    def __init__(self, open: Open, ended: Callable[[float, str], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, open: Open, ended: Callable[[float, str], None], clock: Callable[[], float], nobodys: Key = SPARE
+    ) -> None:
+        """`nobodys` is the key of a connection that was to be modern and turned out to be legacy."""
         self._open = open
+        self._nobodys = nobodys
         self._ended = ended
         self._clock = clock
         self._slots: dict[Key, Slot] = {}
@@ -173,7 +177,7 @@ class Pool:
         if slot is None or slot.connection is not None:
             slot = self._dial(key)
         await slot.arrived.wait()
-        if slot.connection is None:
+        if slot.connection is None or slot.error is not None:
             raise slot.error or Lost("dialling failed", sent=False)
         return slot.connection
 
@@ -215,6 +219,8 @@ class Pool:
             async with anyio.create_task_group() as group:
                 try:
                     connection = slot.connection = await self._open(slot.key, group)
+                    if connection.era != slot.key.era:
+                        self._move(slot)
                     connection.belong(slot.key.scope, slot.key.session)
                     if self._slots.get(slot.key) is not slot:
                         connection.retire("not needed any more")
@@ -236,6 +242,13 @@ class Pool:
             if connection is not None:
                 connection.retire("closed")
                 await connection.wire.close()
+
+    def _move(self, slot: Slot) -> None:
+        """It has not become the connection that was wanted: nobody may use it who waited for that one."""
+        slot.error = NotModern(gone=True)
+        self._slots.pop(slot.key, None)
+        slot.key = self._nobodys
+        self._slots.setdefault(slot.key, slot)
 
     def _forget(self, slot: Slot) -> None:
         if self._slots.get(slot.key) is slot:

@@ -47,11 +47,7 @@ def _eras(supported: list[str]) -> Eras:
     return frozenset(eras)
 
 
-def judge_silence(error: Lost | TimeoutError, is_process: bool) -> Eras | None:
-    """The same where no JSON-RPC answer came. None: nothing is proven, try again later."""
-    if is_process:
-        return LEGACY_ONLY  # old servers exit at, or keep silent about, what comes before `initialize`
-    status = error.status if isinstance(error, Lost) else None
-    if status is None or status >= 500 or status in _UNDECIDED:
-        return None
-    return LEGACY_ONLY
+def proves_legacy(refusal: Lost) -> bool:
+    """The same of a refusal over HTTP without a JSON-RPC answer. False: nothing is proven, try again later."""
+    status = refusal.status
+    return status is not None and status < 500 and status not in _UNDECIDED

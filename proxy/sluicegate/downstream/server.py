@@ -7,6 +7,7 @@ goes wrong here is an outcome: a server that hangs, dies or lies costs its own c
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
@@ -17,7 +18,7 @@ from anyio.abc import TaskGroup
 from sluicegate.call import Ask, Call, Client, Era, Failure, Outcome, Publish, Result, Subscribed, Updated
 from sluicegate.downstream import pages
 from sluicegate.downstream.connection import Connection
-from sluicegate.downstream.dial import Dialler, NotModern
+from sluicegate.downstream.dial import Dialler
 from sluicegate.downstream.health import Health
 from sluicegate.downstream.http import make_transport
 from sluicegate.downstream.limits import Breaker, Gate, Pause
@@ -25,11 +26,13 @@ from sluicegate.downstream.parking import Parking
 from sluicegate.downstream.pool import MODERN_KEY, Key, Pool, nobodys_key
 from sluicegate.downstream.reach import Reach
 from sluicegate.downstream.rules import failed, may_resend, unavailable, undeclared
-from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge, as_lost
+from sluicegate.downstream.settings import Lost, NotModern, ServerSettings, TooLarge, as_lost
 from sluicegate.downstream.watching import Watching
 from sluicegate.era.asks import ROOTS_CHANGED
 from sluicegate.era.revisions import LISTS
 from sluicegate.message import Json, Notification, decode_fast
+from sluicegate.store import Store
+from sluicegate.store.memory import MemoryStore
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +61,17 @@ class DownstreamServer:
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
         ask: Ask | None = None,
+        store: Store | None = None,
     ) -> None:
-        """`ask` reaches the client of a legacy session outside of any call."""
+        """`ask` reaches the client of a legacy session outside of any call; `store` keeps what the server speaks."""
         self.settings = settings
         self._publish = publish
         self._clock = clock
         self._transport = make_transport(settings) if transport is None and settings.url else transport
         self.parking = Parking(ask)
-        self._dialler = Dialler(settings, self._heard, client_info, self._transport, clock, self.parking)
-        self._pool = Pool(self._open, self._ended, clock)
+        kept = store or MemoryStore(clock)
+        self._dialler = Dialler(settings, self._heard, client_info, self._transport, kept, self.parking)
+        self._pool = Pool(self._open, self._ended, clock, nobodys_key("legacy", settings))
         self._reach = Reach(settings, self._pool, self._dialler, self.parking)
         self._watching = Watching(self._pool, self._reach, settings.list_timeout)
         self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
@@ -266,8 +271,6 @@ class DownstreamServer:
             await anyio.sleep(wait)
         try:
             connection = await self._dialler.open(key.era, group, decode_fast(key.declared.encode()), key.session)
-        except NotModern:
-            raise
         except (OSError, TimeoutError) as error:
             self._health.failed(error)
             self._pause.failed()
@@ -335,29 +338,19 @@ class DownstreamServer:
         """Brings about what should be: the eras known, every held connection open, at least one in any case."""
         await anyio.sleep(self._pause.left)
         if len(self._pool) == 0:
-            self._dialler.doubt()
+            await self._dialler.recall()
         if self._dialler.eras is None:
-            await self._find_out()
+            with suppress(NotModern):  # then there is a legacy one
+                await self._pool.get(MODERN_KEY)
         if self._is_suspect:
             await self._check()
         for key in self._pool.missing():
-            await self._pool.get(key)
+            if key.era in (self._dialler.eras or ()):
+                await self._pool.get(key)
         if len(self._pool) == 0:
             era: Era = "modern" if "modern" in (self._dialler.eras or ()) else "legacy"
             await self._pool.get(nobodys_key(era, self.settings))
         self._watching.renew()
-
-    async def _find_out(self) -> None:
-        try:
-            await self._pool.get(MODERN_KEY)
-        except NotModern:
-            await self._pool.get(nobodys_key("legacy", self.settings))
-            self._dialler.learn(frozenset({"legacy"}))
-            return
-        if self.settings.url and "legacy" not in (self._dialler.eras or ()):
-            # Servers of both eras list the modern revisions only; the handshake tells. Over HTTP trying costs nothing.
-            if await self._dialler.shakes_hands():
-                self._dialler.learn(frozenset({"legacy", "modern"}))
 
     async def _check(self) -> None:
         try:

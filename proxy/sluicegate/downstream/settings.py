@@ -78,6 +78,13 @@ def code_of(error: Mapping[str, Any] | None) -> str:
     return f"error {code}" if isinstance(code, int) and abs(code) < 10**9 else "an error"
 
 
+class NotModern(Lost):
+    """The server speaks the legacy era only. `gone`: there is a legacy connection now in place of the modern one."""
+
+    def __init__(self, gone: bool = False) -> None:
+        super().__init__("the server does not speak 2026-07-28", sent=False, gone=gone)
+
+
 class TaskGone(Lost):
     """The connection on which a task ran has ended."""
 

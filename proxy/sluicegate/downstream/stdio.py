@@ -60,6 +60,11 @@ class Tail:
         whole = data if len(data) == len(self._data) else data.partition(b"\n")[2]
         return whole.decode("utf-8", "replace")
 
+    def clear(self) -> None:
+        """Forgets all. A line that is not whole yet stays: its rest could be a part of a secret."""
+        self.exit = ""
+        del self._data[: self._data.rfind(b"\n") + 1]
+
 
 class Lines:
     """Bytes as they come, lines as they are: joined once, searched once, bounded."""
@@ -102,12 +107,16 @@ class ChildWire:
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
         self.pid: int | None = None
+        self.stirred: Callable[[], None] = _nothing
+        """Called for whatever the child writes to stderr."""
 
     def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
         self._receive = receive
         self._retire = retire
 
     async def open(self, group: TaskGroup) -> None:
+        if self._process is not None:
+            return  # it was asked for the other era first
         command = self._settings.command or ()
         env = environment(self._settings.env, command=command[0] if command else "")
         try:
@@ -117,7 +126,7 @@ class ChildWire:
         self.pid = process.pid
         self._stdin = await process.write_to(self._closed_input)
         self._stdout = await process.read_from(1, self._heard, self._closed_output)
-        await process.read_from(2, self._stderr.add, _nothing)
+        await process.read_from(2, self._wrote, _nothing)
 
     # ------------------------------------------------------------ to the child
 
@@ -176,6 +185,10 @@ class ChildWire:
         if is_unasked and (pause := self._share.take(since)):
             self._pause(pause)
 
+    def _wrote(self, data: bytes) -> None:
+        self._stderr.add(data)
+        self.stirred()
+
     def _pause(self, seconds: float) -> None:
         """A child that talks without end waits for its turn: the pipe is full meanwhile."""
         if self._stdout is not None and self._stdout.is_reading():
@@ -207,7 +220,7 @@ class ChildWire:
 
     def _retire_soon(self, why: str, delay: float = _LAST_WORDS) -> None:
         self.is_ending = True
-        asyncio.get_running_loop().call_later(delay, self._retire, why, True)
+        asyncio.get_running_loop().call_later(delay, lambda: self._retire(why, True))
 
     async def close(self) -> None:
         self._is_closing = True

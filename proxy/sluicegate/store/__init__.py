@@ -19,6 +19,8 @@ class Write:
 
 
 class Store(Protocol):
+    """Each method raises `OSError` where what is kept cannot be read or written."""
+
     async def get(self, key: str) -> bytes | None:
         """The value, None if there is none or its time is over."""
 

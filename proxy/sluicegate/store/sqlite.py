@@ -174,12 +174,14 @@ class SqliteStore:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             for job in jobs:
-                job.error = error
+                job.error = OSError(str(error))
 
     def _work(self, job: _Job) -> None:
         try:
             job.value = job.work(self._connection)
-        except (sqlite3.Error, ValueError, OverflowError) as error:  # a key that SQLite cannot hold, a full disk
+        except sqlite3.Error as error:  # a full disk
+            job.error = OSError(str(error))
+        except (ValueError, OverflowError) as error:  # a key that SQLite cannot hold
             job.error = error
 
     def _purge(self) -> None:

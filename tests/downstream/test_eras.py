@@ -1,0 +1,337 @@
+"""What a server speaks is found out once, at the cost of one start or request, and remembered."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_servers import LEGACY, MODERN, Asked, Rig, child, endpoint, event, legacy_start, running, until
+
+from sluicegate.call import Client
+from sluicegate.downstream import dial
+from sluicegate.message import Json
+from sluicegate.store.memory import MemoryStore
+
+TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+class Child:
+    """A child that counts its starts, and is another one when `modes` says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self._starts, self._modes = folder / "starts", folder / "modes"
+        self.store = MemoryStore()
+        self.becomes()
+
+    def becomes(self, *modes: str) -> None:
+        self._modes.write_text(" ".join(modes))
+
+    def starts(self) -> int:
+        """Since this was asked last."""
+        count = self._starts.read_text().count("\n") if self._starts.exists() else 0
+        self._starts.write_text("")
+        return count
+
+    def run(self, **settings: Any) -> AbstractAsyncContextManager[Rig]:
+        env = {"STARTS_FILE": str(self._starts), "MODES_FILE": str(self._modes)}
+        return running(command=child(), env=env, store=self.store, **settings)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Child:
+    return Child(tmp_path)
+
+
+def eras(rig: Rig) -> list[str]:
+    return list(rig.server.describe()["eras"])
+
+
+async def die(rig: Rig, client: Client) -> None:
+    (pid,) = rig.server.describe()["pids"]
+    await rig.reason("die", client)
+    await until(lambda: pid not in rig.server.describe()["pids"])
+
+
+# ---------------------------------------------------------------- how often a child is started
+
+
+@pytest.mark.parametrize(
+    ("modes", "first", "found"),
+    [
+        ((), 1, ["legacy"]),
+        (("silent-at-probe",), 1, ["legacy"]),
+        (("exit-at-probe",), 2, ["legacy"]),
+        (("modern",), 1, ["modern"]),
+        (("modern", "dual"), 1, ["legacy", "modern"]),
+        (("downloads",), 1, ["legacy"]),
+        (("downloads", "exit-at-probe"), 2, ["legacy"]),
+        (("downloads", "modern"), 1, ["modern"]),
+    ],
+    ids=lambda value: " ".join(value) or "plain" if isinstance(value, tuple) else None,
+)
+async def test_a_child_is_started_once_and_at_most_twice_at_its_first_start_ever(
+    modes: tuple[str, ...], first: int, found: list[str], process: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial, "SILENCE", 0.5)
+    process.becomes(*modes)
+    for starts in (first, 1, 1):
+        async with process.run() as rig:
+            assert eras(rig) == found
+            client = LEGACY if found == ["legacy"] else MODERN
+            seen = await rig.tool("seen", client=client)
+            others = [message.get("method") for message in seen if message.get("method") != "tools/call"]
+            assert rig.server.describe()["connections"] == 1
+        assert process.starts() == starts
+    # a later start says nothing about the other era
+    modern, legacy = ["server/discover", "subscriptions/listen"], ["initialize", "notifications/initialized"]
+    assert others == (modern if "modern" in modes else legacy)
+
+
+@pytest.mark.parametrize(
+    ("era", "modes"), [("legacy", ()), ("modern", ("modern",)), ("modern", ("modern", "downloads"))]
+)
+async def test_an_era_that_is_set_is_not_asked_for(
+    era: str, modes: tuple[str, ...], process: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial, "SILENCE", 0.5)
+    process.becomes(*modes)
+    async with process.run(era=era) as rig:
+        seen = await rig.tool("seen", client=LEGACY if era == "legacy" else MODERN)
+        assert seen[0]["method"] == ("initialize" if era == "legacy" else "server/discover")
+        assert not [message for message in seen[1:] if message.get("method") in ("initialize", "server/discover")]
+    assert process.starts() == 1
+    async with process.run(era="modern" if era == "legacy" else "legacy") as rig:
+        assert rig.server.status == "down"
+
+
+async def test_each_session_has_one_start_of_its_own(process: Child) -> None:
+    async with process.run() as rig:
+        for session in ("s1", "s2", "s3"):
+            await rig.tool("echo", client=Client("key:a", revision="2025-11-25", session=session))
+        assert rig.server.describe()["connections"] == 3
+    assert process.starts() == 3
+
+
+@pytest.mark.parametrize(("modes", "client"), [((), LEGACY), (("exit-at-probe",), LEGACY), (("modern",), MODERN)])
+async def test_a_child_that_crashes_is_started_once_more(
+    modes: tuple[str, ...], client: Client, process: Child
+) -> None:
+    process.becomes(*modes)
+    async with process.run() as rig:
+        await rig.tool("echo", client=client)
+        assert process.starts() in (1, 2)
+        await die(rig, client)
+        assert await rig.tool("echo", {"x": 1}, client=client) == {"x": 1}
+    assert process.starts() == 1
+
+
+async def test_a_child_lives_as_long_as_it_writes_to_stderr_and_not_for_ever(
+    process: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial, "HANDSHAKE_TIME", 1.5)  # it downloads for two seconds
+    process.becomes("downloads")
+    async with process.run() as rig:
+        assert await rig.tool("echo", {"x": 1}) == {"x": 1}
+    assert process.starts() == 1
+    monkeypatch.setattr(dial, "START_TIME", 0.5)
+    async with process.run() as rig:
+        assert rig.server.status == "down"
+        assert "did not answer initialize in time" in rig.server.describe()["last_error"]
+
+
+@pytest.mark.parametrize("modes", [(), ("exit-at-probe",)], ids=["stays", "exits"])
+async def test_what_becomes_of_the_question_at_a_legacy_child_is_not_shown(
+    modes: tuple[str, ...], process: Child
+) -> None:
+    process.becomes(*modes)
+    async with process.run() as rig:
+        assert (rig.server.describe()["stderr"], rig.server.describe()["exit"]) == ([], "")
+    process.becomes("exit-at-handshake")
+    async with process.run() as rig:
+        assert rig.server.status == "down"
+        assert "status 4" in rig.server.describe()["last_error"]
+
+
+# ---------------------------------------------------------------- a verdict that is wrong, and one that is old
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "starts", "found"),
+    [
+        ((), ("modern",), 2, ["modern"]),
+        ((), ("modern", "exit-at-handshake"), 2, ["modern"]),
+        ((), ("modern", "dual"), 1, ["legacy"]),  # it is served as before, for a day
+        (("modern",), (), 1, ["legacy"]),
+        (("modern",), ("exit-at-probe",), 2, ["legacy"]),
+        (("modern", "dual"), (), 1, ["legacy"]),
+        (("modern", "dual"), ("modern",), 1, ["modern"]),
+    ],
+)  # fmt: skip
+async def test_a_server_that_speaks_otherwise_than_remembered_is_found_out_anew(
+    before: tuple[str, ...], after: tuple[str, ...], starts: int, found: list[str], process: Child
+) -> None:
+    process.becomes(*before)
+    async with process.run():
+        pass
+    assert process.starts() == (2 if "exit-at-probe" in before else 1)
+    process.becomes(*after)
+    async with process.run() as rig:
+        await until(lambda: rig.server.status == "up")
+        assert eras(rig) == found
+        assert await rig.tool("echo", {"x": 1}) == {"x": 1}
+        assert await rig.tool("echo", {"x": 2}, client=MODERN) == {"x": 2}
+        assert eras(rig) == found
+    process.starts()
+    async with process.run() as rig:
+        assert eras(rig) == found
+    assert process.starts() == 1
+
+
+@pytest.mark.parametrize(("before", "after", "found"), [((), ("modern",), "modern"), (("modern",), (), "legacy")])
+async def test_a_server_that_speaks_otherwise_after_a_crash_is_found_out_while_clients_hold_it(
+    before: tuple[str, ...], after: tuple[str, ...], found: str, process: Child
+) -> None:
+    process.becomes(*before)
+    async with process.run() as rig:
+        release = await rig.server.hold(MODERN)
+        await rig.tool("echo", client=MODERN)
+        process.becomes(*after)
+        await die(rig, MODERN)
+        await until(lambda: eras(rig) == [found] and rig.server.describe()["connections"])
+        assert await rig.tool("echo", {"x": 1}, client=MODERN) == {"x": 1}
+        release()
+
+
+async def test_a_legacy_verdict_is_looked_at_again_after_a_day_and_a_modern_one_is_not(process: Child) -> None:
+    now = 0.0
+    process.store = MemoryStore(lambda: now)
+    async with process.run():
+        pass
+    process.becomes("modern", "dual")
+    now = dial.LEGACY_LIFE - 1
+    async with process.run() as rig:
+        assert eras(rig) == ["legacy"]
+    now += 2
+    async with process.run() as rig:
+        assert eras(rig) == ["legacy", "modern"]
+    now += dial.LEGACY_LIFE + 1
+    assert await process.store.scan("eras/") == {"eras/scripted/": b"legacy modern"}
+
+
+async def test_a_verdict_is_of_one_server_as_it_is_configured(process: Child) -> None:
+    async with process.run(identity="a"):
+        pass
+    process.becomes("modern")
+    process.starts()
+    async with process.run(identity="b") as rig:
+        assert eras(rig) == ["modern"]
+    assert process.starts() == 1
+    assert await process.store.scan("eras/") == {"eras/scripted/a": b"legacy", "eras/scripted/b": b"modern"}
+
+
+# ---------------------------------------------------------------- over HTTP
+
+
+class Endpoint:
+    """Answers as `speaks` says: modern, legacy, both, or the 2024 transport."""
+
+    def __init__(self, speaks: str) -> None:
+        self.speaks = speaks
+        self.posting: Asked | None = None
+
+    async def __call__(self, asked: Asked) -> None:
+        is_modern = asked.headers.get("mcp-protocol-version") == "2026-07-28"
+        if self.speaks == "older":
+            await self._older(asked)
+        elif "legacy" in self.speaks and not (is_modern and "modern" in self.speaks):
+            if not await legacy_start(asked):
+                await asked.result(TEXT)
+        elif asked.rpc == "server/discover":
+            versions = ["2026-07-28", *(["2025-11-25"] if "legacy" in self.speaks else [])]
+            await asked.result({"supportedVersions": versions, "capabilities": {"tools": {}}})
+        elif is_modern:
+            await asked.result(TEXT)
+        else:
+            await asked.error(-32601, 404) if asked.message else await asked.reply(status=405)
+
+    async def _older(self, asked: Asked) -> None:
+        if asked.path == "/mcp" and asked.method == "POST":
+            return await asked.reply(status=405)
+        if asked.method == "GET":
+            self.posting = asked
+            await asked.stream("event: endpoint\ndata: /messages", end=False)
+            return await asked.gone()
+        await asked.reply(status=202)
+        value = {"protocolVersion": "2024-11-05", "capabilities": {}} if asked.rpc == "initialize" else TEXT
+        if self.posting is not None and "id" in asked.message:
+            await self.posting.more(event({"id": asked.message["id"], "result": value}))
+
+
+def begun(log: list[Asked]) -> list[str]:
+    """What was sent before the first call, but for what runs beside it."""
+    names = [asked.rpc or asked.method for asked in log]
+    first = names[: names.index("tools/call")] if "tools/call" in names else names
+    log.clear()
+    return [name for name in first if not name.startswith(("notifications/", "subscriptions/"))]
+
+
+@pytest.mark.parametrize(
+    ("speaks", "client", "first", "later"),
+    [
+        ("modern", MODERN, ["server/discover"], ["server/discover"]),
+        ("modern", LEGACY, ["server/discover"], ["server/discover"]),
+        ("legacy", LEGACY, ["server/discover", "initialize", "GET"], ["initialize", "GET"]),
+        ("older", LEGACY, ["server/discover", "initialize", "GET", "initialize"], ["GET", "initialize"]),
+        ("modern legacy", MODERN, ["server/discover"], ["server/discover"]),
+        ("modern legacy", LEGACY, ["server/discover", "initialize", "GET"], ["server/discover", "initialize", "GET"]),
+    ],
+)
+async def test_a_url_is_asked_once_what_it_speaks_and_never_for_an_era_that_it_does_not_list(
+    speaks: str, client: Client, first: list[str], later: list[str]
+) -> None:
+    store = MemoryStore()
+    async with endpoint(Endpoint(speaks)) as (url, log):
+        for expected in (first, later, later):
+            async with running(url=url, store=store) as rig:
+                assert await rig.tool("t", client=client) == "done"
+            assert begun(log) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("legacy", "modern"), ("modern", "legacy"), ("modern legacy", "legacy"), ("modern legacy", "modern"),
+     ("older", "legacy"), ("older", "modern"), ("legacy", "older"), ("modern", "older")],
+)  # fmt: skip
+async def test_a_url_that_speaks_otherwise_than_remembered_is_found_out_anew(before: str, after: str) -> None:
+    store, script = MemoryStore(), Endpoint(before)
+    async with endpoint(script) as (url, _):
+        async with running(url=url, store=store):
+            pass
+        script.speaks = after
+        async with running(url=url, store=store) as rig:
+            await until(lambda: rig.server.status == "up")
+            assert await rig.tool("t") == "done"
+            found = eras(rig)
+            assert await rig.tool("t", client=MODERN) == "done"
+        assert found == ["legacy" if after == "older" else after]
+        async with running(url=url, store=store) as rig:
+            assert eras(rig) == found and rig.server.describe()["transport"] == ("sse" if after == "older" else "http")
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+async def test_trouble_makes_nobody_forget_what_a_server_speaks(status: int) -> None:
+    store, script = MemoryStore(), Endpoint("legacy")
+
+    async def trouble(asked: Asked) -> None:
+        await asked.reply(status=status)
+
+    async with endpoint(script) as (url, _), running(url=url, store=store):
+        pass
+    async with endpoint(trouble) as (url, _), running(url=url, store=store) as rig:
+        assert rig.server.status == "down"
+    assert await store.scan("eras/") == {"eras/scripted/": b"legacy"}
