@@ -1,0 +1,361 @@
+"""Pins belong to who a server is, not to its key alone; and to capability sets, not to whoever lists first."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_server import CLIENT, Front, Scripted
+
+from sluicegate.call import Call, Client, Result
+from sluicegate.hub import Event
+from sluicegate.lists import pin_store
+from sluicegate.lists.pinboard import Pinboard, Pinned
+from sluicegate.message import Json
+from sluicegate.policy import pins
+from sluicegate.policy.pins import Found, Mode, Wanted
+from sluicegate.store.memory import MemoryStore
+from sluicegate.store.sqlite import SqliteStore, peek
+
+
+def found(**texts: Any) -> dict[str, Found]:
+    return {name: Found(pins.fingerprint(text), text) for name, text in texts.items()}
+
+
+async def board_of(store: Any, identity: str, mode: Mode = "review") -> Pinboard:
+    board = Pinboard({"s": Pinned(mode, identity)}, store)
+    await board.load()
+    return board
+
+
+async def lists(board: Pinboard, capabilities: str = "", **texts: Any) -> None:
+    await board.meet("s", "legacy", capabilities, "tool", found(**texts))
+    await board.settle("s", "legacy", capabilities)
+
+
+def states(board: Pinboard) -> dict[str, str]:
+    return {row["name"]: row["state"] for row in board.rows() if row["era"] == "legacy"}
+
+
+def waits(board: Pinboard) -> set[str]:
+    return {row["name"] for row in board.rows() if row["withheld"]}
+
+
+async def accept(board: Pinboard, name: str) -> None:
+    mark = next(row["current"] for row in board.rows() if row["name"] == name)
+    assert not isinstance(await board.accept("s", [Wanted("tool", name, mark)], "local"), str)
+
+
+# ---------------------------------------------------------------- another server under the same key
+
+
+async def test_another_server_keeps_what_is_equal_and_everything_else_waits() -> None:
+    store = MemoryStore()
+    first = await board_of(store, "one")
+    await lists(first, a=1, b=2, c=3)
+    await accept(first, "a")
+    other = await board_of(store, "two")
+    assert other.notice("s") == "another server under this key: what differs from the pins will wait"
+    await lists(other, a=1, b=2, c=4, d=5)
+    assert states(other) == {"a": "accepted", "b": "first_use", "c": "changed", "d": "new"}
+    assert waits(other) == {"c", "d"} and other.notice("s") == "another server under this key: 2 definitions wait"
+    await lists(other, "roots", e=6)
+    assert states(other)["e"] == "new", "a new capability set is no first look either"
+    for name in "cde":
+        await accept(other, name)
+    assert other.notice("s") == "" and waits(other) == set()
+
+
+async def test_two_configs_take_turns_and_each_keeps_its_own_book() -> None:
+    store = MemoryStore()
+    await lists(await board_of(store, "one"), a=1, b=1)
+    two = await board_of(store, "two")
+    await lists(two, a=2, b=1)
+    await accept(two, "a")
+    one = await board_of(store, "one")
+    await lists(one, a=1, b=1)
+    assert (states(one), waits(one)) == ({"a": "first_use", "b": "first_use"}, set())
+    await lists(one, a=2, b=1)
+    assert states(one)["a"] == "changed", "what was accepted for the other server is not accepted for this one"
+    two = await board_of(store, "two")
+    await lists(two, a=2, b=1)
+    assert (states(two), waits(two)) == ({"a": "accepted", "b": "first_use"}, set())
+    assert one.notice("s") == "1 definition waits", "nobody took this server's place"
+
+
+async def test_a_book_that_is_begun_is_kept_although_nothing_differs() -> None:
+    store = MemoryStore()
+    one = await board_of(store, "one")
+    await lists(one, a=1)
+    await lists(await board_of(store, "two"), a=1)
+    await lists(one, a=2)
+    await accept(one, "a")
+    again = await board_of(store, "two")
+    await lists(again, a=1)
+    assert waits(again) == set(), "its own book, not what became of the other one since"
+
+
+@pytest.mark.parametrize(("mode", "count"), [("review", 1), ("block", 1), ("warn", 0)])
+async def test_another_server_has_no_first_use_in_whichever_mode(mode: Mode, count: int) -> None:
+    store = MemoryStore()
+    await lists(await board_of(store, "one", mode), a=1)
+    other = await board_of(store, "two", mode)
+    await lists(other, b=1)
+    assert (states(other)["b"], other.count_withheld("s")) == ("new", count)
+    assert "b" in waits(await board_of(store, "two", "review")), "a stricter mode finds what waited"
+
+
+async def test_a_server_that_speaks_another_era_now_has_no_first_use_there() -> None:
+    store = MemoryStore()
+    one = await board_of(store, "one")
+    await lists(one, a=1, b=1)
+    await accept(one, "a")
+    other = await board_of(store, "two")
+    await other.meet("s", "modern", "", "tool", found(a=1, b=1, c=1))
+    modern = {row["name"]: row["state"] for row in other.rows() if row["era"] == "modern"}
+    assert modern == {"a": "accepted", "b": "new", "c": "new"}, "a person accepted the very same in the other era"
+
+
+async def test_a_server_whose_pins_are_looked_at_first_by_the_command_line_begins_alike() -> None:
+    store = MemoryStore()
+    await lists(await board_of(store, "one"), a=1)
+    running = await board_of(store, "two")
+    beside = await board_of(store, "two")
+    await accept(beside, "a")
+    await lists(running, a=1, b=1)
+    assert states(running) == {"a": "accepted", "b": "new"}
+
+
+async def test_two_servers_that_start_at_once_on_an_empty_store_do_not_both_have_a_first_use() -> None:
+    store = MemoryStore()
+    boards = [await board_of(store, identity) for identity in ("one", "two")]
+    async with anyio.create_task_group() as group:
+        for board in boards:
+            group.start_soon(board.meet, "s", "legacy", "", "tool", found(a=1, b=board is boards[0]))
+    assert sorted(map(len, map(waits, boards))) == [0, 1]
+
+
+async def test_books_of_former_servers_are_not_kept_for_ever() -> None:
+    store = MemoryStore()
+    clock = iter(range(10_000))
+    for number in range(3 * pin_store.MAX_FORMER):
+        board = Pinboard({"s": Pinned("review", f"v{number}")}, store, clock=lambda: next(clock) * 60.0)
+        await board.load()
+        await lists(board, a=number)
+        await accept(board, "a")
+    kept = {key.split("/")[2] for key in await store.scan("pins/s/")}
+    assert len(kept) <= pin_store.MAX_FORMER + 1 and f"v{number}" in kept and "v0" not in kept
+    back = await board_of(store, "v0")
+    await lists(back, a=0)
+    assert waits(back) == {"a"}, "who was forgotten is another server"
+
+
+# ---------------------------------------------------------------- stores of earlier builds
+
+
+OLD: Json = {"pins": [["tool", "a", pins.fingerprint(1), "1", "", "2026-11-01T00:00:00Z"]], "closed": ["tool"]}
+OLD_WAITING: Json = {"waiting": [["tool", "b", pins.fingerprint(2), "2", "2026-11-02T00:00:00Z", False]]}
+
+
+async def old_store() -> MemoryStore:
+    store = MemoryStore()
+    await store.put("pins/s/legacy", json.dumps(OLD).encode())
+    await store.put("pins-waiting/s/legacy", json.dumps(OLD_WAITING).encode())
+    await store.put("pins-revision", b"old")
+    return store
+
+
+async def test_a_book_without_an_identity_belongs_to_the_first_server_that_finds_it() -> None:
+    store = await old_store()
+    board = await board_of(store, "one")
+    assert (board.notice("s"), waits(board)) == ("1 definition waits", {"b"})
+    await lists(board, "form roots", a=1, b=2, c=3)
+    assert (states(board), waits(board)) == ({"a": "first_use", "b": "new", "c": "new"}, {"b", "c"})
+    other = await board_of(store, "two")
+    assert other.notice("s").startswith("another server under this key")
+    await lists(other, a=1, b=2)
+    assert states(other) == {"a": "first_use", "b": "new"}
+    again = await board_of(store, "one")
+    assert states(again) == {"a": "first_use", "b": "new", "c": "new"}
+
+
+async def test_a_look_writes_nothing_and_both_eras_are_taken_over_at_once() -> None:
+    store = await old_store()
+    before = dict(store._values)
+    board = await board_of(store, "one")
+    assert board.rows() and store._values == before
+    await lists(board, a=1)
+    assert set(await store.scan("pins/s/one/")) == {"pins/s/one/legacy", "pins/s/one/modern"}
+
+
+async def test_only_one_of_two_servers_takes_over_a_book_without_an_identity() -> None:
+    store = await old_store()
+    boards = [await board_of(store, identity) for identity in ("one", "two")]
+    for board in boards:
+        await lists(board, a=1)
+    assert [board.is_replaced("s") for board in boards] == [False, True]
+
+
+async def test_a_book_that_cannot_be_read_is_taken_over_as_one_in_which_nothing_was_accepted() -> None:
+    store = await old_store()
+    await store.put("pins/s/legacy", b"\0")
+    board = await board_of(store, "one")
+    await lists(board, a=1)
+    assert waits(board) == {"a"}
+
+
+# ---------------------------------------------------------------- looked at from outside
+
+
+async def test_the_store_is_looked_at_without_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "sluice.db"
+    assert peek(file, ("pins/",)) == {} and not file.parent.exists()
+    store = SqliteStore(file)
+    await store.put("pins/s/one/legacy", b"1")
+    await store.put("other", b"2")
+    assert peek(file, ("pins/",)) == {"pins/s/one/legacy": b"1"}, "also while somebody has it open"
+    await store.close()
+    before = {path.name: path.stat().st_mtime_ns for path in file.parent.iterdir()}
+    assert peek(file, ("pins/", "other")) == {"pins/s/one/legacy": b"1", "other": b"2"}
+    assert {path.name: path.stat().st_mtime_ns for path in file.parent.iterdir()} == before
+    file.write_bytes(b"no database at all" * 1000)
+    assert peek(file, ("pins/",)) == {}
+    file.write_bytes(b"")
+    assert peek(file, ("pins/",)) == {}
+
+
+# ---------------------------------------------------------------- capability sets, from the lists on
+
+
+FORM = Client("key:form", capabilities={"elicitation": {"form": {}}}, capability_key="form")
+ROOTS = Client("key:roots", capabilities={"roots": {}}, capability_key="roots")
+OF: dict[str, list[str]] = {"": ["echo"], "form": ["echo", "ask"], "roots": ["echo", "roots"]}
+
+
+class Chooser(Scripted):
+    """Lists by capability set what `by_set` says."""
+
+    by_set: dict[str, list[Any]]
+
+    def _page(self, call: Call) -> Any:
+        if call.method != "tools/list":
+            return super()._page(call)
+        chosen = self.by_set[self.capability_set(call.client, "modern")]
+        items = [{"name": one, "inputSchema": {}} if isinstance(one, str) else one for one in chosen]
+        return Result({"tools": items, "ttlMs": 0, "cacheScope": "private"})
+
+
+def chooser(**more: Any) -> Chooser:
+    server = Chooser("a", **more)
+    server.by_set = {key: list(names) for key, names in OF.items()}
+    return server
+
+
+@pytest.mark.parametrize("order", [(CLIENT, FORM, ROOTS), (ROOTS, FORM, CLIENT), (FORM, CLIENT, ROOTS)])
+async def test_whoever_lists_first_does_not_decide_what_others_may_use(order: Any) -> None:
+    server = chooser()
+    board = Pinboard({"a": Pinned("review", "a")}, MemoryStore())
+    await board.load()
+    with anyio.fail_after(20):
+        async with Front(server, pins=board, list_timeout=30) as front:
+            async with anyio.create_task_group() as group:  # all at once, then each again
+                for client in order:
+                    group.start_soon(front.names, "tools/list", client)
+            for client in order:
+                own = OF[server.capability_set(client, "modern")]
+                assert await front.names("tools/list", client) == [f"a__{name}" for name in own]
+    assert not [row for row in board.rows() if row["withheld"]]
+
+
+async def test_what_a_later_set_brings_under_a_known_name_is_gone_from_every_list_at_once() -> None:
+    server = chooser()
+    board = Pinboard({"a": Pinned("review", "a")}, MemoryStore())
+    await board.load()
+    with anyio.fail_after(20):
+        async with Front(server, pins=board, list_timeout=30) as front:
+            assert await front.names("tools/list", CLIENT) == ["a__echo"]
+            server.by_set["roots"][0] = {"name": "echo", "description": "evil", "inputSchema": {}}
+            told: list[Event] = []
+            with front.hub.subscribe(lambda event: told.append(event) or False):  # type: ignore[func-returns-value]
+                assert await front.names("tools/list", ROOTS) == ["a__roots"]
+            assert any(event.notification.method == "notifications/tools/list_changed" for event in told)
+            for client in (CLIENT, FORM, ROOTS):
+                assert "a__echo" not in await front.names("tools/list", client)
+                assert front.lists.find("a", client, "tool", "a__echo") is None
+
+
+async def test_a_set_keeps_its_part_through_a_restart_while_the_server_is_down() -> None:
+    store = MemoryStore()
+    for status in ("up", "down"):
+        server = chooser()
+        server.status = status  # type: ignore[assignment]
+        if status == "down":
+            server.answers["server/discover"] = gone
+        board = Pinboard({"a": Pinned("review", "a")}, store)
+        await board.load()
+        with anyio.fail_after(20):
+            async with Front(server, pins=board, store=store, list_timeout=30) as front:
+                for client in (CLIENT, FORM):
+                    await front.lists.snapshot("a", client)
+                    while not any(key.startswith("snapshot-of/") for key in store._values):
+                        await anyio.lowlevel.checkpoint()
+                    assert front.lists.find("a", client, "tool", "a__echo") or status == "down"
+                found = front.lists.known("a", FORM)
+                assert found is not None and [entry.target.own for entry in found.entries("tools/list")] == OF["form"]
+
+
+async def gone(call: Call) -> Any:
+    raise ConnectionError("gone")
+
+
+# ---------------------------------------------------------------- any order, any process, any identity
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "two"]), st.integers(0, 1), st.sampled_from(["", "roots"]),
+        st.dictionaries(st.sampled_from("ab"), st.integers(0, 2), min_size=1), st.sampled_from(["", "", "a", "b"]),
+    ),
+    max_size=10,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_whatever_processes_and_servers_share_a_store_only_first_lists_and_accepted_contents_are_served(
+    steps: Any,
+) -> None:
+    """Two identities, each in two processes. The server that listed first of all has first lists; the other one never
+    serves what neither a person accepted for it nor a pin of the first one had when it began."""
+
+    async def play() -> None:
+        store = MemoryStore()
+        boards = {(who, number): await board_of(store, who) for who in ("one", "two") for number in (0, 1)}
+        may: dict[str, set[tuple[str, int]]] = {"one": set(), "two": set()}
+        first: set[str] = set()
+        founder = ""
+        for who, number, capabilities, texts, accepts in steps:
+            board = boards[who, number]
+            founder = founder or who
+            if who not in may or (who != founder and not first & {who}):
+                may[who] |= may[founder]
+                first.add(who)
+            if who == founder and capabilities not in first:
+                may[who] |= set(texts.items())
+                first.add(capabilities)
+            await lists(board, capabilities, **texts)
+            if accepts in texts:
+                wanted = Wanted("tool", accepts, pins.fingerprint(texts[accepts]))
+                if not isinstance(await board.accept("s", [wanted], "local"), str):
+                    may[who].add((accepts, texts[accepts]))
+            for name, value in ((name, value) for name in "ab" for value in range(3)):
+                key, mark = ("tool", name), pins.fingerprint(value)
+                for one in ("", "roots"):
+                    book, twin = board._both("s")
+                    if not pins.is_withheld("review", book, twin, key, mark, one):  # type: ignore[arg-type]
+                        assert (name, value) in may[who]
+
+    anyio.run(play)
