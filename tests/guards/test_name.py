@@ -49,6 +49,11 @@ async def ask(method: str, params: dict[str, Any], target: Target | None, inside
          {"ref": {"type": "ref/prompt", "name": "greet", "title": "x"}, "context": 1}),
         ("completion/complete", FILES, {"ref": {"type": "ref/resource", "uri": "gh+file:///{+path}"}},
          {"ref": {"type": "ref/resource", "uri": "file:///{+path}"}}),
+        ("completion/complete", GREET, {"ref": {"type": "ref/prompt", "name": "gh__greet", "uri": "gh+file:///a"}},
+         {"ref": {"type": "ref/prompt", "name": "greet"}}),
+        ("completion/complete", FILES,
+         {"ref": {"type": "ref/resource", "uri": "gh+file:///{+path}", "name": "gh__secret", "other": 1}},
+         {"ref": {"type": "ref/resource", "uri": "file:///{+path}"}}),
     ],
 )  # fmt: skip
 async def test_inside_the_guard_a_call_has_its_target_and_own_names(

@@ -35,7 +35,8 @@ _FIELD: Final = {
     "tools/call": "name", "prompts/get": "name", "resources/read": "uri", "completion/complete": "ref",
     **dict.fromkeys(ABOUT_A_TASK, "taskId"),
 }  # fmt: skip
-_REFS: Final = ("ref/prompt", "ref/resource")
+# The members of each type of reference (2026-07-28 schema: PromptReference, ResourceTemplateReference).
+_REFS: Final = {"ref/prompt": frozenset({"type", "name", "title"}), "ref/resource": frozenset({"type", "uri"})}
 
 
 def name(
@@ -67,7 +68,9 @@ def _names_something(call: Call, field: str) -> bool:
     value = call.params.get(field)
     if field != "ref":
         return isinstance(value, str)
-    return isinstance(value, dict) and value.get("type") in _REFS and isinstance(value.get(_ref_field(value)), str)
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str) or value["type"] not in _REFS:
+        return False
+    return isinstance(value.get(_ref_field(value)), str)
 
 
 def _ref_field(ref: Json) -> str:
@@ -94,8 +97,10 @@ def _own_params(params: Json, field: str, own: str) -> Json:
     if field == "taskId":  # the id of one that is known here; its target is the tool that it runs
         return params
     if field == "ref":
+        # Only what this type has: with the members of both a server could read the one that was not judged.
         part = _ref_field(value)
-        return params if value[part] == own else {**params, "ref": {**value, part: own}}
+        owned = {key: member for key, member in value.items() if key in _REFS[value["type"]]}
+        return {**params, "ref": {**owned, part: own}}
     return params if value == own else {**params, field: own}
 
 
