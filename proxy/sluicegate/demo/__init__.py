@@ -5,15 +5,13 @@ the endpoint over HTTP. The servers come from PyPI into an environment of their 
 three small ones of its own (`servers.py`) play in the story of an approval (`story.py`).
 """
 
-import asyncio
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
-import venv
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -58,8 +56,9 @@ servers:
   calendar: {{command: {own}, args: [{servers}, calendar]}}
 """
 POLICY: Final = """\
-# Everybody who gets in may use everything; what costs money or leaves the house, somebody has to agree to.
-p, role:everyone, *, *, *, allow
+# Everybody may read and write. A person has to approve what costs money, and what is sent.
+p, role:everyone, *, *, read, allow
+p, role:everyone, *, *, write, allow
 p2, *, travel, tool:book_*, *, travel-desk
 p2, *, calendar, tool:send_*, *, travel-desk
 p, local, sluice, admin:*, *, allow
@@ -70,24 +69,43 @@ NPX_CONFIG: Final = """\
 
 
 async def run(once: bool, say: Say) -> int:
-    """Returns the exit code: 0 if everything that should work did."""
-    home = _home()
-    python = await asyncio.to_thread(_environment, home, say)
+    """Returns the exit code: 0 if everything that should work did. A signal ends it in order: its servers and its
+    directory go first. Raises `KeyboardInterrupt` then."""
+    if sys.platform == "win32":
+        return await _play(once, say)
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_cancel_at_signal, signals, group.cancel_scope)
+            code = await _play(once, say)
+            group.cancel_scope.cancel()
+            return code
+    raise KeyboardInterrupt
+
+
+async def _cancel_at_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()
+
+
+async def _play(once: bool, say: Say) -> int:
+    python = await _environment(_home(), say)
     with tempfile.TemporaryDirectory(prefix="sluice-demo-") as work:
-        path = await asyncio.to_thread(_write_config, Path(work), python)
+        path = await _write_config(Path(work), python)
         loaded = config.load(path)
         async with app.running(loaded) as sluice:
-            say(f"\nSluice {__version__} is one MCP endpoint in front of these servers (config: {path})")
+            say(f"\nSluice {__version__} is running: one MCP endpoint in front of {len(loaded.servers)} servers.")
+            say("MCP clients on this machine can use it now, without a key.")
             say(f"  endpoint   {sluice.endpoint}")
             say(f"  metrics    {sluice.admin}/metrics")
             say(f"  audit      {loaded.audit.path}")
+            say(f"  config     {path}")
             good = await _show(sluice.endpoint, sluice, say)
             stage = Stage(sluice.admin, path, read_operator_token(loaded.state.dir) or "", loaded.audit.path)
             async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
                 good = await tell(stage, partial(_ask, http, sluice.endpoint), once, say) and good
             if once:
                 return 0 if good else 1
-            say("\nServing until Ctrl-C.")
+            say("\nSluice serves until you press Ctrl-C. Then the servers end, and the files of the demo are deleted.")
             await anyio.sleep_forever()
     return 0
 
@@ -100,25 +118,29 @@ def _home() -> Path:
     return Path(cache) / "sluice-demo"
 
 
-def _environment(home: Path, say: Say) -> str:
+async def _environment(home: Path, say: Say) -> str:
     """The Python of an environment that has the demo's servers; made at the first run."""
     python = home / "bin" / "python" if sys.platform != "win32" else home / "Scripts" / "python.exe"
-    ready = home / f"ready-{'-'.join(PACKAGES)}"
-    if not ready.exists():
-        say(f"Installing {', '.join(PACKAGES)} into {home} (once) ...")
+    ready = anyio.Path(home / f"ready-{'-'.join(PACKAGES)}")
+    if not await ready.exists():
+        say(f"Installing {', '.join(PACKAGES)} into {home}. Only the first run does this.")
         uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-        venv.create(home, with_pip=uv is None, clear=True)
+        await _call_program(sys.executable, "-m", "venv", "--clear", *(["--without-pip"] if uv else []), home)
         pip = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
-        subprocess.run([*pip, "--quiet", *PACKAGES], check=True, stdout=sys.stderr)
-        ready.touch()
+        await _call_program(*pip, "--quiet", *PACKAGES)
+        await ready.touch()
     return str(python)
 
 
-def _write_config(work: Path, python: str) -> Path:
+async def _call_program(*command: str | Path) -> None:
+    """To its end, or to ours: who is cancelled ends it. Raises `CalledProcessError`."""
+    await anyio.run_process([str(word) for word in command], stdout=sys.stderr, stderr=None)
+
+
+async def _write_config(work: Path, python: str) -> Path:
     repository = work / "repository"
-    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    await _call_program("git", "init", "-q", repository)
     mcp, admin = _free_port(7410), _free_port(7411)
-    (work / "policy.csv").write_text(POLICY)
     text = CONFIG.format(
         mcp=mcp, admin=admin, state=work / "state", python=python, repository=repository, own=sys.executable,
         servers=Path(__file__).with_name("servers.py"),
@@ -126,7 +148,8 @@ def _write_config(work: Path, python: str) -> Path:
     if shutil.which("npx"):
         text += NPX_CONFIG.format(package=NPX_SERVER, memory=work / "memory.jsonl")
     path = work / "sluice.yaml"
-    path.write_text(text)
+    await anyio.Path(work / "policy.csv").write_text(POLICY)
+    await anyio.Path(path).write_text(text)
     return path
 
 
@@ -151,10 +174,12 @@ async def _show(endpoint: str, sluice: app.Running, say: Say) -> bool:
         say(f"  server     {server['key']:<8} {server['status']}" + _trouble(server))
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         tools = (await _ask(http, endpoint, "tools/list", {}))["result"]["tools"]
-        say(f"\nThe merged list has {len(tools)} tools:")
+        say(f"\nA client sees the tools of all servers in one list. It has {len(tools)}:")
         for tool in tools[:SHOWN_TOOLS]:
             say(f"  {tool['name']:<34} {_first_line(tool.get('description', ''))}")
+        say("\nThe client calls a tool. Sluice passes the call to the server `time`:")
         ran = await _call(http, endpoint, CONVERT, say)
+        say("\nThe client calls a tool that the config denies. The server `git` never gets this call:")
         refused = await _call(http, endpoint, RESET, say)
     return len({tool["name"].split("__")[0] for tool in tools}) >= 3 and ran == "ok" and refused == "denied"
 
@@ -168,7 +193,7 @@ RESET: Final = {"name": "git__git_reset", "arguments": {"repo_path": "."}}
 
 async def _call(http: httpx.AsyncClient, endpoint: str, params: Json, say: Say) -> str:
     """The word for how a call ended: ok, a reason, or error."""
-    say(f"\n> tools/call {params['name']} {params['arguments']}")
+    say(f"> tools/call {params['name']} {json.dumps(params['arguments'])}")
     answer = await _ask(http, endpoint, "tools/call", params)
     if "error" in answer:
         say(f"< error {answer['error']['code']}: {answer['error']['message']}")

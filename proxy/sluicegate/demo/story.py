@@ -31,6 +31,7 @@ LOOKS: Final[tuple[tuple[str, Json], ...]] = (
     ("tools/call", {"name": "weather__forecast", "arguments": {"city": "Barcelona"}}),
     ("tools/call", {"name": "calendar__free_days", "arguments": {"month": "May"}}),
 )
+PROMPT: Final = "travel__plan-vacation"
 SERVERS: Final = ("travel", "weather", "calendar")
 RESOURCES: Final = ("travel+travel://destinations", "weather+weather://warm", "calendar+calendar://today")
 
@@ -47,30 +48,45 @@ class Stage:
 
 async def tell(stage: Stage, ask: Ask, once: bool, say: Say) -> bool:
     """Whether everything went as it should."""
-    say("\nA vacation, planned over three servers (travel, weather, calendar):")
+    say("\nNow the client plans a vacation with three servers: travel, weather and calendar.")
+    say("It completes the argument of a prompt, and gets the prompt with it:")
     offered = await _complete(ask, say)
+    messages = await _prompt(ask, offered[0], say) if offered else []
+    say("\nIt reads a resource of each server:")
     for uri in RESOURCES:
         read = (await ask("resources/read", {"uri": uri}))["result"]["contents"][0]["text"]
-        say(f"  {uri:<30} {read}")
+        say(f"> resources/read {uri}\n< {read}")
+    say("\nIt calls tools that only look something up. Nobody has to approve them:")
     texts = [_text(await ask(method, params)) for method, params in LOOKS]
     for (_, params), text in zip(LOOKS, texts, strict=True):
-        say(f"> {params['name']}\n< {text}")
+        say(f"> tools/call {params['name']} {json.dumps(params['arguments'])}\n< {text}")
+    say("\nTwo calls have to be approved by a person: one costs money, one sends a mail.")
     ran = [await _with_approval(stage, ask, params, once, say) for params in (BOOK, MAIL)]
     await _activity(stage.audit, say)
-    return offered == ["Barcelona", "Bari"] and all(texts) and all(ran)
+    return offered == ["Barcelona", "Bari"] and "Barcelona" in "".join(messages) and all(texts) and all(ran)
 
 
 async def _complete(ask: Ask, say: Say) -> list[str]:
-    ref = {"type": "ref/prompt", "name": "travel__plan-vacation"}
-    answer = await ask("completion/complete", {"ref": ref, "argument": {"name": "city", "value": "Bar"}})
+    argument = {"name": "city", "value": "Bar"}
+    answer = await ask("completion/complete", {"ref": {"type": "ref/prompt", "name": PROMPT}, "argument": argument})
     offered: list[str] = answer["result"]["completion"]["values"]
-    say(f'  prompt travel__plan-vacation, city "Bar": {", ".join(offered)}')
+    say(f"> completion/complete {PROMPT} {json.dumps(argument)}\n< {', '.join(offered)}")
     return offered
+
+
+async def _prompt(ask: Ask, city: str, say: Say) -> list[str]:
+    """The texts of its messages."""
+    params = {"name": PROMPT, "arguments": {"city": city}}
+    messages = (await ask("prompts/get", params))["result"]["messages"]
+    say(f"> prompts/get {PROMPT} {json.dumps(params['arguments'])}")
+    for message in messages:
+        say(f"< {message['role']}: {message['content']['text']}")
+    return [message["content"]["text"] for message in messages]
 
 
 async def _with_approval(stage: Stage, ask: Ask, params: Json, once: bool, say: Say) -> bool:
     """The same call again and again until somebody has decided; it runs once. Whether it did."""
-    say(f"\n> {params['name']} {params['arguments']}")
+    say(f"> tools/call {params['name']} {json.dumps(params['arguments'])}")
     told: set[str] = set()
     with anyio.move_on_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -83,12 +99,12 @@ async def _with_approval(stage: Stage, ask: Ask, params: Json, once: bool, say: 
             group.cancel_scope.cancel()
         say(f"< {_text(answer)}")
         return not reason
-    say("  nobody decided")
+    say("  nobody approved it in time")
     return False
 
 
 async def _watch(stage: Stage, once: bool, told: set[str], say: Say) -> None:
-    """Says what waits, and how to decide; with `once`, decides."""
+    """Says what waits, and how to approve it; with `once`, approves it."""
     headers = {"Authorization": f"Bearer {stage.token}"}
     async with httpx.AsyncClient(base_url=f"{stage.admin}/api/v1/", headers=headers, trust_env=False) as http:
         while True:
@@ -100,14 +116,14 @@ async def _watch(stage: Stage, once: bool, told: set[str], say: Say) -> None:
 
 
 async def _show(http: httpx.AsyncClient, stage: Stage, once: bool, row: Json, say: Say) -> None:
-    say(f"  waits for {row['id']}: {row['server']}/{row['tool']} {json.dumps(row['arguments'])}")
+    say(f"  Sluice holds the call until approval {row['id']} is given.")
     if not once:
         sluice = Path(sys.executable).with_name("sluice")
-        say(f"  in a second terminal:  {sluice} approve {row['id']} -c {stage.config}")
+        say(f"  To give it, run this in a second terminal:  {sluice} approve {row['id']} -c {stage.config}")
         return
     body = {"decision": "approve", "seen_digest": row["digest"], "comment": "have a nice trip"}
     decided = (await http.post(f"approvals/{row['id']}/decisions", json=body)).json()
-    say(f"  {row['id']} {decided['state']} over the admin port")
+    say(f"  The demo decides for you, at the admin port: {row['id']} is {decided['state']}.")
 
 
 def _text(answer: Any) -> str:
@@ -116,7 +132,7 @@ def _text(answer: Any) -> str:
 
 async def _activity(audit: Path, say: Say) -> None:
     """What the audit log has of the story. Closing records are written behind the answers."""
-    say("\nThe activity log:")
+    say("\nThe audit log has these records, among others:")
     records: list[Json] = []
     with anyio.move_on_after(5):
         while not any(_is_end(record) for record in records):

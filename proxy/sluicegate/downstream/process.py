@@ -54,9 +54,12 @@ class Process:
         return Process(await anyio.to_thread.run_sync(_spawn, command, env, cwd), exited)
 
     # ------------------------------------------------------------ pipes
+    # Shielded: a connect that is cancelled closes the pipe, and `Popen` would close that number once more, which by then
+    # may be a descriptor of somebody else, such as the one that tells of another child's end.
 
     async def write_to(self, lost: Callable[[], None]) -> asyncio.WriteTransport:
-        transport, _ = await self._loop.connect_write_pipe(lambda: Pipe(_ignore, lost), self._popen.stdin)
+        with anyio.CancelScope(shield=True):
+            transport, _ = await self._loop.connect_write_pipe(lambda: Pipe(_ignore, lost), self._popen.stdin)
         self._transports.append(transport)
         return transport
 
@@ -64,7 +67,8 @@ class Process:
         self, number: int, data: Callable[[bytes], None], lost: Callable[[], None]
     ) -> asyncio.ReadTransport:
         pipe: IO[bytes] | None = self._popen.stdout if number == 1 else self._popen.stderr
-        transport, _ = await self._loop.connect_read_pipe(lambda: Pipe(data, lost), pipe)
+        with anyio.CancelScope(shield=True):
+            transport, _ = await self._loop.connect_read_pipe(lambda: Pipe(data, lost), pipe)
         self._transports.append(transport)
         return transport
 
