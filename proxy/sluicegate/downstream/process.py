@@ -54,8 +54,8 @@ class Process:
         return Process(await anyio.to_thread.run_sync(_spawn, command, env, cwd), exited)
 
     # ------------------------------------------------------------ pipes
-    # Shielded: a connect that is cancelled closes the pipe, and `Popen` would close that number once more, which by then
-    # may be a descriptor of somebody else, such as the one that tells of another child's end.
+    # Shielded: a connect that is cancelled closes the pipe, and `Popen` would close that number once more. By then it
+    # may be the descriptor of something else, such as the one that tells of the end of another child.
 
     async def write_to(self, lost: Callable[[], None]) -> asyncio.WriteTransport:
         with anyio.CancelScope(shield=True):
