@@ -40,11 +40,10 @@ CLIENTS = SERVERS = SIDES
 
 
 def eras(client: Side, server: Side) -> str:
-    """Which pair of eras meets: a client that could do both is modern; a server that could do both follows its client
-    over HTTP, but over stdio it is one process, which was found to be modern."""
+    """Which pair of eras meets: a client that could do both is modern, and so is a server that does not list the older
+    revisions that it speaks."""
     of_client = "legacy" if client.is_legacy else "modern"
-    follows = server.era == "dual" and server.transport == "http"
-    of_server = "legacy" if server.is_legacy or (follows and of_client == "legacy") else "modern"
+    of_server = "legacy" if server.is_legacy else "modern"
     return f"{of_client}-{of_server}"
 
 

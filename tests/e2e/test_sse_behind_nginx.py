@@ -102,7 +102,7 @@ def test_the_server_was_found_out_and_its_redirect_followed(bed: Bed, reports: d
     done = subprocess.run(command, cwd=ROOT, env=clean_environment(), capture_output=True, check=True, timeout=60)
     told = {server["key"]: server for server in json.loads(done.stdout)["servers"]}
     assert (told["older"]["transport"], told["older"]["eras"]) == ("sse", ["legacy"])
-    assert (told["web"]["transport"], told["web"]["eras"]) == ("http", ["legacy", "modern"])
+    assert (told["web"]["transport"], told["web"]["eras"]) == ("http", ["modern"])
     assert "Traceback" not in bed.process.log()
 
 
