@@ -230,7 +230,7 @@ def start(folder: Path, policy: Json, **files: str) -> "subprocess.CompletedProc
 
 def test_a_policy_that_is_missing_or_wrong_does_not_start_and_says_where(tmp_path: Path) -> None:
     for policy, words in (
-        ({"files": ["nope.csv"]}, "nope.csv:1:1 unreadable-file"),
+        ({"files": ["nope.csv"]}, "unreadable-file there is no such file"),
         ({"files": ["policy.csv"]}, 'policy.csv:2:16 wrong-effect "Deny" is no effect (did you mean "deny"?)'),
     ):
         folder = tmp_path / policy["files"][0]

@@ -116,7 +116,7 @@ async def rejected_and_back(bed: Bed, reload: Reload) -> None:
         ("sluice.yaml", "policy: [", "bad-yaml"),
         ("sluice.yaml", None, "unreadable-file"),
         ("policy.csv", "p, *, *, *\n", "column-count"),
-        ("policy.csv", None, "policy.csv:1:1 unreadable-file"),
+        ("policy.csv", None, "sluice.yaml:1:23 unreadable-file there is no such file"),
         ("policy.csv", "# nobody may do anything\n", "tests.yaml:1:1 test-failed"),
         ("tests.yaml", "- call me\n", "bad-test"),
         ("arguments/a/get.json", '{"pattern": "("}', "a/get.json:1:1 schema-"),
@@ -170,6 +170,14 @@ async def test_a_server_that_lacked_a_value_at_the_start_stays_disabled_until_a_
             while not reload.restart:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
         assert reload.restart == ("servers.b",)
+
+
+async def test_a_policy_file_that_was_away_is_noticed_when_it_is_back(bed: Bed) -> None:
+    async with watching(bed) as reload:
+        (bed.folder / "policy.csv").unlink()
+        await rejected(reload, "there is no such file")
+        bed.write("policy.csv", ROWS + "p, role:reader, a, *, write, deny\n")
+        assert await bed.next() is not None
 
 
 async def test_a_mistake_in_the_code_is_told_and_keeps_what_is_in_force(bed: Bed) -> None:

@@ -84,7 +84,7 @@ def test_check_warns_of_what_can_hardly_be_meant_and_exits_0(sluice: Sluice, tmp
     [
         ("policies/tests.yaml", TESTS.replace("expect: ask", "expect: deny"), "tests.yaml:2:1 test-failed"),
         ("policies/arguments/k8s/scale.json", '{"$ref": "https://x.test/"}', "scale.json:1:1 schema-"),
-        ("policies/policy.csv", None, "policy.csv:1:1 unreadable-file"),
+        ("policies/policy.csv", None, "unreadable-file there is no such file"),
     ],
 )
 def test_an_error_of_the_policy_exits_3_everywhere(

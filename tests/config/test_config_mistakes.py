@@ -15,6 +15,23 @@ MISTAKES = {
     "unknown section, with a guess": ("§lissten: {}", ['unknown-key did you mean "listen"']),
     "unknown key of a server": ("servers:\n  a: {command: x, §comand: y}", ['unknown-key did you mean "command"']),
     "unknown key without a guess": ("servers: {a: {command: x, §zzz: y}}", ['unknown-key "zzz" is no key']),
+    "a small section names its keys": ("state: {§zzz: y}", ["unknown-key (its keys are dir)"]),
+    "a key of desktop clients": (
+        "§mcpServers: {a: {command: x}}",
+        ['unknown-key did you mean "servers"'],
+    ),
+    "another key of theirs": ("servers: {a: {command: x, §disabled: true}}", ['unknown-key mean "enabled: false"']),
+    "and another": ("servers: {a: {url: 'https://x/', §type: http}}", ['unknown-key did you mean "transport"']),
+    "servers as a list": ("servers: §[{command: x}]", ["wrong-type write each server under its key"]),
+    "a command with its arguments": (
+        "servers: {a: {command: §[npx, -y]}}",
+        ["wrong-type name or path of a program; its arguments go into args"],
+    ),
+    "variables as a list": ("servers: {a: {command: x, env: §[A=b]}}", ["wrong-type write NAME: value for each"]),
+    "a fraction": ("servers: {a: {command: x, concurrency: §1.5}}", ["wrong-type whole number, found a fraction"]),
+    "an empty list": ("approvals: {profiles: {a: {tier: self, via: §[]}}}", ["wrong-value must not be empty"]),
+    "nearly the right word": ("log: {level: §warn}", ['wrong-value warning or error (did you mean "warning"?)']),
+    "no such policy file": ("policy: {files: [§nope.csv]}", ["unreadable-file there is no such file"]),
     "unknown key deep inside": (
         "servers:\n  a:\n    command: x\n    tools: {§alow: []}",
         ['unknown-key did you mean "allow"'],
@@ -191,8 +208,19 @@ MISTAKES = {
         ["anchor", "anchor anchors and aliases are not part"],
     ),
     "a key that is no text": ("servers: {a: {command: x}, §[b]: {command: x}}", ["bad-key a key is text"]),
-    "no YAML": ("servers: {a: [§}", ["bad-yaml"]),
-    "wrong indentation": ("log:\n  level: info\n §format: json", ["bad-yaml"]),
+    "no YAML": ("servers: {a: [§}", ["bad-yaml a value is missing here"]),
+    "an open bracket": ("servers: {a: {command: x\n  b§: {command: y}", ["bad-yaml (the bracket is opened in line 3)"]),
+    "wrong indentation": (
+        "log:\n  level: info\n §format: json",
+        ["bad-yaml this does not belong to the lines above (keys of one section begin in the same column)"],
+    ),
+    "a tab": ("log:\n§\tlevel: info", ["bad-yaml a tab cannot indent (use spaces)"]),
+    "a quotation mark that is not closed": ("log: {level: 'info}\n§", ["bad-yaml not closed (it is opened in line 4)"]),
+    "a colon in a text": ("log: level§: info", ["bad-yaml a key cannot stand here"]),
+    "a path of Windows": (
+        'servers: {a: {command: "C:\\U§sers"}}',
+        ["bad-yaml a backslash in double quotes begins one (use single quotes)"],
+    ),
     "a control character": ("servers: {a: {command: '§\x07'}}", ["bad-yaml character that YAML does not allow"]),
     "a second document": ("servers: {a: {command: x}}\n§---\nb: 1", ["bad-yaml second document"]),
     "nested too deep": ("servers: " + "[" * 32 + "§" + "[" * 8 + "]" * 40, ["too-deep"]),
@@ -272,6 +300,24 @@ def test_a_config_without_a_policy_does_not_start_and_says_how_to_add_one(policy
     assert errors[0].startswith(f"f:{place} {code} ")
     assert " ".join(words) in errors[0]
     assert checked.config is None
+
+
+def test_every_file_that_the_config_names_is_looked_for_where_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    text = (
+        "policy:\n  files: [file, folder, nope]\n  model: nope\n  tests: nope\n  arguments: file\n"
+        "servers: {a: {url: 'https://x/', ca: folder}}\nclients: {anonymous: {}}\n"
+    )
+    checked = config.check_text(text, "f", tmp_path, {})
+    assert [(e.line, e.column, e.code, e.message) for e in checked.errors] == [
+        (2, 17, "unreadable-file", "this is no file"),
+        (2, 25, "unreadable-file", "there is no such file"),
+        (3, 10, "unreadable-file", "there is no such file"),
+        (4, 10, "unreadable-file", "there is no such file"),
+        (5, 14, "unreadable-file", "this is no folder"),
+        (6, 38, "unreadable-file", "this is no file"),
+    ]
 
 
 def test_an_empty_file_and_a_list_are_no_config() -> None:

@@ -49,7 +49,7 @@ def make(folder: Path, **files: str) -> Sources:
         ({"tests_yaml": "- {as: {id: a}, call: git/x, expect: perhaps}"}, ["tests.yaml:1:1 bad-test"]),
         ({"tests_yaml": "\n- [\n"}, ["tests.yaml:3:1 bad-yaml"]),
         ({"tests_yaml": "a: 1"}, ["tests.yaml:1:1 bad-test"]),
-        ({"arguments__git__x_json": "{"}, ["arguments/git/x.json:1:1 bad-json"]),
+        ({"arguments__git__x_json": "{\n  x"}, ["arguments/git/x.json:2:3 bad-json"]),
         ({"arguments__git__x_json": '{"a": 1, "a": 2}'}, ["arguments/git/x.json:1:1 bad-json"]),
         ({"arguments__git__x_json": '{"$ref": "http://x/"}'}, ["arguments/git/x.json:1:1 schema-outside-ref"]),
         ({"arguments__x_json": "{}"}, ["arguments/x.json:1:1 stray-schema"]),

@@ -36,7 +36,7 @@ from sluicegate.config.models import (
 )
 from sluicegate.config.names import RESERVED, is_key_name, is_server_key
 from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
-from sluicegate.config.rules import broken_rules
+from sluicegate.config.rules import broken_rules, named_files
 from sluicegate.config.source import Source, parse, read
 from sluicegate.config.units import Address, Rate
 
@@ -54,7 +54,7 @@ NAME = "sluice.yaml"
 @dataclass(frozen=True, slots=True)
 class Checked:
     """Every finding of a file, in its order, and the config if it can be used: without errors, but for a `${...}` that
-    has no value inside an enabled server, which is disabled then. `files` were read for it."""
+    has no value inside an enabled server, which is disabled then. `files` are those that it depends on."""
 
     config: Config | None
     findings: list[Finding]
@@ -87,7 +87,7 @@ def check(path: Path) -> Checked:
     except ConfigError as error:
         return Checked(None, error.findings, (path,))
     checked = _checked(source)
-    return replace(checked, files=(path, *source.included))
+    return replace(checked, files=(path, *source.included, *checked.files))
 
 
 def draft(path: Path) -> Any:
@@ -167,12 +167,13 @@ def _checked(source: Source) -> Checked:
         problems += broken_rules(rest)
     located = [finding for problem in problems if _at(finding := source.locate(problem)) not in said]
     findings = sorted([*map(missing.judge, source.findings), *located], key=_at)
+    files = tuple(file for _, file in named_files(rest)) if rest is not None else ()
     if any(finding.severity == "error" and not missing.is_tolerable(finding) for finding in findings):
-        return Checked(None, findings)
+        return Checked(None, findings, files)
     if missing.sections:
         off = {key: {**section, "enabled": False} for key, section in missing.sections.items()}
         config, _ = _validate(_with_servers(value, off), source.base, missing.disabled)
-    return Checked(config, findings)
+    return Checked(config, findings, files)
 
 
 def _at(finding: Finding) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """pydantic's errors as problems that a person can act on. Keys are repeated, values never: they may be secrets."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -66,6 +67,20 @@ EXPECTED: Final = {
     "tuple_type": "a list",
 }
 POLICY_HINT: Final = "add the line `policy: {use: personal}`, or {use: open} for development"
+# What people write where, and what they mean
+_MEANT: Final = {
+    "args": "write a list: [-y, PACKAGE]",
+    "env": "write NAME: value for each variable",
+    "headers": "write Name: value for each header",
+    "servers": "write each server under its key, such as files: {command: npx}",
+    "classes": "write NAME: read, write or destroy for each tool",
+    "policy": POLICY_HINT,
+}
+_OTHER_NAMES: Final = {
+    "mcpServers": "servers", "mcp_servers": "servers", "context_servers": "servers", "httpUrl": "url",
+    "serverUrl": "url", "uri": "url", "cmd": "command", "envs": "env", "type": "transport",
+    "disabled": "enabled: false", "includeTools": "tools", "excludeTools": "tools", "port": "mcp", "host": "mcp",
+}  # fmt: skip
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "or more"),
     "less_than_equal": ("le", "or less"),
@@ -93,7 +108,7 @@ def _explain(error: ErrorDetails) -> Problem:
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         return Problem(path, "wrong-value", f"must be {context[bound]} {words}")
-    if kind == "string_too_short":
+    if kind in ("string_too_short", "too_short"):
         return Problem(path, "wrong-value", "must not be empty")
     if "text" in context:  # one of our own validators
         return Problem(path, kind, str(context["text"]), at_key=path[-1] == "[key]")
@@ -119,8 +134,10 @@ def _unknown(path: Path) -> Problem:
             kind = "reaches by url" if section is StdioServer else "starts by command"
             message = f'"{key}" is for a server that Sluice {kind}'
             return Problem(path, "unknown-key", message, "a server has a command or a url", at_key=True)
-    near = get_close_matches(key, section.model_fields if section else (), n=1)
-    hint = f'did you mean "{near[0]}"?' if near else ""
+    keys = list(section.model_fields) if section else []
+    theirs = _OTHER_NAMES.get(key, "")
+    near = [theirs] if theirs.partition(":")[0] in keys else get_close_matches(key, keys, n=1)
+    hint = f'did you mean "{near[0]}"?' if near else f"its keys are {', '.join(keys)}" if keys else ""
     return Problem(path, "unknown-key", f'"{key}" is no key of this section', hint, at_key=True)
 
 
@@ -139,18 +156,16 @@ def _wrong_type(path: Path, expected: str, value: Any) -> Problem:
     if value is None:
         hint = "write a value, or remove the key"
     else:
-        hint = "put it in quotes" if quotable else ""
+        hint = "put it in quotes" if quotable else _MEANT.get(str(path[-1]), "") if path else ""
     return Problem(path, "wrong-type", f"expected {expected}, found {_name(value)}", hint)
 
 
 def _name(value: Any) -> str:
-    names = {bool: "true or false", int: "a number", float: "a number", dict: "a mapping", list: "a list"}
+    names = {bool: "true or false", int: "a number", float: "a fraction", dict: "a mapping", list: "a list"}
     return "nothing" if value is None else names.get(type(value), "text")
 
 
 def _wrong_word(path: Path, expected: str, value: Any) -> Problem:
-    return Problem(path, "wrong-value", f"must be {_words(expected)}")
-
-
-def _words(expected: str) -> str:
-    return expected.replace("'", "")
+    words = expected.replace("'", "")
+    near = get_close_matches(value.lower(), re.findall(r"'([^']+)'", expected), n=1) if isinstance(value, str) else []
+    return Problem(path, "wrong-value", f"must be {words}", f'did you mean "{near[0]}"?' if near else "")

@@ -1,10 +1,13 @@
 """What the types cannot say: rules between keys. Pure: a `Config` in, problems with their paths out."""
 
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
+from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.finding import Problem
 from sluicegate.config.models import Config, HttpServer
 
@@ -161,10 +164,27 @@ def _older_transport_is_legacy(config: Config) -> Iterator[Problem]:
             yield Problem(("servers", key, "transport"), "wrong-value", message, "remove era, or transport")
 
 
-def _authorities_exist(config: Config) -> Iterator[Problem]:
+def named_files(config: Config) -> Iterator[tuple[TreePath, Path]]:
+    """Where the config names files that have to be there, and the files; `policy.arguments` is a folder."""
+    policy = config.policy
+    if policy.use is None:
+        yield from ((("policy", "files", at), path) for at, path in enumerate(policy.files))
+        others = {"model": policy.model, "tests": policy.tests, "arguments": policy.arguments}
+        yield from ((("policy", key), path) for key, path in others.items() if path is not None)
     for key, server in config.servers.items():
-        if isinstance(server, HttpServer) and server.ca and not server.ca.is_file():
-            yield Problem(("servers", key, "ca"), "unreadable-file", "there is no such file")
+        if isinstance(server, HttpServer) and server.ca:
+            yield ("servers", key, "ca"), server.ca
+
+
+def _named_files_exist(config: Config) -> Iterator[Problem]:
+    for place, path in named_files(config):
+        what = "folder" if place[-1] == "arguments" else "file"
+        if not path.exists():
+            yield Problem(place, "unreadable-file", f"there is no such {what}", "paths are relative to this file")
+        elif path.is_dir() != (what == "folder"):
+            yield Problem(place, "unreadable-file", f"this is no {what}")
+        elif not os.access(path, os.R_OK):
+            yield Problem(place, "unreadable-file", f"Sluice may not read this {what}", "give its user the right")
 
 
 def _sinks_differ(config: Config) -> Iterator[Problem]:
@@ -235,6 +255,6 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
     _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list,
-    _timeouts_are_in_order, _authorities_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
+    _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _the_extra_is_installed,
 )  # fmt: skip

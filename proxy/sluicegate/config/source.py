@@ -41,6 +41,23 @@ _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _FLAGS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+# part of what ruamel says -> what is wrong, and what to do
+_BAD_YAML: Final = {
+    "mapping values are not allowed": (
+        "a key cannot stand here", "look for a missing colon or other indentation above; quote a text that has a colon"
+    ),
+    "expected ',' or": ("a comma or the closing bracket is missing", "the bracket is opened in line {line}"),
+    "expected <block end>": (
+        "this does not belong to the lines above", "keys of one section begin in the same column"
+    ),
+    "found character '\\t'": ("a tab cannot indent", "use spaces"),
+    "found character": ("a text cannot begin with this character", "put it in quotes"),
+    "found unexpected end of stream": ("a quotation mark is not closed", "it is opened in line {line}"),
+    "escape": ("this is no escape, and a backslash in double quotes begins one", "use single quotes"),
+    "expected the node content": ("a value is missing here", ""),
+    "chomping or indentation": ("a text cannot begin with this character", "put it in quotes"),
+    "expected alphabetic": ("a text cannot begin with & or *", "put it in quotes"),
+}  # fmt: skip
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?", re.DOTALL)
 
@@ -104,7 +121,7 @@ def parse(text: str, source: Source) -> Source:
     try:
         source.value = _document(iter(YAML(typ="safe", pure=True).parse(io.StringIO(text))), source)
     except MarkedYAMLError as error:
-        source.report(_at(error.problem_mark), "bad-yaml", str(error.problem or error.context))
+        source.report(_at(error.problem_mark), "bad-yaml", *_explain(error))
         raise ConfigError(source.findings) from None
     except ReaderError as error:
         before = text[: error.position]
@@ -115,6 +132,14 @@ def parse(text: str, source: Source) -> Source:
         source.report((1, 1), "bad-yaml", "this is not YAML")
         raise ConfigError(source.findings) from None
     return source
+
+
+def _explain(error: MarkedYAMLError) -> tuple[str, str]:
+    """What is wrong, and what to do, in place of what the parser was about to do."""
+    said = error.problem or ""
+    message, hint = next((words for part, words in _BAD_YAML.items() if part in said), ("this is not YAML", ""))
+    opened = error.context_mark.line + 1 if error.context_mark else 1
+    return message, hint.format(line=opened)
 
 
 def _at(mark: StreamMark | None) -> tuple[int, int]:

@@ -123,7 +123,7 @@ def read_path(value: Any, info: ValidationInfo) -> Path:
 def read_command(value: Any, info: ValidationInfo) -> str:
     """A bare name is looked up on PATH; anything with a slash is a path like every other."""
     if not isinstance(value, str) or not value or "\0" in value:
-        raise problem("wrong-type", "expected the name or path of a program")
+        raise problem("wrong-type", "expected the name or path of a program; its arguments go into args")
     return str(read_path(value, info)) if "/" in value or value.startswith("~") else value
 
 

@@ -3,6 +3,7 @@
 Every file is read once, and the revision is a digest of just those bytes: what was checked is what is in force.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -101,6 +102,17 @@ def _raise_errors(findings: Sequence[Finding]) -> None:
         raise PolicyError(list(findings))
 
 
+def _place(data: bytes) -> tuple[int, int]:
+    """Line and column where JSON breaks off."""
+    try:
+        json.loads(data)
+    except json.JSONDecodeError as error:
+        return error.lineno, error.colno
+    except (ValueError, RecursionError):
+        pass
+    return 1, 1
+
+
 class _Reader:
     """Reads each file once, remembers what it read and what was wrong with it."""
 
@@ -169,7 +181,7 @@ class _Reader:
         try:
             return Schema(decode(data))
         except Malformed as error:
-            self._wrong(path, "bad-json", error.text)
+            self._wrong(path, "bad-json", error.text, "", *_place(data))
         except SchemaRefused as error:
             self._wrong(path, f"schema-{error.code}", error.text)
         return None
@@ -198,7 +210,7 @@ class _Reader:
         except YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-            self._wrong(path, "bad-yaml", str(getattr(error, "problem", None) or "not YAML"), "", line, column)
+            self._wrong(path, "bad-yaml", "this is not YAML", "", line, column)
             return []
         if tree is None:
             return []
