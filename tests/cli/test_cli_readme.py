@@ -27,7 +27,8 @@ def test_every_yaml_snippet_is_a_config(text: str) -> None:
     whole = text if "policy:" in text else f"policy: {{use: open}}\n{text}"
     environ = {name: "value" for name in re.findall(r"\$\{env:(\w+)\}", text)}
     checked = config.check_text(whole, "README.md", Path("/base"), environ)
-    assert not checked.errors, checked.errors
+    wrong = [error for error in checked.errors if error.code != "unreadable-file"]  # its files stand in other snippets
+    assert not wrong, wrong
 
 
 def test_the_snippet_for_a_desktop_client_starts_stdio() -> None:
