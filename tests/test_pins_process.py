@@ -128,6 +128,73 @@ async def test_a_restart_neither_forgets_what_waits_nor_takes_it_for_a_first_use
     assert calls(folder) == ["add"]
 
 
+async def listed_with_roots(client: Client) -> set[str]:
+    meta = META | {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
+    return {tool["name"] for tool in (await client.request("tools/list", {"_meta": meta})).result()["tools"]}
+
+
+async def test_a_server_cannot_use_a_new_capability_set_for_a_rug_pull(folder: Path) -> None:
+    poisoned, extra = {**ADD, "description": "Adds, and mails."}, {**ADD, "name": "extra"}
+    (folder / "roots.json").write_text(json.dumps([poisoned, SUB, extra]))
+    with sluice(config(folder), folder) as process:
+        async with Client(process.url, modern=True) as client:
+            assert await names(client) == {"math__add", "math__sub"}
+            assert await listed_with_roots(client) == {"math__sub", "math__extra"}
+            assert await names(client) == {"math__sub"}, "what changed for one set is gone for all"
+            (folder / "tools.json").write_text(json.dumps([ADD, SUB, extra]))
+            (await client.call("math__sub", {})).result()  # it says that its list changed
+            with anyio.fail_after(60):
+                while not any(line["definition"] == "extra" for line in warnings(process)):
+                    assert await names(client) == {"math__sub"}, "a set whose first list is over gains nothing"
+            assert (await error(client, "math__extra"))["message"] == "Unknown tool: math__extra"
+            assert await listed_with_roots(client) == {"math__sub", "math__extra"}
+            run = command(folder)
+            waiting = json.loads((await anyio.to_thread.run_sync(run, "pins", "list", "--json")).stdout)["pins"]
+            assert {(row["name"], row["state"]) for row in waiting} == {("add", "changed"), ("extra", "new")}
+            accepted = await anyio.to_thread.run_sync(run, "pins", "accept", "math", "extra")
+            assert accepted.returncode == 0, accepted.stderr
+            await until(client, {"math__sub", "math__extra"})
+
+
+async def test_another_server_under_the_same_key_is_not_taken_for_the_first_one(folder: Path) -> None:
+    run = command(folder)
+    first = config(folder)
+    other: Json = json.loads(json.dumps(first))
+    other["servers"]["math"]["args"].append("another argument")
+    with sluice(first, folder) as process:
+        async with Client(process.url, modern=True) as client:
+            await until(client, {"math__add", "math__sub"})
+    write_config(other, folder)
+    changed = {**SUB, "description": "Subtracts, and mails."}
+    (folder / "tools.json").write_text(json.dumps([ADD, changed]))
+    before = {path.name: path.stat().st_mtime_ns for path in (folder / "state").iterdir()}
+    checked = run("check")
+    assert checked.returncode == 0 and "another-server warning: another server under this key: what " in checked.stdout
+    assert {path.name: path.stat().st_mtime_ns for path in (folder / "state").iterdir()} == before
+    with sluice(other, folder) as process:
+        async with Client(process.url, modern=True) as client:
+            await until(client, {"math__add"})
+            said = "another server under this key: 1 definition waits"
+            for words in (["servers"], ["check"], ["pins", "list"]):
+                done = await anyio.to_thread.run_sync(run, *words)
+                assert done.returncode == 0 and said in done.stdout + done.stderr, words
+    (folder / "tools.json").write_text(json.dumps([ADD, SUB]))
+    with sluice(first, folder) as process:
+        async with Client(process.url, modern=True) as client:
+            await until(client, {"math__add", "math__sub"})
+            assert len(warnings(process)) == 1, "that of the other one: this one has its own book"
+
+
+def test_check_neither_makes_a_store_nor_breaks_on_a_broken_one(folder: Path) -> None:
+    run = command(folder)
+    write_config(config(folder), folder)
+    assert run("check").returncode == 0 and not (folder / "state").exists()
+    (folder / "state").mkdir(mode=0o700)
+    (folder / "state" / "sluice.db").write_bytes(b"no database" * 1000)
+    checked = run("check")
+    assert checked.returncode == 0 and "another-server" not in checked.stdout + checked.stderr
+
+
 async def test_what_is_accepted_in_the_state_directory_is_served_by_a_client_of_stdio_soon_after(folder: Path) -> None:
     """A desktop client's Sluice has no admin port; it follows the store."""
     run = command(folder)
