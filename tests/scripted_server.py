@@ -63,7 +63,9 @@ class Scripted:
     def scope(self, client: Client) -> str:
         return self.scopes(client)
 
-    async def ready(self) -> None:
+    start_timeout = start_left = 30.0
+
+    async def ready(self, is_needed: bool = False) -> None:
         await self.is_ready.wait()
 
     async def hold(self, client: Client) -> Callable[[], None]:

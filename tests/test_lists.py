@@ -10,7 +10,7 @@ from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 from sluicegate.call import Call, Failure, Outcome, Result, Target
 from sluicegate.catalog.bounds import Bounds
 from sluicegate.hub import Event
-from sluicegate.lists import kept, shelf, shelves
+from sluicegate.lists import about, kept, patience, shelf, shelves
 from sluicegate.message import Json, Notification
 from sluicegate.store.memory import MemoryStore
 
@@ -99,7 +99,7 @@ async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_w
     caplog: Any, monkeypatch: Any
 ) -> None:
     """Whatever it declares instead; a server that hangs at what it does not know costs its other lists nothing."""
-    monkeypatch.setattr(shelves, "UNDECLARED_TIME", 0.2)
+    monkeypatch.setattr(about, "UNDECLARED_TIME", 0.2)
     server = Scripted("a", capabilities={"prompts": {}})
     server.answers["tools/list"] = pages_of(page("x"))
     server.answers["resources/list"] = always(Result({"resources": resources("file:///r")}))
@@ -275,7 +275,7 @@ async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:
 
 
 async def test_a_server_that_hangs_is_waited_for_once_and_the_others_are_listed(monkeypatch: Any) -> None:
-    monkeypatch.setattr(shelves, "PATIENCE", 0.3)
+    monkeypatch.setattr(patience, "PATIENCE", 0.3)
     slow = Scripted("slow", tools=["s"])
     slow.status = "starting"
     slow.is_ready = anyio.Event()
@@ -326,7 +326,7 @@ async def test_a_name_of_a_server_that_has_not_listed_any_is_unavailable_and_not
 
 
 async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(monkeypatch: Any) -> None:
-    monkeypatch.setattr(shelves, "PATIENCE", 0.3)
+    monkeypatch.setattr(patience, "PATIENCE", 0.3)
     slow, held = Scripted("slow", tools=["x"]), anyio.Event()
 
     async def wait(call: Call) -> Result:

@@ -74,6 +74,7 @@ class Target:
     own: str
     public: str
     item: Json | None = None
+    is_stored: bool = False  # the definition is from an earlier run, and the server has not listed it since
 
 
 class Verdict(StrEnum):
@@ -306,8 +307,17 @@ class Server(Protocol):
         """Which of that client's capabilities this server is told of in that era, as one of few words: a server may
         list other definitions to each set."""
 
-    async def ready(self) -> None:
-        """Returns once the first attempt to reach the server has ended, well or badly."""
+    async def ready(self, is_needed: bool = False) -> None:
+        """Returns once the first attempt to reach the server has ended, well or badly. Of a lazy server only
+        `is_needed` waits for that, and has it started."""
+
+    @property
+    def start_timeout(self) -> float:
+        """Seconds that a list may wait for its start."""
+
+    @property
+    def start_left(self) -> float:
+        """Seconds of those that are left, 0 once it has failed to start."""
 
     async def hold(self, client: Client) -> Callable[[], None]:
         """Returns when this server's list_changed notifications for that client reach the hub, and the

@@ -34,11 +34,12 @@ class Clock:
 
 @dataclass
 class Rig:
-    """A running server and what it published."""
+    """A running server, what it published, and how it was each time that it came up or went down."""
 
     server: DownstreamServer
     clock: Clock
     published: list[tuple[str, str | None, Notification]]
+    moves: list[str] = field(default_factory=list)
     emitted: list[Notification] = field(default_factory=list)
 
     async def emit(self, notification: Notification) -> None:
@@ -64,6 +65,7 @@ class Rig:
 @asynccontextmanager
 async def running(ask: Ask | None = None, store: Store | None = None, **settings: Any) -> AsyncIterator[Rig]:
     published: list[tuple[str, str | None, Notification]] = []
+    moves: list[str] = []
     clock = Clock()
     server = DownstreamServer(
         ServerSettings("scripted", **settings),
@@ -72,13 +74,14 @@ async def running(ask: Ask | None = None, store: Store | None = None, **settings
         clock=clock,
         ask=ask,
         store=store,
+        moved=lambda key: moves.append(server.status),
     )
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(server.run)
             try:
                 await server.ready()
-                yield Rig(server, clock, published)
+                yield Rig(server, clock, published, moves)
             finally:
                 await server.aclose()
 

@@ -45,9 +45,13 @@ class _Later:
     """Servers publish to the lists, and the lists are made of the servers: the wire between them comes second."""
 
     publish: Publish
+    lists: Lists
 
     def __call__(self, *args: object) -> None:
         self.publish(*args)  # type: ignore[arg-type]
+
+    def moved(self, server: str) -> None:
+        self.lists.moved(server)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Behind:
 
 
 @asynccontextmanager
-async def open_behind(services: Services) -> AsyncIterator[Behind]:
+async def open_behind(services: Services, transport: str) -> AsyncIterator[Behind]:
     """Servers are made here, and reached when they are run."""
     config, judges, metrics = services.config, services.judging, services.metrics
     hub, announce, asking, tasking = Hub(), _Later(), Asking(), Tasking()
@@ -72,7 +76,8 @@ async def open_behind(services: Services) -> AsyncIterator[Behind]:
         shown = key if told.prefix else ""
         transport, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
         return DownstreamServer(
-            settings, transport=transport, publish=announce, client_info=ME, ask=ask, store=services.store
+            settings, transport=transport, publish=announce, client_info=ME, ask=ask, store=services.store,
+            moved=announce.moved,
         )
 
     for key, why in config.disabled.items():
@@ -85,8 +90,9 @@ async def open_behind(services: Services) -> AsyncIterator[Behind]:
             if notice := pins.notice(key):
                 log.warning(notice, extra={"server": key, "hint": f"sluice pins diff {key}"})
         stack.push_async_callback(pins.flush)
-        lists = Lists(slices.lists(config, servers), servers, hub, services.store, pins)
+        lists = Lists(slices.lists(config, servers, transport), servers, hub, services.store, pins)
         stack.callback(lists.close)
+        announce.lists = lists
         announce.publish = tasking.publish(hub, lists.publish)
         judges.ask(pins.has_accepted)
         pins.moved = partial(_pins_moved, judges, lists)

@@ -22,6 +22,7 @@ from sluicegate.approval.desk import Desk
 from sluicegate.approval.webhook import Webhooks
 from sluicegate.call import Call, Client, Handler, Result
 from sluicegate.config import Config
+from sluicegate.lists import state
 from sluicegate.message import Json
 from sluicegate.router import Router
 
@@ -58,7 +59,9 @@ class Core:
         """A row for each server that is enabled, also for those that lack a variable."""
         off, pins = self.services.config.disabled.items(), self.behind.pins
         rows: list[Json] = [{"key": key, "transport": "-", "status": "disabled", "last_error": why} for key, why in off]
-        return [{**server.describe(), "pins": pins.notice(key)} for key, server in self.behind.servers.items()] + rows
+        lists, servers = self.behind.lists, self.behind.servers.items()
+        more = {key: {"pins": pins.notice(key), "lists": state.describe(lists, key)} for key, _ in servers}
+        return [server.describe() | more[key] for key, server in servers] + rows
 
     async def ready(self) -> None:
         """Every server has come up or has failed to for the first time."""
@@ -87,7 +90,7 @@ async def core(
     use. Raises `PolicyError` where the policy cannot be."""
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(open_services(config, file, transport, share))
-        behind = await stack.enter_async_context(open_behind(services))
+        behind = await stack.enter_async_context(open_behind(services, transport))
         desk, pages = open_desk(config, services.judging, services.store, services.audit, share), Pages()
         services.metrics.watch(partial(approving.samples, desk))
         desk.watchers.append(partial(approving.time_waits, services.metrics.waited))

@@ -12,7 +12,7 @@ import anyio
 from sluicegate.call import Call, Decision, Target
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.listen.listener import Listener
-from sluicegate.lists import Lists
+from sluicegate.lists import Lists, state
 from sluicegate.lists.pinboard import Pinboard
 from sluicegate.metrics import Sample
 from sluicegate.policy.rates import Windows
@@ -38,7 +38,7 @@ def servers(servers: Mapping[str, DownstreamServer], disabled: Iterable[str]) ->
 
 def definitions(servers: Iterable[str], lists: Lists, pins: Pinboard) -> Iterator[Sample]:
     for key in servers:
-        yield "sluice_catalog_tools", (key,), lists.count_tools(key)
+        yield "sluice_catalog_tools", (key,), state.count_tools(lists, key)
         yield "sluice_definitions_withheld", (key,), pins.count_withheld(key)
 
 

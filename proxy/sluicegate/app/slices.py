@@ -31,6 +31,7 @@ def server(
         ServerSettings, key, server.identity, era=server.era, sharing=server.sharing, lazy=server.lazy,
         timeout=server.timeout, max_time=server.max_time, concurrency=concurrency, max_result=config.limits.max_result,
         is_mirrored=not server.prefix, redact=redact, bounds=bounds(config),
+        start_timeout=server.start_timeout,
     )  # fmt: skip
     if isinstance(server, HttpServer):
         headers = {header: value.get_secret_value() for header, value in server.headers.items()}
@@ -42,7 +43,8 @@ def server(
     return common(command=(server.command, *server.args), env=env, cwd=str(server.cwd), expanded=expanded)
 
 
-def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettings:
+def lists(config: Config, servers: Mapping[str, DownstreamServer], transport: str) -> ListSettings:
+    """A client on stdio may keep its first list for ever, so that waits for servers to start."""
     enabled = {key: config.servers[key] for key in servers}
     transparent = any(not server.prefix for server in enabled.values())
     return ListSettings(
@@ -53,6 +55,7 @@ def lists(config: Config, servers: Mapping[str, DownstreamServer]) -> ListSettin
         names_max=config.names.max,
         page=config.limits.page,
         bounds=bounds(config),
+        for_starts=transport == "stdio",
     )
 
 

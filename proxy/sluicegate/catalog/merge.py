@@ -4,7 +4,8 @@ Pure. Capabilities are declared only where calls, lists and notifications are re
 (`experimental`, most `extensions`) is dropped, because a capability that the proxy cannot carry is a broken promise.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from sluicegate.message import Json
@@ -25,17 +26,23 @@ NAMING: Final = (
     "Several MCP servers stand behind this one. The tool or prompt `x` of the server with prefix `s` is named `s__x` "
     "here, and its resource `uri` is `s+uri`; the texts below use each server's own names."
 )
+_MISSING: Final = {
+    "starting": "Still starting: {}.", "failed": "Not available: {}.", "hung": "Started and not answering: {}.",
+}  # fmt: skip
 
 
 def merged(
-    abouts: Iterable[tuple[str, Json]], supported: Sequence[str], ttl_ms: int, subscribes: bool = False
-) -> Json:
+    abouts: Iterable[tuple[str, Json]], supported: Sequence[str], ttl_ms: int, subscribes: bool = False,
+    missing: Mapping[str, str] = MappingProxyType({}),
+) -> Json:  # fmt: skip
     """The discover value of a front with many servers. `abouts` are (server key, discover value) in order;
-    `subscribes` is whether one can subscribe to resources of any of them."""
+    `subscribes` is whether one can subscribe to resources of any of them; `missing` has servers that are in no list,
+    and why: `starting`, `failed` or `hung`."""
     abouts = list(abouts)
     known: Json = {name: {} for _, about in abouts for name in _carried(about.get("capabilities"))}
     capabilities = _SUBSCRIBING if subscribes else MERGED
-    sections = [NAMING, *(_section(key, about["instructions"]) for key, about in abouts if _has_text(about))]
+    texts = (_section(key, about["instructions"]) for key, about in abouts if _has_text(about))
+    sections = [NAMING, *_missing(missing), *texts]
     return _value({**capabilities, **_extensions(known)}, "\n\n".join(sections), supported, ttl_ms)
 
 
@@ -78,11 +85,25 @@ def _value(capabilities: Json, instructions: str | None, supported: Sequence[str
     }
 
 
+def _missing(missing: Mapping[str, str]) -> Iterator[str]:
+    """One sentence for each reason."""
+    text = " ".join(
+        words.format(", ".join(keys))
+        for why, words in _MISSING.items()
+        if (keys := [key for key in missing if missing[key] == why])
+    )
+    if text:
+        yield _cut(f"Not every server has listed its tools. {text} A server's tools are listed once it has started.")
+
+
 def _has_text(about: Json) -> bool:
     text: Any = about.get("instructions")
     return isinstance(text, str) and bool(text.strip())
 
 
 def _section(key: str, text: str) -> str:
-    cut = text.encode("utf-8", "replace")[:MAX_INSTRUCTIONS].decode("utf-8", "ignore")
-    return f"## {key}\n\n{cut}"
+    return f"## {key}\n\n{_cut(text)}"
+
+
+def _cut(text: str) -> str:
+    return text.encode("utf-8", "replace")[:MAX_INSTRUCTIONS].decode("utf-8", "ignore")

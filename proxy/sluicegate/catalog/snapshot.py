@@ -51,12 +51,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One list of one server. `left_out` says in words what is not served and why."""
+    """One list of one server. `left_out` says in words what is not served and why; `cut` is that part of it which says
+    where the list was cut."""
 
     method: str
     entries: tuple[Entry, ...] = ()
     ttl_ms: int = 0
     left_out: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
 
     @property
     def digest(self) -> bytes:
@@ -102,10 +104,10 @@ def digest(entries: Iterable[Entry]) -> bytes:
 # ---------------------------------------------------------------- own items -> listing
 
 
-def listing(face: Face, method: str, items: Iterable[Any], ttl_ms: int, left_out: Iterable[str] = ()) -> Listing:
+def listing(face: Face, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()) -> Listing:
     """The list as it is served: in the server's order, each name once (the first of equals wins)."""
     key = "uriTemplate" if KINDS[method] == "res" else "name"
-    out = list(left_out)
+    out = list(cut)
     sound: dict[str, tuple[Json, bytes]] = {}
     for item in items:
         data = _encoded(item, key)
@@ -120,7 +122,7 @@ def listing(face: Face, method: str, items: Iterable[Any], ttl_ms: int, left_out
     entries = (
         _entry(face, method, own, public[own], item, data) for own, (item, data) in sound.items() if own in public
     )
-    return Listing(method, tuple(entries), ttl_ms, tuple(out))
+    return Listing(method, tuple(entries), ttl_ms, tuple(out), cut)
 
 
 def _encoded(item: Any, key: str) -> bytes | str:

@@ -47,6 +47,7 @@ servers:
   #   era: auto                               # auto | legacy | modern: how the server is spoken to
   #   lazy: false                             # true: reached at its first use
   #   required: false                         # true: /readyz fails while it is down
+  #   start_timeout: 30s                      # how long a first list on stdio waits for it
   #   timeout: 60s                            # without an answer or progress
   #   max_time: 1h                            # whatever the progress
   #   concurrency: 8                          # open calls at once

@@ -104,6 +104,8 @@ class Server(Section):
     """true reaches the server at its first use instead of at the start."""
     required: Flag = False
     """true makes /readyz fail while the server is down."""
+    start_timeout: Duration = written("30s")
+    """How long the first list of a client on stdio waits for the server to start, if no list of it is stored."""
     timeout: Timeout = written("60s")
     """How long a call may stay silent; progress starts it anew."""
     max_time: Timeout = written("1h")

@@ -53,20 +53,16 @@ class DownstreamServer:
     """`run` is its life and must be running for calls to be answered."""
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        *,
-        publish: Publish,
-        client_info: Json,
-        transport: httpx.AsyncBaseTransport | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        ask: Ask | None = None,
-        store: Store | None = None,
-    ) -> None:
-        """`ask` reaches the client of a legacy session outside of any call; `store` keeps what the server speaks."""
+        self, settings: ServerSettings, *, publish: Publish, client_info: Json,
+        transport: httpx.AsyncBaseTransport | None = None, clock: Callable[[], float] = time.monotonic,
+        ask: Ask | None = None, store: Store | None = None, moved: Callable[[str], None] = lambda server: None,
+    ) -> None:  # fmt: skip
+        """`ask` reaches the client of a legacy session outside of any call; `store` keeps what the server speaks;
+        `moved` is told that it came up or went down: its part of the lists comes or goes."""
         self.settings = settings
-        self._publish = publish
+        self._publish, self._moved = publish, moved
         self._clock = clock
+        self._started: float | None = None
         self._transport = make_transport(settings) if transport is None and settings.url else transport
         self.parking = Parking(ask)
         kept = store or MemoryStore(clock)
@@ -107,8 +103,18 @@ class DownstreamServer:
     def capability_set(self, client: Client, era: Era) -> str:
         return self._reach.capability_set(client, era)
 
-    async def ready(self) -> None:
-        if not self.settings.lazy:
+    @property
+    def start_timeout(self) -> float:
+        return self.settings.start_timeout
+
+    @property
+    def start_left(self) -> float:
+        waited = 0.0 if self._started is None else self._clock() - self._started
+        return 0.0 if self._status == "down" else max(0.0, self.settings.start_timeout - waited)
+
+    async def ready(self, is_needed: bool = False) -> None:
+        if is_needed or not self.settings.lazy:
+            self._need()
             await self._settled.wait()
 
     async def hold(self, client: Client) -> Callable[[], None]:
@@ -247,8 +253,7 @@ class DownstreamServer:
         """What `reach` finds or makes, once it is known how to speak to the server. Raises `Lost`."""
         with anyio.move_on_after(timeout):
             if not self._settled.is_set():
-                self._is_needed = True
-                self._news.set()
+                self._need()
                 await self._settled.wait()
             if (era := self.era_for(client)) is None:
                 raise as_lost(self._health.error, "it cannot be reached")
@@ -315,6 +320,7 @@ class DownstreamServer:
     async def _tend(self) -> None:
         while not self._is_needed:
             await self._await_news(_SWEEP)
+        self._started = self._clock()
         while True:
             try:
                 await self._attend()
@@ -328,6 +334,11 @@ class DownstreamServer:
                 self._settled.set()
                 await self._await_news(_SWEEP)
                 self._pool.sweep()
+
+    def _need(self) -> None:
+        if not self._is_needed:
+            self._is_needed = True
+            self._news.set()
 
     async def _await_news(self, timeout: float) -> None:
         with anyio.move_on_after(timeout):
@@ -370,21 +381,14 @@ class DownstreamServer:
     def _rise(self) -> None:
         if self._status != "up" and not self._is_suspect:
             self._status = "up"
-            self._announce()
+            self._moved(self.key)
 
     def _fall(self, error: Exception) -> None:
         self._health.failed(error)
         if self._status != "down":
             log.warning("server is down", extra=self._health.log())
-            was_up, self._status = self._status == "up", "down"
-            if was_up:
-                self._announce()
-
-    def _announce(self) -> None:
-        """Its part of the lists has come or gone."""
-        declared = {name for value in self._dialler.discovered.values() for name in value.get("capabilities", {})}
-        for method in sorted({entry.changed for entry in LISTS.values() if entry.capability in declared}):
-            self._publish(self.key, None, Notification(method, {}))
+            self._status = "down"
+            self._moved(self.key)
 
     def __repr__(self) -> str:
         return f"<DownstreamServer {self.key} {self._status}, {self._pool!r}, {self._gate!r}, {self._breaker!r}>"

@@ -33,6 +33,7 @@ class ServerSettings:
     max_time: float = 3600.0  # whatever the progress
     concurrency: int = 8
     list_timeout: float = 10.0
+    start_timeout: float = 30.0  # how long lists wait for a start
     max_result: int = MAX_MESSAGE
     is_sluice: bool = False  # `sluice stdio --url`: what that Sluice writes under its own names is for the client
     expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments

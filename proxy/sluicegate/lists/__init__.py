@@ -5,6 +5,7 @@ keeps what came; `resolve` looks names and URIs up in it. None of them judges: w
 """
 
 from sluicegate.lists.resolve import MayList, Resolver
-from sluicegate.lists.shelves import Lists, ListSettings
+from sluicegate.lists.settings import ListSettings
+from sluicegate.lists.shelves import Lists
 
 __all__ = ["ListSettings", "Lists", "MayList", "Resolver"]

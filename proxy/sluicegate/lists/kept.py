@@ -32,6 +32,14 @@ class Kept:
         snapshot = from_json(face, value)
         return None if snapshot is None else (snapshot, _era(value, client))
 
+    async def has_hung(self, server: Server) -> bool:
+        """Whether its last start took longer than a start may."""
+        return self._store is not None and await self._store.get(_hung(server)) is not None
+
+    async def note_hung(self, server: Server, is_hung: bool) -> None:
+        if self._store is not None:
+            await (self._store.put(_hung(server), b"", KEEP) if is_hung else self._store.delete(_hung(server)))
+
     async def remember(self, server: Server, scope: str, client: Client, snapshot: Snapshot, era: Era) -> None:
         if self._store is None:
             return
@@ -41,11 +49,17 @@ class Kept:
 
 
 def place(server: Server, scope: str) -> str:
-    return f"snapshot/{server.key}/{_short(scope)}"
+    """Another server under the same key, or the same one under another, has lists of its own."""
+    return f"snapshot/{server.key}/{_short(server.identity)}/{_short(scope)}"
 
 
 def alias(server: Server, client: Client) -> str:
-    return f"snapshot-of/{server.key}/{_short(dump([client.era, client.principal, client.capability_key]).decode())}"
+    about = dump([server.identity, client.era, client.principal, client.capability_key]).decode()
+    return f"snapshot-of/{server.key}/{_short(about)}"
+
+
+def _hung(server: Server) -> str:
+    return f"hung/{server.key}/{_short(server.identity)}"
 
 
 def _era(value: Any, client: Client) -> Era:

@@ -6,6 +6,7 @@ here: `may_list` is asked wherever several servers are compared.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -80,8 +81,10 @@ class Resolver:
             return await self._app_tool(call, name) if kind == "tool" and SEPARATOR not in name else None
         entry = self._lists.find(server, call.client, kind, name)
         if entry is None:
-            snapshot = await self._lists.snapshot(server, call.client)
+            snapshot = await self._lists.snapshot(server, call.client, (kind, name))
             entry = snapshot.find.get((kind, name)) if snapshot else None
+            if entry is not None and self._lists.is_stored(server, call.client, kind):
+                return replace(entry.target, is_stored=True)
         if entry is not None:
             return entry.target
         return Target(server, kind, name, name) if self._forward else None

@@ -4,6 +4,7 @@ Keeps and tells; when to walk and whom to tell is said elsewhere.
 """
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from sluicegate.call import Era, Kind, Server
@@ -15,11 +16,14 @@ MAX_LEARNED: Final = 10_000
 class Shelf:
     """One server's lists for one scope. `stale`: lists to be walked again. `changed`: those of them that the server
     announced and subscribers were not told of yet. `late`: lists no longer wait for its walk. `learned`: resources
-    shown under their own URI, as their pages passed by. `whole` is what the server listed, in its `era`, to these
-    `capabilities` (`Server.capability_set`); `snapshot` is the part of it that is served."""
+    shown under their own URI, as their pages passed by. `recalled`: lists that are from the store, and that the server
+    has not listed since; `recall` looks there. `announced` counts how often the server said that a list has changed.
+    `whole` is what the server listed, in its `era`, to these `capabilities` (`Server.capability_set`); `snapshot` is
+    the part of it that is served."""
 
-    __slots__ = ("capabilities", "changed", "era", "late", "learned", "retry_at", "scope", "searched_at", "server",
-                 "snapshot", "stale", "used", "walk", "walked_at", "whole")  # fmt: skip
+    __slots__ = ("announced", "capabilities", "changed", "era", "late", "learned", "recall", "recalled", "retry_at",
+                 "scope", "searched_at", "server", "snapshot", "stale", "used", "walk", "walked_at",
+                 "whole")  # fmt: skip
 
     def __init__(self, server: Server, scope: str) -> None:
         self.server = server
@@ -29,6 +33,9 @@ class Shelf:
         self.whole: Snapshot | None = None
         self.snapshot: Snapshot | None = None
         self.walk: asyncio.Task[None] | None = None
+        self.recall: asyncio.Task[None] | None = None
+        self.recalled: set[str] = set()
+        self.announced: Counter[str] = Counter()
         self.stale = set(KINDS)
         self.changed: set[str] = set()
         self.learned: dict[str, None] = {}

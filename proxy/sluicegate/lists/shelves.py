@@ -4,39 +4,39 @@ Knows servers as Handlers and clients by their scope. A snapshot is walked by on
 that task outlives whoever started it. Nothing here fails a list: a server that cannot be walked keeps its last good
 snapshot, from memory or from the store, or has none. What the pins withhold is left out before anybody sees it.
 
-Who waits how long: a call to a server without a snapshot waits for its walk, up to the list timeout. A list waits
-for the first walks of all servers, but once one server has answered, no longer than PATIENCE after the last arrival;
-whoever is left behind is not waited for again until it answers, and list_changed follows its arrival.
+A stored list is served until the server has listed, and no call is decided by it. A call waits for the walk up to the
+list timeout, and for a server of which a stored list has its name, as long as that may start. How long a list waits,
+`patience` says.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 from weakref import WeakValueDictionary
 
-from sluicegate.call import Call, Client, Era, Kind, Result, Server
-from sluicegate.catalog.bounds import DEFAULT_BOUNDS, Bounds
+from sluicegate.call import Client, Era, Kind, Server
 from sluicegate.catalog.snapshot import KINDS, Entry, Face, Listing, Snapshot, assemble, listing
 from sluicegate.era.revisions import LISTS
 from sluicegate.hub import Event, Hub
+from sluicegate.lists import patience
+from sluicegate.lists.about import Abouts
 from sluicegate.lists.kept import Kept
 from sluicegate.lists.pinboard import Pinboard, said
+from sluicegate.lists.settings import ListSettings
 from sluicegate.lists.shelf import Shelf, digests, evict
-from sluicegate.lists.walk import ask, page_of, walk
+from sluicegate.lists.starts import Starts
+from sluicegate.lists.walk import walk
 from sluicegate.message import Json, Notification
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
 MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scope share one
-PATIENCE: Final = 2.0
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
-UNDECLARED_TIME: Final = 1.5  # seconds for an answer from a server that may not know the question
 LARGE: Final = 200  # items; making a listing of more takes longer than others should wait
 # A server may change a list without saying so: behind a list served from an older snapshot, it is looked at again.
 REVALIDATE: Final = 5.0
@@ -45,21 +45,9 @@ REVALIDATE: Final = 5.0
 HELD: Final[Mapping[str, str]] = {LISTS[method].changed: method for method in KINDS}
 LIST_OF: Final[Mapping[Kind, str]] = {kind: method for method, kind in KINDS.items()}
 
+Use = Literal["greeting", "list", "call"]
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ListSettings:
-    """`prefixes` has every server; in transparent mode there is one, with the prefix ""."""
-
-    prefixes: Mapping[str, str]
-    plain: frozenset[str] = frozenset()
-    transparent: bool = False
-    forward_unlisted: bool = False
-    names_max: int = 50
-    page: int = 1000
-    list_timeout: float = 10.0
-    bounds: Bounds = DEFAULT_BOUNDS
 
 
 class Lists:
@@ -74,6 +62,7 @@ class Lists:
         self.servers = servers
         self._hub = hub
         self._kept = Kept(store)
+        self.starts = Starts(self._kept)
         self._pins = pins or Pinboard({}, MemoryStore())
         self._pins.moved = self.serve_anew
         self.faces = {key: self._face(key) for key in servers}
@@ -83,7 +72,7 @@ class Lists:
         self._news: dict[str, dict[str | None, set[str]]] = {key: {} for key in servers}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._undeclared: dict[str, frozenset[str]] = {}
+        self._abouts = Abouts()
 
     def _face(self, key: str) -> Face:
         settings = self.settings
@@ -109,45 +98,48 @@ class Lists:
         snapshot = self.known(server_key, client)
         return snapshot is not None and LIST_OF[kind] in snapshot.listings
 
-    def count_tools(self, server_key: str) -> int:
-        """In the longest list of them that any scope was served, what is withheld not counted."""
-        snapshots = (shelf.snapshot for shelf in self._shelves[server_key].values())
-        return max((len(found.entries("tools/list")) for found in snapshots if found), default=0)
-
-    async def snapshot(self, server_key: str, client: Client) -> Snapshot | None:
+    async def snapshot(self, server_key: str, client: Client, name: tuple[Kind, str] | None = None) -> Snapshot | None:
         """The server's lists as this client's scope sees them, after the walk that is due, if one is; and after
-        one more if that began before a change was announced."""
+        one more if that began before a change was announced. For a `name` that a stored list has, as long as the
+        server may take to start."""
         shelf = self.shelf(server_key, client)
+        await self._recall(shelf, client)
+        is_listed = shelf.snapshot is not None and name in shelf.snapshot.find
+        timeout = max(self.settings.list_timeout, shelf.server.start_left if is_listed else 0.0)
         for _ in range(2):
             due = self._due(shelf, client)
             if due is None or (shelf.late and shelf.is_whole):
                 break
-            await asyncio.wait({due}, timeout=self.settings.list_timeout)
+            await asyncio.wait({due}, timeout=timeout)
         return shelf.snapshot
 
-    async def all(self, client: Client) -> list[tuple[str, Snapshot | None]]:
-        """Every server's snapshot in the order configured; None for those of which nothing is known (yet)."""
-        shelves = [self.shelf(key, client) for key, server in self.servers.items() if server.status != "disabled"]
-        walks = {due: shelf for shelf in shelves if (due := self._due(shelf, client)) and not shelf.late}
-        if walks:
-            await self._patiently(walks, shelves)
+    def is_stored(self, server_key: str, client: Client, kind: Kind) -> bool:
+        """Whether that list is from an earlier run, and the server has not listed it since."""
+        shelf = self._shelves[server_key].get(self.servers[server_key].scope(client))
+        return shelf is not None and LIST_OF[kind] in shelf.recalled
+
+    async def all(self, client: Client, use: Use = "call") -> list[tuple[str, Snapshot | None]]:
+        """Every server's snapshot in the order configured; None for those of which nothing is known (yet). `use` is
+        what they are for. A client on stdio waits for servers to start with its lists, which are whole then, and with
+        its first words for none."""
+        shelves = await self.recall(client)
+        walks = {due: shelf for shelf in shelves if (due := self._due(shelf, client)) and self._is_awaited(shelf)}
+        for_starts, timeout = self.settings.for_starts and not self.settings.transparent, self.settings.list_timeout
+        if walks and not (for_starts and use == "greeting"):
+            await patience.wait(walks, shelves, timeout, self.settings.for_starts and use == "list")
         for shelf in shelves:
             self._revalidate(shelf, client)
         return [(shelf.server.key, shelf.snapshot) for shelf in shelves]
 
-    async def _patiently(self, walks: Mapping[asyncio.Task[None], Shelf], shelves: Iterable[Shelf]) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self.settings.list_timeout
-        pending = set(walks)
-        while pending:
-            left = max(0.0, end - loop.time())
-            arrived = any(shelf.snapshot is not None for shelf in shelves)
-            timeout = min(left, PATIENCE) if arrived else left
-            done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                break
-        for unfinished in pending:
-            walks[unfinished].late = True
+    async def recall(self, client: Client) -> list[Shelf]:
+        """What is known without asking a server, from the store where it is not in memory."""
+        shelves = [self.shelf(key, client) for key, server in self.servers.items() if server.status != "disabled"]
+        new = (shelf for shelf in shelves if shelf.recall is None or not shelf.recall.done())
+        await asyncio.gather(*(self._recall(shelf, client) for shelf in new))
+        return shelves
+
+    def _is_awaited(self, shelf: Shelf) -> bool:
+        return not (shelf.late or shelf.server.status == "down" or self.starts.hangs(shelf.server))
 
     def shelf(self, server_key: str, client: Client) -> Shelf:
         server = self.servers[server_key]
@@ -191,11 +183,12 @@ class Lists:
             log.error("a walk of lists failed", exc_info=problem)
 
     async def _walk(self, shelf: Shelf, client: Client, methods: tuple[str, ...], announce: set[str]) -> None:
+        await self._recall(shelf, client)
         before, whole = digests(shelf.snapshot), digests(shelf.whole)
         began = asyncio.get_running_loop().time()
         complete = False
         try:
-            await shelf.server.ready()
+            await self.starts.wait(shelf.server)
             self._rehome(shelf, client)
             announce |= shelf.changed  # whatever was announced before the first page is asked for is covered
             shelf.changed = set()
@@ -204,11 +197,9 @@ class Lists:
                 missed = announce & shelf.stale
                 shelf.changed |= missed
                 announce -= missed
-            if shelf.whole is None:
-                await self._recall(shelf, client)
         finally:
             shelf.walk, shelf.walked_at = None, asyncio.get_running_loop().time()
-            shelf.late = not complete and (shelf.late or shelf.walked_at - began > PATIENCE)
+            shelf.late = not complete and (shelf.late or shelf.walked_at - began > patience.PATIENCE)
             shelf.retry_at = shelf.walked_at + (0 if complete else RETRY)
         after = digests(shelf.snapshot)
         for method in KINDS:
@@ -216,6 +207,8 @@ class Lists:
                 self._tell(shelf.server.key, shelf.scope, method)
         if shelf.changed and shelf.server.status == "up":
             self._soon(shelf.server.key, DEBOUNCE if complete else RETRY)
+        if complete:
+            await self.starts.listed(shelf.server)
         if complete and shelf.whole is not None and whole != digests(shelf.whole):
             await self._kept.remember(shelf.server, shelf.scope, client, shelf.whole, shelf.era)
 
@@ -230,10 +223,9 @@ class Lists:
 
     async def _walk_lists(self, shelf: Shelf, client: Client, methods: tuple[str, ...]) -> bool:
         """Each list lands as it arrives, so that one that hangs does not hold back the others."""
-        about = await self._about(shelf.server, client)
+        about = await self._abouts.about(shelf.server, client, self.settings.list_timeout)
         if about is None:
             return False
-        about = await self._with_undeclared(shelf.server, client, about)
         self._speak(shelf, client, shelf.server.era_for(client) or client.era)
         await self._pins.meet(shelf.server.key, shelf.era, shelf.capabilities, "instructions", said(about))
         complete = all(await asyncio.gather(*(self._walk_list(shelf, client, about, method) for method in methods)))
@@ -258,6 +250,7 @@ class Lists:
         await self._pins.meet(shelf.server.key, shelf.era, shelf.capabilities, KINDS[method], found)
         earlier = shelf.whole.listings if shelf.whole else {}
         self._land(shelf, assemble(shelf.server.key, about, {**earlier, method: landed}))
+        shelf.recalled.discard(method)
         if method not in shelf.changed:
             shelf.stale.discard(method)
         return True
@@ -271,30 +264,23 @@ class Lists:
         served = self._pins.serve(shelf.server.key, shelf.era, shelf.capabilities, whole)
         return self._shared.setdefault(served.digest, served)
 
-    async def _about(self, server: Server, client: Client) -> Json | None:
-        outcome = await ask(server, Call(client, "server/discover", {}), self.settings.list_timeout)
-        if not isinstance(outcome, Result) or not isinstance(outcome.value.get("capabilities"), dict):
-            return None
-        return {key: outcome.value[key] for key in ("capabilities", "instructions") if key in outcome.value}
-
-    async def _with_undeclared(self, server: Server, client: Client, about: Json) -> Json:
-        """Some servers list what they do not declare, and the SDKs ask them all the same. Asked once in a run."""
-        declared: Json = about["capabilities"]
-        if server.key not in self._undeclared:
-            missing = [method for method, entry in LISTS.items() if entry.capability not in declared]
-            asking = (ask(server, Call(client, method, {}), UNDECLARED_TIME) for method in missing)
-            answers = zip(missing, await asyncio.gather(*asking), strict=True)
-            has = frozenset(LISTS[method].capability for method, outcome in answers if page_of(outcome, method))
-            self._undeclared[server.key] = has
-            for capability in sorted(has):
-                log.warning("server %s lists %s without declaring them", server.key, capability)
-        return {**about, "capabilities": {name: {} for name in self._undeclared[server.key]} | declared}
-
     async def _recall(self, shelf: Shelf, client: Client) -> None:
-        kept = await self._kept.recall(self.faces[shelf.server.key], shelf.server, shelf.scope, client)
+        """What the store has of a server that has not listed yet, once, however many ask."""
+        if shelf.recall is None:
+            shelf.recall = asyncio.create_task(self._look_up(shelf, client))
+            self._tasks.add(shelf.recall)
+            shelf.recall.add_done_callback(self._ended)
+        if not shelf.recall.done():
+            await asyncio.wait({shelf.recall})
+
+    async def _look_up(self, shelf: Shelf, client: Client) -> None:
+        server = shelf.server
+        await self.starts.recall(server)
+        kept = await self._kept.recall(self.faces[server.key], server, shelf.scope, client)
         if kept is not None:
             whole, era = kept
             self._speak(shelf, client, era)
+            shelf.recalled = set(KINDS)
             self._land(shelf, whole)
 
     def _speak(self, shelf: Shelf, client: Client, era: Era) -> None:
@@ -312,24 +298,50 @@ class Lists:
             self.changed(server_key, scope, KINDS[method])
 
     def changed(self, server_key: str, scope: str | None, kind: Kind) -> None:
-        """A list of that kind is no longer what it was. Snapshots that somebody watches are walked again soon,
-        others when they are next asked for, by then for a client that is still there."""
-        shelves = self._shelves[server_key]
-        for shelf in shelves.values() if scope is None else filter(None, (shelves.get(scope),)):
-            shelf.stale.add(LIST_OF[kind])
-            shelf.changed.add(LIST_OF[kind])
+        """The server says that a list of that kind is no longer what it was."""
+        for shelf in self.of(server_key, scope):
+            shelf.announced[LIST_OF[kind]] += 1
+        self.outdate(server_key, scope, (LIST_OF[kind],))
+
+    def outdate(self, server_key: str, scope: str | None = None, methods: Iterable[str] = KINDS) -> None:
+        """These lists may be other than they were. Snapshots that somebody watches are walked again soon, others when
+        they are next asked for, by then for a client that is still there."""
+        methods = set(methods)
+        for shelf in self.of(server_key, scope):
+            shelf.stale |= methods
+            shelf.changed |= methods
             shelf.retry_at = float("-inf")
-        self._news[server_key].setdefault(scope, set()).add(LIST_OF[kind])
-        self._soon(server_key)
+        self._news[server_key].setdefault(scope, set()).update(methods)
+        if self.servers[server_key].status != "down":
+            self._soon(server_key)
+
+    def of(self, server_key: str, scope: str | None = None) -> list[Shelf]:
+        shelves = self._shelves[server_key]
+        return list(shelves.values()) if scope is None else [shelves[scope]] if scope in shelves else []
+
+    def stored_era(self, server_key: str, client: Client) -> Era | None:
+        """The era that a stored list is of."""
+        shelf = self._shelves[server_key].get(self.servers[server_key].scope(client))
+        return shelf.era if shelf is not None and shelf.recalled else None
+
+    def announced(self, server_key: str, client: Client, method: str) -> int:
+        """How often the server said that this list has changed, or the policy changed, which may change each list."""
+        shelf = self._shelves[server_key].get(self.servers[server_key].scope(client))
+        return shelf.announced[method] if shelf else 0
 
     def moved(self, server_key: str) -> None:
-        """The server came up or went down: all its lists come or go."""
-        for kind in KINDS.values():
-            self.changed(server_key, None, kind)
+        """The server came up or went down: all its lists come or go. Who listens is told that it went at once, and that
+        it came when it has listed."""
+        self.outdate(server_key)
+        if self.servers[server_key].status == "down":
+            for method in KINDS:
+                self._tell(server_key, None, method)
 
     def reconsider(self, server: str | None = None) -> None:
         """Policy, pins or grants changed: everyone's part of the lists may have, though no server's list did."""
         for server_key in self.servers if server is None else (server,):
+            for shelf in self.of(server_key) if server is None else ():
+                shelf.announced[LIST_OF["res"]] += 1  # nobody holds resources, so that what changes can be told
             for method in KINDS:
                 self._tell(server_key, None, method)
 

@@ -9,12 +9,23 @@ from collections.abc import Awaitable, Mapping
 
 import anyio
 
-from sluicegate.call import ABOUT_A_TASK, Call, Failure, Handler, Outcome, Result, Server, TaskStarted, not_found
+from sluicegate.call import (
+    ABOUT_A_TASK,
+    Call,
+    Failure,
+    Handler,
+    Outcome,
+    Result,
+    Server,
+    TaskStarted,
+    not_found,
+    refuse,
+)
 from sluicegate.catalog import merge
 from sluicegate.catalog.snapshot import KINDS
 from sluicegate.era.revisions import LISTS, SUPPORTED
 from sluicegate.hub import Hub
-from sluicegate.lists import Lists, MayList, Resolver
+from sluicegate.lists import Lists, MayList, Resolver, state
 from sluicegate.message import METHOD_NOT_FOUND, Json
 from sluicegate.router.following import Following
 from sluicegate.router.listen import Listener, MaySee
@@ -69,11 +80,20 @@ class Router:
     async def _relay(self, call: Call) -> Outcome:
         if call.target is None:
             return not_found(call.method, call.params)
+        if call.target.is_stored:
+            return self._unavailable(call, call.target.server)
         return await self._servers[call.target.server](call)
+
+    def _unavailable(self, call: Call, server: str) -> Outcome:
+        """Nothing is called by a definition of which nobody knows whether the server still has it."""
+        why = self._servers[server].trouble(call.client) or "it has not said yet what it offers."
+        return refuse(call.method, "server_unavailable", f"The server {server} is not available: {why}")
 
     async def _call_tool(self, call: Call) -> Outcome:
         if call.target is None:
             return not_found(call.method, call.params)
+        if call.target.is_stored:
+            return self._unavailable(call, call.target.server)
         server = self._servers[call.target.server]
         if "task" in call.params:
             return await self.tasks.begin(call, call.target, server)
@@ -95,7 +115,7 @@ class Router:
         return Result({})
 
     async def _discover(self, call: Call) -> Outcome:
-        known = await self._lists.all(call.client)
+        known = await self._lists.all(call.client, "greeting")
         seen = [(key, snapshot) for key, snapshot in known if self._may_see(call, key)]
         ttls = [snapshot.ttl_ms if snapshot and self._servers[key].status == "up" else 0 for key, snapshot in seen]
         ttl_ms = min(ttls, default=0)
@@ -104,7 +124,8 @@ class Router:
             return Result(await self._with_tasks(call, merge.mirrored(about, SUPPORTED, ttl_ms)))
         abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].status != "down"]
         subscribes = any(snapshot.subscribes for _, snapshot in seen if snapshot)  # also one that will come back
-        return Result(await self._with_tasks(call, merge.merged(abouts, SUPPORTED, ttl_ms, subscribes)))
+        missing = {key: why for key, _ in seen if (why := state.missing(self._lists, key, call.client))}
+        return Result(await self._with_tasks(call, merge.merged(abouts, SUPPORTED, ttl_ms, subscribes, missing)))
 
     async def _with_tasks(self, call: Call, value: Json) -> Json:
         """Tasks are declared to the one client whose servers have them in its own form."""

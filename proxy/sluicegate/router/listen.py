@@ -15,7 +15,6 @@ from anyio.abc import TaskGroup
 
 from sluicegate.call import Call, Emit, Failure, Outcome, Result, Server, session_scope
 from sluicegate.catalog import merge
-from sluicegate.catalog.snapshot import KINDS
 from sluicegate.era.revisions import LISTS
 from sluicegate.era.tasks import STATUS
 from sluicegate.hub import Event, Hub, Subscription
@@ -41,7 +40,6 @@ RETRY_FIRST: Final = 0.5
 RETRY_MOST: Final = 30.0
 MAX_RESOURCES: Final = 1_000
 
-_RESOURCES: Final = LISTS["resources/list"].changed
 # key in the filter -> (notification, capability)
 _FILTERS: Final = {entry.filter: (entry.changed, entry.capability) for entry in LISTS.values()}
 
@@ -72,7 +70,7 @@ class Listener:
         self._hub = hub
         self._may_see = may_see
         self._transparent = lists.settings.transparent
-        self._sight = Sight(servers, lists, views)
+        self._sight = Sight(servers, lists, views, may_see)
         self._subscribing = Subscribing(servers, lists, resolver, decide)
         self._following = following
 
@@ -101,6 +99,7 @@ class Listener:
         call = ear.call
         honoured = [key for key in kinds if self._may_promise(call, key)]
         told = {_FILTERS[key][0] for key in honoured}
+        await self._lists.recall(call.client)
         seen = await self._sight.look(call, told)
         ear.subscriptions.is_promised = True
         await call.emit(_acknowledgement(honoured, ear.subscriptions, ear.followed.ids))
@@ -116,8 +115,7 @@ class Listener:
                 for shown in ear.subscriptions.shown(event.server, event.notification.params):
                     await call.emit(shown)
             elif method in told:
-                changed = await self._sight.look_again(call, event.server, method, seen)
-                if changed or self._is_news(call, event):
+                if await self._sight.look_again(call, event.server, method, seen):
                     await call.emit(Notification(method, {}))
 
     def _concerns(self, call: Call, methods: frozenset[str], event: Event) -> bool:
@@ -135,14 +133,6 @@ class Listener:
         snapshot = self._lists.known(next(iter(self._servers)), call.client)
         declared = merge.relayed(snapshot.about["capabilities"]) if snapshot else merge.MERGED
         return "listChanged" in declared.get(_FILTERS[key][1], {})
-
-    def _is_news(self, call: Call, event: Event) -> bool:
-        """One server behind us is relayed as it is. Of resources it cannot be told, for nobody holds them."""
-        if self._transparent:
-            return True
-        snapshot = self._lists.known(event.server, call.client)
-        has_resources = snapshot is not None and snapshot.declares("resources") and self._may_see(call, event.server)
-        return event.notification.method == _RESOURCES and has_resources
 
     # ------------------------------------------------------------ servers
 
@@ -188,8 +178,7 @@ class Listener:
                 delay = min(max(RETRY_FIRST, 2 * delay), RETRY_MOST)
                 await anyio.sleep(delay)
         if delay:
-            for kind in KINDS.values():
-                self._lists.changed(server.key, server.scope(client), kind)
+            self._lists.outdate(server.key, server.scope(client))
         await self._lists.snapshot(server.key, client)
         live.set()
 

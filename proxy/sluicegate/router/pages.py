@@ -17,7 +17,7 @@ from typing import Any, Final
 from sluicegate.call import Call, Failure, Outcome, Result, Server, Target
 from sluicegate.catalog import places
 from sluicegate.catalog.cursor import Position, Seal, Unseal, open_cursor, seal_cursor
-from sluicegate.catalog.snapshot import Snapshot
+from sluicegate.catalog.snapshot import KINDS, Snapshot
 from sluicegate.era.revisions import LISTS
 from sluicegate.lists import Lists, MayList, Resolver
 from sluicegate.lists.walk import ask, next_cursor, page_of, ttl_of
@@ -164,8 +164,8 @@ class Pages:
             return start
         page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
         room = page.size
-        for key, snapshot in _from(await self._lists.all(call.client), start.server):
-            self._note_ttl(page, key, snapshot, call.method)
+        for key, snapshot in _from(await self._lists.all(call.client, "list"), start.server):
+            self._note_ttl(page, key, snapshot, call)
             if snapshot is None or self._servers[key].status == "down":
                 continue
             view = await self._views.view(call, key, snapshot, call.method, page.breathe)
@@ -190,12 +190,14 @@ class Pages:
             self._pages.keep(parts, known)
         return known
 
-    def _note_ttl(self, page: _Page, key: str, snapshot: Snapshot | None, method: str) -> None:
+    def _note_ttl(self, page: _Page, key: str, snapshot: Snapshot | None, call: Call) -> None:
         """What a server that is away will list cannot be known, so the page is stale at once."""
+        method, client = call.method, call.client
         if snapshot is None or self._servers[key].status != "up":
             page.ttls.append(0)
         elif snapshot.declares(LISTS[method].capability) and method in snapshot.listings:
-            page.ttls.append(snapshot.listings[method].ttl_ms)
+            is_stored = self._lists.is_stored(key, client, KINDS[method])
+            page.ttls.append(0 if is_stored else snapshot.listings[method].ttl_ms)
 
     # ------------------------------------------------------------ resources
 
@@ -206,8 +208,8 @@ class Pages:
             return _STALE
         page = _Page(self._lists.settings.page)
         keys = []
-        for key, snapshot in _from(await self._lists.all(call.client), start.server):
-            self._note_ttl(page, key, snapshot, call.method)
+        for key, snapshot in _from(await self._lists.all(call.client, "list"), start.server):
+            self._note_ttl(page, key, snapshot, call)
             if not self._is_skipped(call, key, snapshot):
                 keys.append(key)
         ahead = _Ahead(lambda key: self._ask(call, key, Trace()), keys)

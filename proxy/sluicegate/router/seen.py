@@ -5,24 +5,30 @@ so they are kept bare.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from anyio.lowlevel import checkpoint
 
 from sluicegate.call import Call, Server
-from sluicegate.catalog.snapshot import KINDS
+from sluicegate.catalog.snapshot import KINDS, Snapshot
 from sluicegate.era.revisions import LISTS
 from sluicegate.lists import Lists
 from sluicegate.router.views import Views, number
+
+_WORD: Final = 2**64 - 1
 
 
 class Sight:
     """`mark` is of what a list would answer now."""
 
-    def __init__(self, servers: Mapping[str, Server], lists: Lists, views: Views) -> None:
+    def __init__(
+        self, servers: Mapping[str, Server], lists: Lists, views: Views, may_see: Callable[[Call, str], bool]
+    ) -> None:
         self._servers = servers
         self._lists = lists
         self._views = views
+        self._may_see = may_see
         self.places = {place: at for at, place in enumerate((key, method) for key in servers for method in KINDS)}
 
     async def look(self, call: Call, notifications: Iterable[str]) -> "array[int]":
@@ -50,7 +56,16 @@ class Sight:
         snapshot = self._lists.known(key, call.client)
         if snapshot is None or self._servers[key].status == "down":
             return number(())
-        return (await self._views.view(call, key, snapshot, method, checkpoint)).number
+        view = await self._views.view(call, key, snapshot, method, checkpoint)
+        if not self._counts_announcements(call, key, snapshot, method):
+            return view.number
+        return hash((view.number, self._lists.announced(key, call.client, method))) & _WORD
+
+    def _counts_announcements(self, call: Call, key: str, snapshot: Snapshot, method: str) -> bool:
+        """Resources are held by nobody, so that the server's word counts. One server behind us is relayed as it is."""
+        if self._lists.settings.transparent:
+            return True
+        return KINDS[method] == "res" and snapshot.declares("resources") and self._may_see(call, key)
 
 
 def lists_of(notifications: Iterable[str]) -> list[str]:

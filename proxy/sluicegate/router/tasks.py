@@ -59,8 +59,9 @@ class Tasks:
         if not tasks.knows(call.client):
             return None
         found: list[Json] = []
-        for key, snapshot in await self._lists.all(call.client):
-            is_alike = self._servers[key].era_for(call.client) == call.client.era
+        for key, snapshot in await self._lists.all(call.client, "greeting"):
+            era = self._servers[key].era_for(call.client) or self._lists.stored_era(key, call.client)
+            is_alike = era == call.client.era
             if is_alike and snapshot is not None and self._may_see(call, key):
                 said = tasks.offered(snapshot.about["capabilities"])
                 found += [] if said is None else [said]

@@ -1,0 +1,41 @@
+"""How complete the lists are, for people and for clients: which servers they lack, and why. Changes nothing."""
+
+from typing import Literal
+
+from sluicegate.call import Client
+from sluicegate.lists.shelves import Lists
+
+
+def missing(lists: Lists, server_key: str, client: Client) -> Literal["", "starting", "failed", "hung"]:
+    """Why the client's lists have nothing of that server, "" if they have something or are about to."""
+    server = lists.servers[server_key]
+    if server.status == "down":
+        return "failed"
+    if server.status != "starting" or lists.known(server_key, client) is not None:
+        return ""
+    return "hung" if lists.starts.hangs(server) else "starting"
+
+
+def count_tools(lists: Lists, server_key: str) -> int:
+    """In the longest list of them that any scope was served, what is withheld not counted."""
+    snapshots = (shelf.snapshot for shelf in lists.of(server_key))
+    return max((len(found.entries("tools/list")) for found in snapshots if found), default=0)
+
+
+def describe(lists: Lists, server_key: str) -> str:
+    """In a sentence or less, over all clients."""
+    server, shelves = lists.servers[server_key], lists.of(server_key)
+    found = [shelf for shelf in shelves if shelf.snapshot is not None]
+    if server.status == "down":
+        return "missing: the server is down"
+    if server.status == "starting":
+        why = "the server does not answer" if lists.starts.hangs(server) else "the server is still starting"
+        return f"as stored: {why}" if found else f"missing: {why}"
+    held = [one for shelf in found if shelf.snapshot for one in shelf.snapshot.listings.values()]
+    if cut := sorted({text for one in held for text in one.cut}):
+        return f"cut: {'; '.join(cut)}"
+    if any(shelf.recalled for shelf in found):
+        return "as stored: the server has not listed yet"
+    if found:
+        return "complete"
+    return "missing: the server has not listed yet" if shelves else "not asked for yet"
