@@ -13,7 +13,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SHORT := tests/network tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
-.PHONY: demo test short under-load lint bench soak accept lock clean
+.PHONY: demo test short under-load compat lint bench soak accept lock clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
@@ -37,6 +37,9 @@ short: $(VENV)/.ready  ## the part of the suite that depends on the Python
 under-load: $(VENV)/.ready  ## files that start processes, three times beside 8 busy loops; ARGS="--jobs 4"
 	$(BIN)/python tests/peers/install.py
 	$(BIN)/python tests/under_load.py $(ARGS)
+
+compat: $(VENV)/.ready  ## what real servers define, direct and through Sluice; ARGS=--hosts, or parts of names
+	$(BIN)/python tests/compat/run.py $(ARGS)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

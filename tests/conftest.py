@@ -24,7 +24,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seconds: Counter[str] = Counter()
     for report in (one for reports in terminalreporter.stats.values() for one in reports):
         if isinstance(report, pytest.TestReport):
-            seconds["/".join(report.nodeid.split("/")[:-1])] += report.duration
+            seconds[report.nodeid.split("::")[0].rpartition("/")[0]] += report.duration
     terminalreporter.section("minutes of one worker, by folder")
     for folder, spent in seconds.most_common():
         terminalreporter.line(f"{spent / 60:6.1f}  {folder}")
