@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,14 +162,17 @@ def answers(place: Path, method: str) -> list[Json]:
     return [given[one] for one in asked if one in given]
 
 
+def row_of(host: Host) -> Json:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        try:
+            return run(host, Path(place))
+        except (Failed, OSError, subprocess.SubprocessError) as error:
+            return {"failed": str(error)}
+
+
 def main() -> int:
-    rows = {}
-    for host in HOSTS:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-            try:
-                rows[host.server.name] = run(host, Path(place))
-            except (Failed, OSError, subprocess.SubprocessError) as error:
-                rows[host.server.name] = {"failed": str(error)}
+    with ThreadPoolExecutor() as pool:
+        rows = dict(zip([host.server.name for host in HOSTS], pool.map(row_of, HOSTS), strict=True))
     print(f"{'host':36}  revision    first tools  first prompts  outcome")
     for name, row in rows.items():
         said = "whole" if row.get("tools_whole") else row.get("failed", "NOT WHOLE")
