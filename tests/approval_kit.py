@@ -91,6 +91,7 @@ class Town:
             review=lambda target: self.review,
             elicits=lambda client: self.how,
             page=page,
+            command=lambda words, approval: f"sluice {words} {approval.id}",
             redactor=Redactor(b"k" * 32),
         )
 

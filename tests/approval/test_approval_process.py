@@ -121,6 +121,13 @@ def test_who_may_not_decide_is_refused_and_nothing_runs(town: Bed) -> None:
     assert reason(refused) == "approval_denied" and "They say: no" in refused.text and count(town, n=3) == 0
 
 
+def test_a_client_elsewhere_is_told_where_to_decide_and_no_path(peers: None, tmp_path: Path) -> None:
+    with front(tmp_path, listen={"public_url": "https://mcp.acme.com/mcp"}) as town:
+        text = town.call("ann", "bank__wire", n=1).json()["result"]["content"][0]["text"]
+        assert "on the machine where Sluice runs, or by its admin API, with their own key in $SLUICE_KEY." in text
+        assert str(tmp_path) not in text
+
+
 def test_two_people_have_to_agree_each_with_a_reason(town: Bed) -> None:
     id = pending(town, "ann", "close", n=4)
     assert decide(town, "lea", id).status_code == 400

@@ -2,131 +2,16 @@
 along, and when it ends the next one takes over without its client being any the wiser."""
 
 import json
-import queue
 import signal
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from e2e.desktop_clients import SERVER, Desktop, desktops, owner_of
 from e2e.sluice_process import ROOT, clean_environment, stdio_command
 
-Json = dict[str, Any]
-SERVER = {"command": sys.executable, "args": [str(Path(__file__).parent / "asking_server.py")]}
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
         "io.modelcontextprotocol/clientInfo": {"name": "m", "version": "1"}}  # fmt: skip
-
-
-class Desktop:
-    """One client and the Sluice that it started. Its messages are read by a thread, so that waiting can end."""
-
-    def __init__(self, command: list[str], name: str) -> None:
-        self.name = name
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
-            env=clean_environment(),
-        )  # fmt: skip
-        self._heard: queue.Queue[Json | None] = queue.Queue()
-        self._ids = iter(range(1, 1000))
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._heard.put(json.loads(line))
-        self._heard.put(None)
-
-    def hear(self) -> Json:
-        message = self._heard.get(timeout=60)
-        assert message is not None, self.process.stderr.read().decode()[-3000:] if self.process.stderr else ""
-        return message
-
-    def send(self, **message: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def begin(self, method: str, **params: Any) -> int:
-        id = next(self._ids)
-        self.send(id=id, method=method, params=params)
-        return id
-
-    def ask(self, method: str, **params: Any) -> Json:
-        id = self.begin(method, **params)
-        while (message := self.hear()).get("id") != id or "method" in message:
-            pass
-        return message
-
-    def hello(self) -> None:
-        about = {"name": self.name, "version": "1"}
-        agreed = self.ask(
-            "initialize", protocolVersion="2025-11-25", capabilities={"elicitation": {}}, clientInfo=about
-        )
-        assert agreed["result"]["protocolVersion"] == "2025-11-25"
-        self.send(method="notifications/initialized")
-
-    def question(self) -> tuple[int, Json]:
-        """Calls the tool that asks, up to its question: the call's id, and what was asked."""
-        id = self.begin("tools/call", name="asks__name", arguments={})
-        while (message := self.hear()).get("method") != "elicitation/create":
-            pass
-        return id, message
-
-    def answer(self, id: int, question: Json) -> str:
-        self.send(id=question["id"], result={"action": "accept", "content": {"name": self.name}})
-        while (message := self.hear()).get("id") != id:
-            pass
-        return str(message["result"]["content"][0]["text"])
-
-    def leave(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(30)
-
-    def terminate(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-    def is_owner(self) -> bool:
-        """Whether the servers are its children."""
-        threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return any(text_of(children).strip() for children in threads)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
-
-
-def text_of(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""  # that thread has ended meanwhile
-
-
-@contextmanager
-def desktops(folder: Path, count: int) -> Iterator[list[Desktop]]:
-    command = stdio_command({"servers": {"asks": SERVER}}, folder)
-    with ExitStack() as stack:
-        clients = []
-        for number in range(count):
-            clients.append(Desktop(command, f"client-{number}"))
-            stack.callback(clients[-1].close)
-        for client in clients:
-            client.hello()
-        yield clients
-
-
-def owner_of(clients: list[Desktop]) -> Desktop:
-    (owner,) = [client for client in clients if client.is_owner()]
-    return owner
 
 
 def test_clients_share_one_firewall_and_each_is_asked_what_its_own_call_asks(tmp_path: Path) -> None:

@@ -225,7 +225,8 @@ class _Admin:
             return None
         log.info("admin: %s without the right asked for %s", who, path)
         self._sources.denied(who, area, act)
-        return to_error(403, f"the policy gives {who} no right on Sluice itself to {act} this")
+        row = f"p, {who}, sluice, admin:{area}, {act}, allow"
+        return to_error(403, f"{who} lacks the right admin:{area} {act} on sluice; a row gives it: {row}")
 
     # ------------------------------------------------------------ /api/v1/
 

@@ -50,7 +50,7 @@ class Page:
             return _GONE
         if not approval.is_waiting:
             return 200, f"<p>{escape(approval.id)} is {escape(approval.state)}.</p>"
-        text = escape(words.question(approval, await self._desk.book.shown(id)))
+        text = escape(words.question(approval, await self._desk.book.shown(id), f"sluice approvals show {id}"))
         buttons = "".join(
             f'<p><button name="decision" value="{word}">{escape(words.TITLES[word])}</button></p>'
             for word in (*(scope for scope in SCOPES if scope in approval.matter.terms.remember), "deny")

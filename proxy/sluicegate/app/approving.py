@@ -1,5 +1,9 @@
 """Approvals, wired: the desk, what it asks of the rest, and what the guard and the admin port need of both."""
 
+import shlex
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +20,9 @@ from sluicegate.app.auditing import KEYS, open_audit
 from sluicegate.app.clients import is_gone
 from sluicegate.app.judging import Judging, judging
 from sluicegate.app.share import WHOLE, Share
+from sluicegate.approval.book import ALL
 from sluicegate.approval.desk import Desk, World
+from sluicegate.approval.persons import objection
 from sluicegate.approval.record import Approval
 from sluicegate.audit.log import Audit
 from sluicegate.audit.read import last_calls
@@ -31,6 +37,7 @@ from sluicegate.message import Json
 from sluicegate.metrics.scraped import Sample
 from sluicegate.store import Store
 from sluicegate.store.keys import KeyRing
+from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
 
 DATABASE: Final = "sluice.db"
@@ -89,6 +96,7 @@ def means(config: Config, judges: Judging, resolver: Resolver, pins: Pinboard, p
         review=pins.review,
         elicits=elicits,
         page=pages,
+        command=commands(config, judges),
         redactor=redactor(config),
     )
 
@@ -103,6 +111,33 @@ async def _renew(resolver: Resolver, call: Call, target: Target) -> Target | Non
 def _current(judges: Judging, client: Client) -> Client:
     found = judges.client_of(client.principal)
     return client if found is None else replace(client, roles=found.roles, owner=found.owner)
+
+
+def commands(config: Config, judges: Judging) -> Callable[[str, Approval], str]:
+    """Commands as they work where they are pasted. Who is elsewhere learns no path of this machine."""
+    file, is_stdio = judges.reload.file, judges.reload.transport == "stdio"
+    is_here = file is not None and (is_stdio or slices.is_on_this_machine(config))
+    program = _program() if is_here else ["sluice"]
+    options = ["-c", str(file.absolute())] if is_here and file is not None else []
+    place = "" if is_here else " on the machine where Sluice runs, or by its admin API"
+    join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
+
+    def command(words: str, approval: Approval) -> str:
+        local = judges.client_of("local")
+        is_theirs = local is None or objection(approval, local, judges.judge.roles_of(local))
+        with_key = ", with their own key in $SLUICE_KEY" if is_theirs else ""
+        return join([*program, *words.split(), approval.id, *options]) + place + with_key
+
+    return command
+
+
+def _program() -> list[str]:
+    """The command that runs this program, with its path unless a shell finds it by its name."""
+    script = Path(sys.executable).with_name("sluice.exe" if sys.platform == "win32" else "sluice")
+    if not script.exists():
+        return [sys.executable, "-m", "sluicegate"]
+    found = shutil.which("sluice")
+    return ["sluice"] if found is not None and Path(found).resolve() == script.resolve() else [str(script)]
 
 
 def samples(desk: Desk) -> Iterator[Sample]:
@@ -120,14 +155,14 @@ def time_waits(observe: Callable[[str, float], None], approval: Approval) -> Non
         observe(approval.matter.terms.name, time.time() - approval.created)
 
 
-def people(judges: Judging, audit: Audit | None, client_of: Callable[[str], Client | None]) -> People:
-    """What the admin port has to know to show and decide approvals."""
+def people(judges: Judging, log: Path | None, client_of: Callable[[str], Client | None]) -> People:
+    """What the admin port has to know to show and decide approvals; `log` is the directory of the audit log."""
 
     async def history(principal: str) -> list[Json]:
-        if audit is None:
+        if log is None:
             return []
         try:
-            return await anyio.to_thread.run_sync(last_calls, audit.settings.path.parent, principal)
+            return await anyio.to_thread.run_sync(last_calls, log, principal)
         except OSError:  # between two segments, or gone: what is shown is the less
             return []
 
@@ -136,14 +171,23 @@ def people(judges: Judging, audit: Audit | None, client_of: Callable[[str], Clie
 
 
 @asynccontextmanager
-async def at_rest(config: Config) -> AsyncIterator[Approvals]:
-    """The queue where no Sluice has an admin port: what is decided here, whoever runs on this state directory finds.
-    Raises `PolicyError` where the policy cannot be used, `OSError` where the store cannot."""
+async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Approvals]:
+    """The queue where no Sluice runs: what is decided here, whoever runs on this state directory finds. `read_only` is
+    for a copy of it: nothing that happens to it is kept, and nothing is recorded. Raises `PolicyError` where the policy
+    cannot be used, `OSError` where the store cannot."""
     async with AsyncExitStack() as stack:
         judges = await stack.enter_async_context(judging(config, None, "cli"))
-        store = SqliteStore(Path(config.state.dir) / DATABASE)
-        stack.push_async_callback(store.close)
-        audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
+        kept = SqliteStore(Path(config.state.dir) / DATABASE)
+        stack.push_async_callback(kept.close)
+        store: Store = kept
+        audit = None
+        if read_only:
+            store = MemoryStore()
+            for key, value in (await kept.scan(ALL)).items():
+                await store.put(key, value)
+        else:
+            audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
         desk = open_desk(config, judges, store, audit)
         await desk.refresh()
-        yield Approvals(desk, people(judges, audit, judges.client_of), store)
+        log = slices.audit(config).path.parent if config.audit.enabled else None
+        yield Approvals(desk, people(judges, log, judges.client_of), store)

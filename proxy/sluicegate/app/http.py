@@ -13,23 +13,20 @@ from pathlib import Path
 
 import anyio
 
-from sluicegate import __version__, admin, telemetry
+from sluicegate import __version__, telemetry
 from sluicegate.admin.answer import Application
-from sluicegate.admin.approvals import Approvals
-from sluicegate.admin.page import Page, link
+from sluicegate.admin.page import link
 from sluicegate.admin.peers import front
 from sluicegate.app import observing, slices
-from sluicegate.app.admitting import bearer_of, identities
-from sluicegate.app.approving import people
+from sluicegate.app.administering import admin_application
+from sluicegate.app.admitting import identities
 from sluicegate.app.core import ME, Core, core
 from sluicegate.app.share import WHOLE, Share
-from sluicegate.call import Client
 from sluicegate.config import Address, Config
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.handover import Handover
-from sluicegate.listen.identity import Identity, Principal
 from sluicegate.listen.listener import Listener
 from sluicegate.listen.serve import HttpServer as Port
 from sluicegate.listen.serve import on_unix_socket
@@ -95,7 +92,7 @@ async def running(config: Config, file: Path | None = None, place: Place | None 
         wire = listening.Wire(headers=config.limits.headers, is_shared=place is not None)
         bound = () if place is None else place.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
-        application = _admin(config, inner, operators, token, refused, port)
+        application = admin_application(config, inner, operators, token, lambda: port.is_stopping)
         port.bind()
         if place is None:
             backstage = admin_port(config, application)
@@ -138,73 +135,6 @@ def url(address: Address, port: int) -> str:
 
 def admin_port(config: Config, application: Application) -> Port:
     return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, drain=5.0)
-
-
-def _admin(
-    config: Config, inner: Core, identity: Identity, token: str, refused: Callable[[str, str], None] | None, port: Port
-) -> Application:
-    judges = inner.services.judging
-    page = Page(inner.desk, judges.client_of, inner.services.sealer.unseal)
-
-    async def list_tools(principal: str) -> list[Json] | None:
-        client = judges.client_of(principal)
-        return None if client is None else await inner.tools(client)
-
-    def principal_of(token: str) -> str | None:
-        found = identity.identify(_bearer(token), True, None)
-        return None if found is None else found.name
-
-    async def admit(token: str) -> tuple[str | None, str]:
-        found = await identity.verify(_bearer(token))
-        return (found.name, "") if isinstance(found, Principal) else (None, found.reason)
-
-    def operator(principal: str) -> Client | None:
-        return bearer_of(identity, principal) or judges.client_of(principal)
-
-    def may(principal: str, area: str, act: str) -> bool:
-        client = operator(principal)
-        return client is not None and judges.judge.may_administer(client, area, act)
-
-    return admin.application(
-        admin.Settings(token, frozenset(config.listen.allowed_hosts), frozenset(config.listen.allowed_origins)),
-        admin.Sources(
-            ready=partial(_unready, config, inner, port),
-            metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
-            describe_servers=inner.describe,
-            list_tools=list_tools,
-            pins=inner.behind.pins,
-            approvals=Approvals(inner.desk, people(judges, inner.services.audit, operator), inner.desk.book.store),
-            page=page,
-            principal_of=principal_of,
-            admit=admit,
-            may=may,
-            denied=inner.services.notes.denied,
-            refused=refused,
-            audit=inner.services.audit,
-            notes=judges.notes,
-        ),
-    )
-
-
-def _bearer(token: str) -> bytes:
-    return b"Bearer " + token.encode("utf-8", "surrogatepass")
-
-
-def _unready(config: Config, inner: Core, front: Port) -> list[str]:
-    """Why Sluice is not ready: it is about to end, nothing can be decided, calls could not be recorded, or a server
-    that is `required` is not up. Others may come when they can."""
-    unwritable = inner.services.audit.problem if inner.services.audit is not None else None
-    inner.services.judging.look()
-    reasons = ["Sluice is stopping: open calls may end"] * front.is_stopping
-    reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
-    reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
-    off = config.disabled.items()
-    reasons += [f"server {key} is disabled ({why})" for key, why in off if config.servers[key].required]
-    return reasons + [
-        f"server {key} is {server.status}"
-        for key, server in inner.behind.servers.items()
-        if config.servers[key].required and server.status != "up"
-    ]
 
 
 async def serve(config: Config, *, announce: Announce, file: Path | None = None) -> None:

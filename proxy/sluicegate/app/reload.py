@@ -24,6 +24,7 @@ POLL: Final = 1.0
 QUIET: Final = 0.3
 MAX_TRIES: Final = 5  # at files that change while they are read; then at the next look
 MAX_TOLD: Final = 20
+_PATIENCE: Final = 10.0
 
 Mark = tuple[int, int, int] | None
 Marks = dict[Path, Mark]
@@ -69,31 +70,42 @@ class Reload:
         self.at = time.time()
         self._running = running
         self._revision = revision
-        self._transport = transport
-        self._file = file
+        self.transport = transport
+        self.file = file
         self._apply = apply
         self._asked = anyio.Event()
+        self._done = anyio.Event()  # of the next reload that is asked for
         self.looked = anyio.Event()  # for the first time: what changed since the start was read is known
         self.on_rejected: Callable[[int], None] = lambda problems: None
 
     def __repr__(self) -> str:
-        return f"Reload({self._file}, {len(self.problems)} problems)"
+        return f"Reload({self.file}, {len(self.problems)} problems)"
 
     def ask(self) -> None:
         """Reload now, whether anything seems to have changed or not."""
         self._asked.set()
 
+    async def renew(self) -> None:
+        """Returns when the files have been read as they are now, or after ten seconds."""
+        with anyio.move_on_after(_PATIENCE):
+            await self.looked.wait()
+            done = self._done
+            self.ask()
+            await done.wait()
+
     async def run(self) -> None:
-        if self._file is None:
+        if self.file is None:
             return
-        marks = await self._reload(self._file)  # what changed since the start was read is not missed
+        marks = await self._reload(self.file)  # what changed since the start was read is not missed
         self.looked.set()
         while True:
             with anyio.move_on_after(POLL):
                 await self._asked.wait()
             asked, self._asked = self._asked.is_set(), anyio.Event()
+            done, self._done = self._done, anyio.Event()
             if asked or (self.config.policy.watch and await _quieted(marks)):
-                marks = await self._reload(self._file)
+                marks = await self._reload(self.file)
+            done.set()
 
     async def _reload(self, file: Path) -> Marks:
         try:
@@ -120,7 +132,7 @@ class Reload:
         if fresh.config != self.config or revision != self._revision:
             self._apply(fresh.config, fresh.loaded)
             self.config, self._revision, self.at = fresh.config, revision, time.time()
-            self.restart = tuple(_fixed(self._running, fresh.config, self._transport))
+            self.restart = tuple(_fixed(self._running, fresh.config, self.transport))
             for finding in fresh.loaded.warnings:
                 log.warning(str(finding))
             log.info("config reloaded", extra={"policy": revision, "needs_a_restart": list(self.restart)})

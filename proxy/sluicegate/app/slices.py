@@ -159,9 +159,15 @@ def listening(config: Config) -> wire.Settings:
     )
 
 
+def is_on_this_machine(config: Config) -> bool:
+    """Whether all clients are, as far as the config says."""
+    listen = config.listen
+    return listen.mcp.is_loopback and not (listen.public_url or listen.trusted_proxies)
+
+
 def has_reachable_pages(config: Config) -> bool:
     """Whether a client's user is sure to reach the admin port at its own address."""
     listen = config.listen
-    if listen.admin.is_loopback:  # by who is on this machine, as all clients are where nothing says otherwise
-        return listen.mcp.is_loopback and not (listen.public_url or listen.trusted_proxies)
+    if listen.admin.is_loopback:
+        return is_on_this_machine(config)
     return listen.admin.host not in ("0.0.0.0", "::")

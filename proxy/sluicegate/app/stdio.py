@@ -5,6 +5,7 @@ others carry lines to it, and one of them takes over when it ends.
 """
 
 import asyncio
+import json
 import logging
 import signal
 import sys
@@ -16,12 +17,13 @@ from typing import Final
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from sluicegate import telemetry
+from sluicegate import __version__, telemetry
+from sluicegate.admin.peers import Peer
+from sluicegate.app.administering import JOIN, admin_of_desktop
 from sluicegate.app.core import ME, Core, core
 from sluicegate.app.seat import Seat
 from sluicegate.call import Ask, Client
-from sluicegate.config import Config
-from sluicegate.config.digest import digest
+from sluicegate.config import Config, Limits, load
 from sluicegate.listen import pipes, stdio
 from sluicegate.listen.bridge import Line, Past, carry, pump
 from sluicegate.message import Json, Response
@@ -35,24 +37,40 @@ Serve = Callable[[pipes.Reader, pipes.Writer], Awaitable[None]]
 async def serve_stdio(config: Config, *, file: Path | None = None) -> None:
     """One client on stdin and stdout, until it closes stdin or SIGTERM comes. Without a file it shares nothing."""
     telemetry.configure(config.log.level, config.log.format)
-    # The streams first: from here on whatever is printed goes to stderr, and stdout carries MCP alone.
+    async with _standard_streams() as (reader, writer):
+        seat = Seat(Path(config.state.dir), file) if file is not None else None
+        if seat is not None and seat.unshared:
+            log.warning(f"{seat.unshared}: every client runs a Sluice of its own, and commands work on state.dir alone")
+        if file is None or seat is None or seat.unshared:
+            async with core(config, "stdio", file) as inner:
+                await _server(config, inner)(reader, writer)
+        elif seat.take():
+            async with _firewall(config, file, seat) as serve:
+                await serve(reader, writer)
+        else:
+            await _go_along(file, seat, reader, writer, config.limits.max_request)
+
+
+async def join_stdio(file: Path, state: Path) -> bool:
+    """The same for a file that cannot be used, by way of the Sluice that runs with it: False where none does. Raises
+    `ConfigError` if that one ends and the file still cannot be used."""
+    telemetry.configure("info", "auto")
+    seat = Seat(state, file)
+    found = None if seat.unshared else await seat.connect()
+    if found is None:
+        return False
+    found.writer.close()
+    async with _standard_streams() as (reader, writer):
+        await _go_along(file, seat, reader, writer, Limits().max_request)
+    return True
+
+
+@asynccontextmanager
+async def _standard_streams() -> AsyncIterator[tuple[pipes.Reader, pipes.Writer]]:
+    """From here on whatever is printed goes to stderr, and stdout carries MCP alone."""
     async with pipes.standard_streams() as (stdin, writer):
         with _until_sigterm(stdin) as reader:
-            await _serve(config, file, reader, writer)
-
-
-async def _serve(config: Config, file: Path | None, reader: pipes.Reader, writer: pipes.Writer) -> None:
-    seat = Seat(Path(config.state.dir), digest(config, file)) if file is not None else None
-    if seat is not None and not seat.can_be_shared:
-        log.warning("state.dir is too deep for a socket: every client runs a firewall of its own")
-    if seat is None or not seat.can_be_shared:
-        async with core(config, "stdio", file) as inner:
-            await _server(config, inner)(reader, writer)
-    elif seat.take():
-        async with _firewall(config, file, seat) as serve:
-            await serve(reader, writer)
-    else:
-        await _go_along(config, file, seat, reader, writer)
+            yield reader, writer
 
 
 class _Endable:
@@ -90,10 +108,10 @@ def _until_sigterm(stdin: pipes.Reader) -> Iterator[pipes.Reader]:
 
 
 @asynccontextmanager
-async def _firewall(config: Config, file: Path | None, seat: Seat) -> AsyncIterator[Serve]:
+async def _firewall(config: Config, file: Path, seat: Seat) -> AsyncIterator[Serve]:
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
-        async with seat.open(serve):
+        async with seat.open(serve, admin_of_desktop(config, inner)):
             yield serve
 
 
@@ -114,16 +132,16 @@ def _server(config: Config, inner: Core) -> Serve:
     return serve
 
 
-async def _go_along(config: Config, file: Path | None, seat: Seat, reader: pipes.Reader, writer: pipes.Writer) -> None:
+async def _go_along(file: Path, seat: Seat, reader: pipes.Reader, writer: pipes.Writer, max_line: int) -> None:
     """Carries this client's lines to whoever runs the firewall: another process, and some day this one."""
     past = Past(ME)
     send, inbox = anyio.create_memory_object_stream[Line](0)
     async with anyio.create_task_group() as group:
-        group.start_soon(pump, reader, config.limits.max_request, send)
+        group.start_soon(pump, reader, max_line, send)
         async with AsyncExitStack() as ours, inbox:
             while not await _carried(seat, inbox, writer, past):
-                if seat.take():
-                    await ours.enter_async_context(_firewall(config, file, seat))
+                if seat.take():  # with the file as it is by now
+                    await ours.enter_async_context(_firewall(load(file), file, seat))
                 else:  # whoever holds the lock is not ready yet, or about to end
                     await anyio.sleep(_AGAIN)
         group.cancel_scope.cancel()
@@ -131,8 +149,26 @@ async def _go_along(config: Config, file: Path | None, seat: Seat, reader: pipes
 
 async def _carried(seat: Seat, inbox: MemoryObjectReceiveStream[Line], writer: pipes.Writer, past: Past) -> bool:
     """Whether the client is done; not yet where nobody answers, and where who did has ended."""
+    if not seat.is_ours:
+        await _join(seat)
     sluice = await seat.connect()
     return sluice is not None and await carry(inbox, writer, sluice, past)
+
+
+async def _join(seat: Seat) -> None:
+    """Has whoever runs the firewall read the file again, and says what is in force there."""
+    if (address := seat.admin()) is None:
+        return
+    answer = await Peer(0, None, address).ask({"method": "GET", "path": JOIN, "headers": []}, b"")
+    if answer is None or answer.status != 200:
+        log.warning("the Sluice that runs does not say what is in force")
+        return
+    told = json.loads(answer.body)
+    log.info("joined the Sluice that runs", extra={name: told[name] for name in ("version", "policy", "since")})
+    if told["version"] != __version__:
+        log.warning("another version of Sluice runs: close all clients to start this one", extra={"this": __version__})
+    for note in told["notes"]:
+        log.warning(note)
 
 
 class _Everybody:

@@ -16,6 +16,7 @@ from sluicegate.store import Store, Write
 KEPT: Final = 24 * 3600.0
 """Seconds that a finished approval, its arguments included, can still be looked at. The audit log has the rest."""
 
+ALL: Final = "approval/"
 OPEN: Final = "approval/open/"
 _DONE: Final = "approval/done/"
 _OF: Final = "approval/of/"  # the digest of a call -> the approval that is its own now

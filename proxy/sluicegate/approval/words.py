@@ -38,12 +38,13 @@ def awaited(approval: Approval) -> str:
     return f"waiting for approval {approval.id} by {approval.matter.terms.describe()}, until {stamp(approval.expires)}"
 
 
-def pending(approval: Approval) -> str:
+def pending(approval: Approval, decide: str) -> str:
+    """`decide` says how they decide."""
     terms, missing = approval.matter.terms, approval.matter.terms.quorum - len(approval.votes)
     so_far = f" {len(approval.votes)} agreed, {missing} still missing." if approval.votes else ""
     return (
         f"NOT EXECUTED. {approval.public} waits for approval {approval.id} by {terms.describe()}"
-        f" ({terms.name}), until {stamp(approval.expires)}.{so_far} They decide with: sluice approve {approval.id}."
+        f" ({terms.name}), until {stamp(approval.expires)}.{so_far} They decide with: {decide}."
         " Call again with exactly the same arguments: once approved it runs, exactly once; do not vary them."
     )
 
@@ -72,7 +73,7 @@ def ended(approval: Approval) -> str:
 # ---------------------------------------------------------------- the question
 
 
-def form(approval: Approval, kept: Json) -> Json:
+def form(approval: Approval, kept: Json, show: str) -> Json:
     """An elicitation in form mode (2026-07-28 client/elicitation): flat, and what is preset is a no."""
     words = [*(scope for scope in SCOPES if scope in approval.matter.terms.remember), "deny"]
     choice = {
@@ -81,17 +82,17 @@ def form(approval: Approval, kept: Json) -> Json:
     }  # fmt: skip
     comment = {"type": "string", "title": "Comment", "description": "The model reads it.", "maxLength": 500}
     schema = {"type": "object", "properties": {"decision": choice, "comment": comment}, "required": ["decision"]}
-    params = {"mode": "form", "message": question(approval, kept), "requestedSchema": schema}
+    params = {"mode": "form", "message": question(approval, kept, show), "requestedSchema": schema}
     return {"method": "elicitation/create", "params": params}
 
 
-def page(approval: Approval, kept: Json, url: str) -> Json:
-    params = {"mode": "url", "message": question(approval, kept), "url": url}
+def page(approval: Approval, kept: Json, show: str, url: str) -> Json:
+    params = {"mode": "url", "message": question(approval, kept, show), "url": url}
     return {"method": "elicitation/create", "params": params}
 
 
-def question(approval: Approval, kept: Json) -> str:
-    """On one screen: what runs where, with which arguments, and who says what."""
+def question(approval: Approval, kept: Json, show: str) -> str:
+    """On one screen: what runs where, with which arguments, and who says what. `show` is a command that shows all."""
     matter = approval.matter
     shown = lines(kept.get("arguments"))
     told = [
@@ -99,7 +100,7 @@ def question(approval: Approval, kept: Json) -> str:
         *(f"  {line}" for line in shown[:MAX_LINES]),
     ]
     if len(shown) > MAX_LINES or kept.get("is_cut"):
-        told.append(f"  ...(cut: {kept['size']} bytes, {kept['digest']}; whole: sluice approvals show {approval.id})")
+        told.append(f"  ...(cut: {kept['size']} bytes, {kept['digest']}; whole: {show})")
     if kept.get("hidden"):
         told.append(f"  {kept['hidden']} hidden characters are shown as \u27e8U+XXXX\u27e9")
     if kept.get("review") == "changed":

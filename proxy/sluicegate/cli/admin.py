@@ -1,30 +1,40 @@
-"""`servers` and `tools`: what a running Sluice says at its admin port."""
+"""`servers` and `tools`, and how every command asks the Sluice that runs with its config.
 
+That of a desktop client answers at a socket in the state directory, any other one at `listen.admin`. Who asks shows a
+client key, or is the operator.
+"""
+
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import httpx
 import typer
 
 from sluicegate import config
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, printable, stop, table, tell, tell_json
+from sluicegate.app.seat import Seat
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, printable, say, stop, table, tell, tell_json
 
 TIMEOUT: Final = 10.0
 WIDTH: Final = 60  # of a column on a terminal
 TOKEN_FILE: Final = "operator.token"
+KEY_VARIABLE: Final = "SLUICE_KEY"
 
 AdminKey = Annotated[
     str | None,
-    typer.Option("--key", metavar="KEY", envvar="SLUICE_KEY", show_default=False,
-                 help="A client key; else the operator token in state.dir."),
+    typer.Option("--key", metavar="KEY", show_default=False,
+                 help="A client key; else $SLUICE_KEY, else the operator token in state.dir."),
 ]  # fmt: skip
+AsOperator = Annotated[bool, typer.Option("--operator", help="Use the operator token even if $SLUICE_KEY is set.")]
 
 
-def servers(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
+def servers(
+    config_file: ConfigFile = None, key: AdminKey = None, operator: AsOperator = False, as_json: AsJson = False
+) -> None:
     """Show the servers behind a running Sluice and their health."""
-    body = _get(config_file, key, "servers", {})
+    body = _get(Admin(config_file, key, operator), "servers", {})
     _show(body, "servers", as_json)
     for row in () if as_json else body.get("servers", []):
         if row.get("status") != "up" and row.get("stderr"):
@@ -39,10 +49,11 @@ def tools(
         str | None, typer.Option("--as", metavar="ID", help="As this client sees them; NAME means key:NAME.")
     ] = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the merged tools of a running Sluice."""
-    _show(_get(config_file, key, "tools", {"as": _principal(as_)} if as_ else {}), "tools", as_json)
+    _show(_get(Admin(config_file, key, operator), "tools", {"as": _principal(as_)} if as_ else {}), "tools", as_json)
 
 
 def _principal(id: str) -> str:
@@ -76,34 +87,97 @@ class Unreachable(Exception):
     """No Sluice answers: why, and what to do."""
 
 
-def exchange(
-    loaded: config.Config, key: str | None, what: str, params: Mapping[str, str] | None = None, body: Any = None,
-    method: str = "",
-) -> httpx.Response:  # fmt: skip
-    """One request at the admin port, a POST where there is a body. Raises `Unreachable`; exits if it is refused."""
-    address = reachable(loaded.listen.admin)
-    url, method = f"http://{address}/api/v1/{what}", method or ("GET" if body is None else "POST")
-    try:
+class Admin:
+    """The Sluice that runs with a config, as one who asks it: with a key, or as the operator."""
+
+    def __init__(self, config_file: Path | None, key: str | None = None, as_operator: bool = False) -> None:
+        if key and as_operator:
+            stop(Code.USAGE, "--key and --operator exclude one another")
+        self.path, self.config = load(config_file, quietly=True)
+        self._key = None if as_operator else key or os.environ.get(KEY_VARIABLE) or None
+        self._credential = "the key of --key" if key else f"the key in ${KEY_VARIABLE}"
+        self._is_named = False
+        self._seat = Seat(self.config.state.dir, self.path)
+
+    def __repr__(self) -> str:
+        return f"Admin({self.path}, {'a key' if self._key else 'the operator'})"
+
+    @property
+    def is_operator(self) -> bool:
+        return self._key is None
+
+    def exchange(
+        self, what: str, params: Mapping[str, str] | None = None, body: Any = None, method: str = ""
+    ) -> httpx.Response:
+        """One request to `/api/v1/`, a POST where there is a body. Raises `Unreachable`; exits if it is refused."""
+        method = method or ("GET" if body is None else "POST")
+        with self.client() as client:
+            try:
+                response = client.request(method, what, params=params, json=body)
+            except httpx.HTTPError as error:
+                raise self.unanswered(client, error) from None
+        self.check(response)
+        return response
+
+    def client(self) -> httpx.Client:
+        """Shows the credential with every request to `/api/v1/`. Raises `Unreachable` where there is nobody to ask."""
+        key, socket = self._key, self._seat.admin()
+        transport = httpx.HTTPTransport(uds=socket, verify=False)
+        address = config.Address("localhost", 80) if socket else reachable(self.config.listen.admin)
+        if key is None and socket:
+            self._credential = f"the operator, by the socket in {self.config.state.dir}"
+        elif key is None:
+            key = self._operator_token(address)
+        if sys.stderr.isatty():
+            self.name_credential()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         # trust_env: a proxy from the environment must never see the token
-        with httpx.Client(trust_env=False, timeout=TIMEOUT) as client:
-            headers = credential(loaded, key, address)
-            response = client.request(method, url, params=params, json=body, headers=headers)
-    except httpx.HTTPError as error:
-        raise unanswered(address, error) from None
-    if response.status_code in (401, 403):
-        reason = f"the admin port at {address} refuses this credential ({response.status_code})"
-        hint = ["rights on Sluice itself are rows: p, local, sluice, admin:*, *, allow"] if key is None else []
-        stop(Code.AUTH, reason, *_said(response), *(hint if response.status_code == 403 else []))
-    return response
+        return httpx.Client(
+            base_url=f"http://{address}/api/v1/", headers=headers, transport=transport, trust_env=False, timeout=TIMEOUT
+        )
+
+    def unanswered(self, client: httpx.Client, error: httpx.HTTPError) -> Unreachable:
+        address = client.base_url.netloc.decode("ascii")
+        where = f"{address} (listen.admin)" if ":" in address else f"the socket in {self.config.state.dir}"
+        return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *_START)
+
+    def check(self, response: httpx.Response) -> None:
+        """Exits if it is refused: says which credential was, and what is missing."""
+        if response.status_code in (401, 403):
+            self.stop(Code.AUTH, f"Sluice refuses this credential ({response.status_code})", *_said(response))
+
+    def stop(self, code: Code, *reasons: str) -> NoReturn:
+        for reason in reasons:
+            say(reason)
+        self.name_credential()
+        raise typer.Exit(code)
+
+    def name_credential(self) -> None:
+        """Once, on stderr."""
+        if not self._is_named:
+            is_variable = self._credential.endswith(KEY_VARIABLE)
+            say(f"credential: {self._credential}" + ("; --operator uses the operator token" if is_variable else ""))
+        self._is_named = True
+
+    def _operator_token(self, address: config.Address) -> str:
+        """The token of the running Sluice: made at its start, readable for its own user, good from loopback."""
+        if not address.is_loopback:
+            stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key or ${KEY_VARIABLE}")
+        path = self.config.state.dir / TOKEN_FILE
+        self._credential = f"the operator token in {path}"
+        try:
+            return path.read_text("ascii").strip()
+        except FileNotFoundError:
+            reason = f"no Sluice runs with {self.path}: there is no socket for it and no {path}"
+            raise Unreachable(reason, *_START) from None
+        except (OSError, UnicodeDecodeError):
+            stop(Code.AUTH, f"cannot read the operator token {path}; give a key with --key or ${KEY_VARIABLE}")
 
 
-def credential(loaded: config.Config, key: str | None, address: config.Address) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key or _operator_token(loaded, address)}"}
-
-
-def unanswered(address: config.Address, error: httpx.HTTPError) -> Unreachable:
-    reason = f"no Sluice answers at {address} (listen.admin): {type(error).__name__}"
-    return Unreachable(reason, "start it with `sluice serve`")
+_START: Final = ("start it: your desktop client does, or `sluice serve`",) + (
+    ("on Windows a desktop client's Sluice has no socket: what works without one are pins, approvals and keys",)
+    if sys.platform == "win32" else ()
+)  # fmt: skip
 
 
 def _said(response: httpx.Response) -> list[str]:
@@ -125,11 +199,10 @@ def answer(response: httpx.Response) -> Any:
     stop(Code.UNREACHABLE, f"what answers at {response.url} is no Sluice ({response.status_code})")
 
 
-def _get(config_file: Path | None, key: str | None, what: str, params: Mapping[str, str]) -> Any:
-    """One GET at the admin port, or the exit code that says why not."""
-    _, loaded = load(config_file, quietly=True)
+def _get(admin: Admin, what: str, params: Mapping[str, str]) -> Any:
+    """One GET, or the exit code that says why not."""
     try:
-        return answer(exchange(loaded, key, what, params))
+        return answer(admin.exchange(what, params))
     except Unreachable as problem:
         stop(Code.UNREACHABLE, *problem.args)
 
@@ -139,17 +212,3 @@ def reachable(address: config.Address) -> config.Address:
     if address.host in ("0.0.0.0", "::"):
         return config.Address("::1" if ":" in address.host else "127.0.0.1", address.port)
     return address
-
-
-def _operator_token(loaded: config.Config, address: config.Address) -> str:
-    """The token of the running Sluice: made at its start, readable for its own user, good from loopback."""
-    if not address.is_loopback:
-        stop(Code.AUTH, "the operator token is for loopback only; give a key with --key or $SLUICE_KEY")
-    path = loaded.state.dir / TOKEN_FILE
-    try:
-        return path.read_text("ascii").strip()
-    except FileNotFoundError:
-        reason = f"no Sluice runs on this state directory: there is no {path}"
-        raise Unreachable(reason, "start it: sluice serve") from None
-    except (OSError, UnicodeDecodeError):
-        stop(Code.AUTH, f"cannot read the operator token {path}; give a key with --key or $SLUICE_KEY")

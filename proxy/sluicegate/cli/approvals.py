@@ -1,14 +1,13 @@
 """`approvals list`, `show`, `watch`, `grants` and `revoke`, `approve` and `deny`: calls that wait for a person.
 
-Asks the Sluice that runs; where none has an admin port (a desktop client starts its own on stdin and stdout), the
-queue in the state directory is looked at and decided there, and the Sluice on it follows within a second.
+Asks the Sluice that runs; where none answers, the queue in the state directory is looked at and decided there, and a
+Sluice on it follows within a second.
 """
 
 import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import anyio
@@ -17,14 +16,13 @@ import typer
 
 from sluicegate import config
 from sluicegate.app.approving import DATABASE, at_rest
-from sluicegate.cli.admin import AdminKey, Unreachable, credential, exchange, reachable, unanswered
+from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable, answer
 from sluicegate.cli.talk import (
     AsJson,
     Code,
     ConfigFile,
     count,
     give,
-    load,
     located,
     printable,
     say,
@@ -40,7 +38,8 @@ _REVIEWS: Final = {
     "accepted": "accepted by a person", "first_use": "as at its first use; no person has accepted it",
     "changed": "CHANGED since it was looked at: see sluice pins diff", "unpinned": "not pinned",
 }  # fmt: skip
-POLL: Final = 1.0
+_TRIES: Final = 120  # to find the successor of a Sluice that ended
+_PAUSE: Final = 0.5
 WIDTH: Final = 60
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.", show_default=False)]
@@ -56,11 +55,12 @@ def list_(
     server: Annotated[str, typer.Option("--server", metavar="SERVER", help="Only of this server.")] = "",
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the calls that wait for a person. Only those that you may decide, or asked for."""
     params = ({"state": state} if state != "all" else {}) | ({"server": server} if server else {})
-    body = _ask(config_file, key, "approvals", params)
+    body = _ask(Admin(config_file, key, operator), "approvals", params)
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
     give(as_json, body, [table([head, *map(_cells, body["approvals"])])] if body["approvals"] else [])
     left_out = body["total"] - len(body["approvals"])
@@ -84,12 +84,14 @@ def show(
     ] = False,
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show everything about one approval."""
-    row = _ask(config_file, key, f"approvals/{_word(id)}")
+    admin = Admin(config_file, key, operator)
+    row = _ask(admin, f"approvals/{_word(id)}")
     if reveal:
-        row |= _ask(config_file, key, f"approvals/{_word(id)}/reveal", body={})
+        row |= _ask(admin, f"approvals/{_word(id)}/reveal", body={})
     give(as_json, row, map(printable, _screen(row)))
 
 
@@ -145,25 +147,32 @@ def approve(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask once more.")] = False,
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a call run: exactly the one that is shown."""
-    row = _ask(config_file, key, f"approvals/{_word(id)}")
+    admin = Admin(config_file, key, operator)
+    row = _ask(admin, f"approvals/{_word(id)}")
     if not (yes or seen or as_json):
         for line in _screen(row):
             say(printable(line))
         if sys.stdin.isatty() and not typer.confirm("Approve it?", err=True):
             stop(Code.NEGATIVE, "not approved")
     body = {"decision": "approve", "seen_digest": seen or row["digest"], "scope": scope, "comment": comment}
-    _decided(_ask(config_file, key, f"approvals/{_word(id)}/decisions", body=body), as_json)
+    _decided(_ask(admin, f"approvals/{_word(id)}/decisions", body=body), as_json)
 
 
 def deny(
-    id: Id, comment: Comment = "", config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False
+    id: Id,
+    comment: Comment = "",
+    config_file: ConfigFile = None,
+    key: AdminKey = None,
+    operator: AsOperator = False,
+    as_json: AsJson = False,
 ) -> None:
     """Refuse a call. The comment goes back to the model."""
     body = {"decision": "deny", "comment": comment}
-    _decided(_ask(config_file, key, f"approvals/{_word(id)}/decisions", body=body), as_json)
+    _decided(_ask(Admin(config_file, key, operator), f"approvals/{_word(id)}/decisions", body=body), as_json)
 
 
 def _decided(row: Row, as_json: bool) -> None:
@@ -172,9 +181,11 @@ def _decided(row: Row, as_json: bool) -> None:
     give(as_json, row, [printable(f"{row['id']} {row['state']}{more}")])
 
 
-def grants(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
+def grants(
+    config_file: ConfigFile = None, key: AdminKey = None, operator: AsOperator = False, as_json: AsJson = False
+) -> None:
     """Show approvals that are remembered for more than one call."""
-    body = _ask(config_file, key, "grants")
+    body = _ask(Admin(config_file, key, operator), "grants")
     rows = [
         [one["id"], one["principal"], f"{one['server']}/{one['tool']}", one["scope"], one["expires_at"], one["by"]]
         for one in body["grants"]
@@ -186,27 +197,30 @@ def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="The grant's id.", show_default=False)],
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Take a grant back."""
-    gone = _ask(config_file, key, f"grants/{_word(id)}", method="DELETE")
+    gone = _ask(Admin(config_file, key, operator), f"grants/{_word(id)}", method="DELETE")
     give(as_json, gone, [f"{gone['id']} revoked"])
 
 
 # ---------------------------------------------------------------- watching
 
 
-def watch(config_file: ConfigFile = None, key: AdminKey = None, as_json: AsJson = False) -> None:
+def watch(
+    config_file: ConfigFile = None, key: AdminKey = None, operator: AsOperator = False, as_json: AsJson = False
+) -> None:
     """Show what waits, and what becomes of it. Ctrl-C ends it. With --json, each change is one line of JSON."""
-    _, loaded = load(config_file, quietly=True)
+    admin, known = Admin(config_file, key, operator), dict[str, tuple[str, int]]()
     try:
-        for row in _events(loaded, key):
-            _tell_event(row, as_json)
+        for row in _events(admin):
+            version = (row["state"], len(row["votes"]))
+            if known.get(row["id"]) != version:  # a new stream begins with what waits
+                _tell_event(row, as_json)
+            known[row["id"]] = version
     except Unreachable as problem:
-        if key is not None or not _has_queue(loaded):
-            stop(Code.UNREACHABLE, *problem.args)
-        for row in _looks(config_file, key):
-            _tell_event(row, as_json)
+        stop(Code.UNREACHABLE, *problem.args)
 
 
 def _tell_event(row: Row, as_json: bool) -> None:
@@ -216,83 +230,75 @@ def _tell_event(row: Row, as_json: bool) -> None:
         tell(printable("  ".join([time.strftime("%H:%M:%S"), *_cells(row)])))
 
 
-def _events(loaded: config.Config, key: str | None) -> Iterator[Row]:
-    """Server-sent events of the admin port. Raises `Unreachable`."""
-    address = reachable(loaded.listen.admin)
-    headers = credential(loaded, key, address)
-    try:
-        with (
-            httpx.Client(trust_env=False, timeout=httpx.Timeout(10.0, read=60.0)) as client,
-            client.stream("GET", f"http://{address}/api/v1/approvals/events", headers=headers) as response,
-        ):
-            if response.status_code in (401, 403):
-                stop(Code.AUTH, f"the admin port at {address} refuses this credential ({response.status_code})")
-            for line in response.iter_lines():
-                if line.startswith("data: ") and (row := json.loads(line[6:])):
-                    yield row
-    except httpx.HTTPError as error:
-        raise unanswered(address, error) from None
-
-
-def _looks(config_file: Path | None, key: str | None) -> Iterator[Row]:
-    """The same without an admin port, by looking again and again."""
-    known: dict[str, tuple[str, int]] = {}
+def _events(admin: Admin) -> Iterator[Row]:
+    """Server-sent events; when a Sluice ends, those of its successor. Raises `Unreachable` where there is none."""
+    failures = _TRIES  # before the first stream nobody has ended
     while True:
-        for row in _ask(config_file, key, "approvals")["approvals"]:
-            version = (row["state"], len(row["votes"]))
-            if known.get(row["id"]) != version and (row["id"] in known or row["ended_at"] is None):
-                yield row
-            known[row["id"]] = version
-        time.sleep(POLL)
+        try:
+            with admin.client() as client:
+                timeout = httpx.Timeout(10.0, read=60.0)
+                try:
+                    with client.stream("GET", "approvals/events", timeout=timeout) as response:
+                        if response.status_code != 200:
+                            response.read()
+                            admin.check(response)
+                            answer(response)
+                        failures = 0
+                        for line in response.iter_lines():
+                            if line.startswith("data: ") and (row := json.loads(line[6:])):
+                                yield row
+                except httpx.HTTPError as error:
+                    raise admin.unanswered(client, error) from None
+        except Unreachable:
+            if (failures := failures + 1) > _TRIES:
+                raise
+        time.sleep(_PAUSE)
 
 
 # ---------------------------------------------------------------- where it comes from
 
 
-def _ask(
-    config_file: Path | None, key: str | None, what: str, params: dict[str, str] | None = None, body: Any = None,
-    method: str = "",
-) -> Any:  # fmt: skip
-    """What the admin port says, or the queue itself; the exit code says why there is nothing."""
-    path, loaded = load(config_file, quietly=True)
+def _ask(admin: Admin, what: str, params: dict[str, str] | None = None, body: Any = None, method: str = "") -> Any:
+    """What Sluice says, or the queue itself where none answers; the exit code says why there is nothing."""
     try:
-        response = exchange(loaded, key, what, params, body, method)
+        response = admin.exchange(what, params, body, method)
         status, told = response.status_code, response.json()
     except ValueError:
-        stop(Code.UNREACHABLE, f"what answers at {loaded.listen.admin} is no Sluice")
+        stop(Code.UNREACHABLE, "what answers is no Sluice")
     except Unreachable as problem:
-        if key is not None or not _has_queue(loaded):
+        if not (admin.is_operator and (admin.config.state.dir / DATABASE).exists()):
             stop(Code.UNREACHABLE, *problem.args)
-        status, told = _ask_at_rest(path, loaded, what, params or {}, body, method)
+        status, told = _ask_at_rest(admin, tuple(what.split("/")), params or {}, body, method)
     if status != 200:
-        stop(Code.NEGATIVE, printable(str(told.get("error", "not found"))))
+        admin.stop(Code.NEGATIVE, printable(str(told.get("error", "not found"))))
     return told
 
 
-def _has_queue(loaded: config.Config) -> bool:
-    return (loaded.state.dir / DATABASE).exists()
-
-
 def _ask_at_rest(
-    path: Path, loaded: config.Config, what: str, params: dict[str, str], body: Any, method: str
+    admin: Admin, path: tuple[str, ...], params: dict[str, str], body: Any, method: str
 ) -> tuple[int, Any]:
-    """Whoever may write the state directory is its operator."""
+    """Whoever may write the state directory is its operator. What only reads changes nothing there."""
 
-    async def use() -> tuple[int, Any]:
-        parts = tuple(what.split("/"))
-        async with at_rest(loaded) as approvals:
+    async def read() -> tuple[int, Any]:
+        async with at_rest(admin.config, read_only=True) as approvals:
+            if path[-1] == "reveal":
+                return await approvals.post(path, b"{}", "", OPERATOR)
+            return await approvals.get(path[:2], {name: [value] for name, value in params.items()}, OPERATOR)
+
+    async def change() -> tuple[int, Any]:
+        async with at_rest(admin.config) as approvals:
             if method == "DELETE":
-                return await approvals.delete(parts, OPERATOR)
-            if body is not None:
-                return await approvals.post(parts, json.dumps(body).encode("ascii"), "", OPERATOR)
-            return await approvals.get(parts, {name: [value] for name, value in params.items()}, OPERATOR)
+                return await approvals.delete(path, OPERATOR)
+            return await approvals.post(path, json.dumps(body).encode("ascii"), "", OPERATOR)
 
     try:
-        return anyio.run(use)
+        found = anyio.run(read)
+        is_change = found[0] == 200 and (method == "DELETE" or body is not None)
+        return anyio.run(change) if is_change else found
     except PolicyError as error:
-        raise config.ConfigError(located(path, error.findings)) from None
+        raise config.ConfigError(located(admin.path, error.findings)) from None
     except OSError as error:
-        stop(Code.CONFIG, f"the approvals in {loaded.state.dir} cannot be used: {error}")
+        stop(Code.CONFIG, f"the approvals in {admin.config.state.dir} cannot be used: {error}")
 
 
 def _word(id: str) -> str:

@@ -102,7 +102,7 @@ def revoke(
     entry = _at(said, "clients", "keys", name)
     if entry is None and config.check(path).config is not None:
         stop(Code.NEGATIVE, f"{path} has no key {name} under clients.keys")
-    directory = state_dir or _state(path, said)
+    directory = state_dir or state_of(path, said)
     if directory is None:
         stop(Code.CONFIG, f"{path} cannot be read; say where its state.dir is: --state-dir DIR")
     hash = _at(entry, "hash")
@@ -125,7 +125,7 @@ def _at(value: Any, *path: str) -> Any:
     return value
 
 
-def _state(path: Path, said: Any) -> Path | None:
+def state_of(path: Path, said: Any) -> Path | None:
     """Where the config puts its state, whatever else is wrong with it."""
     if not isinstance(said, dict):
         return None

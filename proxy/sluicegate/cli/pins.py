@@ -1,7 +1,7 @@
 """`pins list`, `diff`, `accept`, `export`: definitions that changed since they were accepted.
 
-Asks the Sluice that runs; where none does (a desktop client starts its own on stdin and stdout, without an admin
-port), the pins in the state directory are looked at and accepted there, and a Sluice on it follows within seconds.
+Asks the Sluice that runs; where none answers, the pins in the state directory are looked at and accepted there, and a
+Sluice on it follows within seconds.
 """
 
 import json
@@ -19,8 +19,8 @@ from sluicegate.app import slices
 from sluicegate.app.approving import DATABASE
 from sluicegate.app.auditing import note_pin, open_audit
 from sluicegate.audit.log import Audit
-from sluicegate.cli.admin import AdminKey, Unreachable, answer, exchange
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, load, printable, say, stop, table, tell
+from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable, answer
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, printable, say, stop, table, tell
 from sluicegate.lists.pinboard import Pinboard
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Wanted
@@ -43,10 +43,11 @@ def list_(
     all_: Annotated[bool, typer.Option("--all", help="Also what was accepted and has not changed.")] = False,
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the definitions that wait for a person."""
-    found = _rows(config_file, key, server)
+    found = _rows(Admin(config_file, key, operator), server)
     rows = found if all_ else [row for row in found if _waits(row)]
     head = ["SERVER", "ERA", "KIND", "NAME", "STATE", "SERVED", "FINGERPRINT", "HIDDEN", "SINCE", "BY"]
     give(as_json, {"pins": rows}, [table([head, *map(_cells, rows)])] if rows else [])
@@ -68,10 +69,11 @@ def diff(
     names: Names = None,
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what changed, with hidden characters made visible. A NAME that did not change is shown whole."""
-    found = _rows(config_file, key, server, definitions=True)
+    found = _rows(Admin(config_file, key, operator), server, definitions=True)
     rows = _named(found, names) if names else [row for row in found if _waits(row)]
     give(as_json, {"pins": rows}, (line for row in rows for line in _described(row)))
     if not rows:
@@ -96,17 +98,19 @@ def accept(
     ] = "",
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Accept definitions as the server gave them last. They are served from now on."""
     if bool(names) == all_:
         stop(Code.USAGE, "give names or --all; `sluice pins list` shows what waits")
-    rows = _rows(config_file, key, server)
+    admin = Admin(config_file, key, operator)
+    rows = _rows(admin, server)
     rows = _named(rows, names) if names else [row for row in rows if row["state"] != "accepted"]
     if changed := [row["name"] for row in rows if not row["current"].startswith(seen.removeprefix("sha256:"))]:
         stop(Code.NEGATIVE, f"{', '.join(map(visible, changed))}: it has another fingerprint by now")
     wanted = {(row["kind"], row["name"], row["current"]) for row in rows}
-    taken = _accept(config_file, key, server, sorted(wanted)) if wanted else []
+    taken = _accept(admin, server, sorted(wanted)) if wanted else []
     give(as_json, {"pins": taken}, (
         f"accepted {row['kind']} {visible(row['name'])} ({row['era']}) {row['fingerprint'][:SHORT]}" for row in taken
     ))  # fmt: skip
@@ -121,10 +125,11 @@ def export(
     ] = None,
     config_file: ConfigFile = None,
     key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a lock file of all definitions. Or compare with one."""
-    rows = _rows(config_file, key, None)
+    rows = _rows(Admin(config_file, key, operator), None)
     if check is None:
         tell(json.dumps(pins.lock(rows), indent=2, sort_keys=True))
         return
@@ -167,46 +172,44 @@ def _named(rows: list[Row], names: list[str]) -> list[Row]:
 # ---------------------------------------------------------------- where they come from
 
 
-def _rows(config_file: Path | None, key: str | None, server: str | None, definitions: bool = False) -> list[Row]:
-    _, loaded = load(config_file, quietly=True)
-    if server is not None and server not in loaded.servers:
+def _rows(admin: Admin, server: str | None, definitions: bool = False) -> list[Row]:
+    if server is not None and server not in admin.config.servers:
         stop(Code.NEGATIVE, f"no server {printable(server)} is configured")
     params = ({"server": server} if server else {}) | ({"definitions": "1"} if definitions else {})
     try:
-        rows: list[Row] = answer(exchange(loaded, key, "pins", params))["pins"]
+        rows: list[Row] = answer(admin.exchange("pins", params))["pins"]
         return rows
     except Unreachable as problem:
 
         async def read(board: Pinboard) -> list[Row]:
             return board.rows(server, definitions)
 
-        return _at_rest(loaded, key, problem, read)
+        return _at_rest(admin, problem, read)
 
 
-def _accept(config_file: Path | None, key: str | None, server: str, wanted: list[tuple[str, str, str]]) -> list[Row]:
+def _accept(admin: Admin, server: str, wanted: list[tuple[str, str, str]]) -> list[Row]:
     """All of it or nothing."""
-    _, loaded = load(config_file, quietly=True)
     items = [{"kind": kind, "name": name, "fingerprint": mark} for kind, name, mark in wanted]
     told: list[Row] | str
     try:
-        response = exchange(loaded, key, "pins", body={"server": server, "accept": items})
+        response = admin.exchange("pins", body={"server": server, "accept": items})
         told = response.json()["error"] if response.status_code == 409 else answer(response)["pins"]
     except Unreachable as problem:
         seen = [Wanted(_KINDS[kind], "" if kind == "instructions" else name, mark) for kind, name, mark in wanted]
-        told = _at_rest(loaded, key, problem, lambda board: board.accept(server, seen, "local"), noted=True)
+        told = _at_rest(admin, problem, lambda board: board.accept(server, seen, "local"), noted=True)
     if isinstance(told, str):
         stop(Code.NEGATIVE, printable(told))
     return told
 
 
 def _at_rest(
-    loaded: config.Config, key: str | None, problem: Unreachable, use: Callable[[Pinboard], Awaitable[T]],
-    noted: bool = False,
-) -> T:  # fmt: skip
+    admin: Admin, problem: Unreachable, use: Callable[[Pinboard], Awaitable[T]], noted: bool = False
+) -> T:
     """The pins themselves, where no Sluice answers: whoever may write the state directory is its operator. What is
     `noted` stands in the audit log, or is not done."""
+    loaded = admin.config
     path = loaded.state.dir / DATABASE
-    if key is not None or not path.exists():
+    if not (admin.is_operator and path.exists()):
         stop(Code.UNREACHABLE, *problem.args)
     try:
         return anyio.run(partial(_with_log, loaded, use) if noted else partial(_with_board, loaded, use))

@@ -1,6 +1,7 @@
 """`serve`, `stdio` and `demo`: the commands that run Sluice. Everything they do is in `app` and `demo`."""
 
 import errno
+import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,6 +14,7 @@ import anyio
 import typer
 
 from sluicegate import app, config, demo
+from sluicegate.cli.keys import state_of
 from sluicegate.cli.talk import Code, ConfigFile, count, load, located, say, stop
 from sluicegate.listen.serve import CannotListen
 from sluicegate.policy.finding import PolicyError
@@ -20,6 +22,7 @@ from sluicegate.policy.finding import PolicyError
 T = TypeVar("T")
 MAX_WORKERS: Final = 64
 
+_STATE: Final = re.compile(r"""^\s*"?state"?:\s*\{?\s*"?dir"?:\s*["']?([^"'\s,}#]+)""", re.MULTILINE)
 _LISTEN_HINTS: Final = {
     errno.EADDRINUSE: "another program has this port, perhaps a Sluice that runs already: stop it, or set {key} to a "
                       "free port",
@@ -45,7 +48,7 @@ def serve(
         _serve_as_worker(orders)
         return
     path, loaded = load(config_file)
-    with _told(path, loaded):
+    with _told(path, loaded.listen):
         if workers == 1:
             _run(partial(app.serve, loaded, announce=say, file=path))
             return
@@ -60,7 +63,7 @@ def _serve_as_worker(orders: int) -> None:
     theirs = socket.socket(fileno=orders)
     task = app.read_task(theirs)
     try:
-        with _told(task.file, task.config):
+        with _told(task.file, task.config.listen):
             _run(partial(app.serve_worker, task, theirs, say))
     except app.Outdated as error:
         stop(Code.CONFIG, *error.args)
@@ -79,14 +82,14 @@ def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.Fin
 
 
 @contextmanager
-def _told(path: Path, loaded: config.Config) -> Iterator[None]:
+def _told(path: Path, listen: config.Listen | None = None) -> Iterator[None]:
     """What cannot be started says where its config is wrong, and exits with that code."""
     try:
         yield
     except PolicyError as error:
         raise config.ConfigError(located(path, error.findings)) from None
     except OSError as error:
-        stop(Code.CONFIG, str(_why(error, path, loaded.listen)))
+        stop(Code.CONFIG, str(_why(error, path, listen or config.Listen())))
 
 
 def stdio(
@@ -97,9 +100,30 @@ def stdio(
     ] = None,
 ) -> None:
     """Serve one client on stdin and stdout. Nothing but MCP is on stdout."""
-    path, loaded = (Path(url), _bridge(url, key)) if url else load(config_file, only_errors=True)
-    with _told(path, loaded):
-        _run(partial(app.serve_stdio, loaded, file=None if url else path))
+    if url:
+        with _told(Path(url)):
+            _run(partial(app.serve_stdio, _bridge(url, key), file=None))
+        return
+    path = config.find_config(config_file)
+    checked = config.check(path)
+    for finding in checked.errors if checked.config else checked.findings:
+        say(str(finding))
+    with _told(path):
+        if checked.config is not None:
+            _run(partial(app.serve_stdio, checked.config, file=path))
+        elif not _run(partial(app.join_stdio, path, _state(path))):
+            raise typer.Exit(Code.CONFIG)
+
+
+def _state(path: Path) -> Path:
+    """Where a file that cannot be used seems to have its state: good for looking whether a Sluice runs there."""
+    if (said := config.draft(path)) is not None:
+        return state_of(path, said) or config.default_state()
+    try:
+        found = _STATE.search(path.read_text("utf-8", "replace"))
+    except OSError:
+        found = None
+    return config.default_state() if found is None else path.absolute().parent / Path(found[1]).expanduser()
 
 
 def demo_(once: Annotated[bool, typer.Option("--once", help="Exit when everything was shown.")] = False) -> None:

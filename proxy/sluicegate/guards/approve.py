@@ -50,7 +50,8 @@ CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed
 class Means:
     """What the guard asks others: `decide` and `renew` once more before an approval is used, `current` for a client's
     rights as they are now, `review` for what people have said of the tool's definition, `elicits` for how a client can
-    show a question, `page` for one where that is by a link."""
+    show a question, `page` for one where that is by a link, `command` for
+    how a person types one about an approval."""
 
     decide: Callable[[Call, Target], Decision]
     renew: Callable[[Call, Target], Awaitable[Target | None]]
@@ -59,6 +60,7 @@ class Means:
     review: Callable[[Target], str]
     elicits: Callable[[Client], Literal["form", "url", ""]]
     page: Callable[[Approval], str]
+    command: Callable[[str, Approval], str]
     redactor: Redactor
 
 
@@ -160,7 +162,8 @@ class _Case:
     def _not_approved(self, approval: Approval) -> Outcome:
         method = self.call.method
         if approval.is_waiting:
-            return words.answer(method, "approval_pending", words.pending(approval), approval)
+            text = words.pending(approval, self.means.command("approve", approval))
+            return words.answer(method, "approval_pending", text, approval)
         if approval.state == "expired":
             return words.answer(method, "approval_expired", words.expired(approval), approval)
         text = words.denied(approval) if approval.state == "denied" else words.ended(approval)
@@ -194,7 +197,9 @@ class _Case:
 
     async def _put(self, approval: Approval, how: str) -> Outcome:
         kept = await self.desk.book.shown(approval.id)
-        ask = words.page(approval, kept, self.means.page(approval)) if how == "url" else words.form(approval, kept)
+        show = self.means.command("approvals show", approval)
+        url = how == "url" and self.means.page(approval)
+        ask = words.page(approval, kept, show, url) if url else words.form(approval, kept, show)
         matter, key = approval.matter, f"approve-{secrets.token_hex(8)}"
         leave = Leave(approval.id, matter.digest, matter.rule, matter.terms.name, key)
         return InputRequired({key: ask}, leave=leave)

@@ -1,0 +1,275 @@
+"""Commands beside `sluice stdio`: they find the Sluice that a desktop client runs, also after its file was edited and
+after another client took over, and what only reads leaves no trace in the audit log."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run
+from e2e.desktop_clients import Desktop
+from e2e.sluice_process import COMMAND, ROOT, clean_environment, stdio_command
+from policy_bed import client_keys, key_of, recorder
+
+from sluicegate.app.seat import Seat
+
+Json = dict[str, Any]
+ROWS = """\
+p, role:everyone, bank, *, *, allow
+p2, *, bank, tool:pay, *, confirm
+p, local, sluice, admin:*, *, allow
+p, key:eve, sluice, admin:approvals, read, allow
+"""
+
+
+def prepare(folder: Path, **more: Any) -> list[str]:
+    """The command of a desktop client: a server `bank`, whose tool `pay` a person confirms."""
+    (folder / "policy.csv").write_text(ROWS)
+    config: Json = {
+        "servers": {"bank": recorder(folder, "bank", tools=["pay", "look"])}, "policy": {"files": ["policy.csv"]},
+        "approvals": {"hold_for": "100ms"}, "clients": {"local": {"roles": []}, "keys": client_keys(ann=[], eve=[])},
+    }  # fmt: skip
+    return stdio_command(config | more, folder)
+
+
+@contextmanager
+def client(command: list[str], name: str = "one", **environment: str) -> Iterator[Desktop]:
+    desktop = Desktop(command, name, **environment)
+    try:
+        yield desktop
+    finally:
+        desktop.close()
+
+
+@contextmanager
+def served(command: list[str], name: str = "one", **environment: str) -> Iterator[Desktop]:
+    with client(command, name, **environment) as desktop:
+        about = {"name": name, "version": "1"}
+        desktop.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about)
+        desktop.send(method="notifications/initialized")
+        assert desktop.tools() >= {"bank__look"}, desktop.said()
+        yield desktop
+
+
+def edit(folder: Path, change: Callable[[Json], None]) -> None:
+    file, draft = folder / "sluice.yaml", folder / "draft"
+    config = json.loads(file.read_text())
+    change(config)
+    draft.write_text(json.dumps(config))
+    draft.replace(file)
+
+
+def deny_look(config: Json) -> None:
+    config["servers"]["bank"]["tools"] = {"deny": ["look"]}
+
+
+def command(folder: Path, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return run(folder, *words, "-c", "sluice.yaml", env=environment)
+
+
+def shown(folder: Path, *words: str, **environment: str) -> Any:
+    done = command(folder, *words, "--json", **environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def ask_to_pay(desktop: Desktop, **arguments: Any) -> str:
+    """The id of the approval that the call waits for."""
+    result = desktop.ask("tools/call", name="bank__pay", arguments=arguments)["result"]
+    assert result["_meta"]["dev.sluice/reason"] == "approval_pending", result
+    return str(result["_meta"]["dev.sluice/approval"]["id"])
+
+
+def audit(folder: Path) -> dict[str, list[Json]]:
+    files = sorted((folder / "audit").glob("*.jsonl*"))
+    return {file.name: [json.loads(line) for line in file.read_text().splitlines()] for file in files}
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Another process has no event to give."""
+    give_up = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> None:
+    with served(prepare(tmp_path)) as desktop:
+        (row,) = shown(tmp_path, "servers")["servers"]
+        assert (row["key"], row["status"]) == ("bank", "up")
+        assert {tool["name"] for tool in shown(tmp_path, "tools")["tools"]} == {"bank__pay", "bank__look"}
+        assert {row["name"] for row in shown(tmp_path, "pins", "list", "--all")["pins"]} >= {"pay", "look"}
+        assert command(tmp_path, "pins", "accept", "bank", "pay").returncode == 0
+        yes, no = ask_to_pay(desktop, n=1), ask_to_pay(desktop, n=2)
+        assert {row["id"] for row in shown(tmp_path, "approvals", "list")["approvals"]} == {yes, no}
+        assert shown(tmp_path, "approvals", "show", yes, "--reveal")["arguments"] == {"n": 1}
+        assert command(tmp_path, "approve", yes, "-y").returncode == command(tmp_path, "deny", no).returncode == 0
+        assert "error" not in desktop.ask("tools/call", name="bank__pay", arguments={"n": 1})
+        assert shown(tmp_path, "approvals", "show", yes)["state"] == "consumed"
+        assert command(tmp_path, "approvals", "grants").returncode == 0
+        log = audit(tmp_path)
+        assert list(log) == ["sluice.jsonl"], "nobody but the Sluice that runs has written"
+        assert {record["epoch"] for record in log["sluice.jsonl"]} == {1}
+
+
+def test_the_command_in_a_pending_text_works_where_it_is_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    path = {"PATH": "/usr/bin:/bin"}
+    with served(prepare(folder), **path) as desktop:
+        id = ask_to_pay(desktop, n=1)
+        result = desktop.ask("tools/call", name="bank__pay", arguments={"n": 1})["result"]
+        pasted = result["content"][0]["text"].split("They decide with: ")[1].split(". Call again")[0]
+        assert f"approve {id} -c " in pasted and "SLUICE_KEY" not in pasted
+        environ = clean_environment() | path
+        done = subprocess.run(pasted, shell=True, cwd="/", env=environ, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "approved" in done.stdout, done.stderr
+        assert "error" not in desktop.ask("tools/call", name="bank__pay", arguments={"n": 1})
+
+
+def test_the_admin_socket_is_its_owners_alone_and_no_port_is_opened(tmp_path: Path) -> None:
+    with served(prepare(tmp_path)):
+        (path,) = (tmp_path / "state").glob("admin-*.sock")
+        assert path.stat().st_mode & 0o777 == 0o600
+        host, port = json.loads((tmp_path / "sluice.yaml").read_text())["listen"]["admin"].split(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+
+
+def test_a_key_shows_its_own_rights_and_ends_when_it_is_revoked(tmp_path: Path) -> None:
+    key = {"SLUICE_KEY": key_of("eve")}
+    with served(prepare(tmp_path)) as desktop:
+        id = ask_to_pay(desktop)
+        assert shown(tmp_path, "approvals", "list", **key)["approvals"] == [], "not hers to decide"
+        refused = command(tmp_path, "deny", id, **key)
+        assert refused.returncode == 5
+        assert "admin:approvals write on sluice" in refused.stderr
+        assert "p, key:eve, sluice, admin:approvals, write, allow" in refused.stderr
+        assert "credential: the key in $SLUICE_KEY; --operator" in refused.stderr
+        assert key_of("eve") not in refused.stderr
+        assert command(tmp_path, "deny", id, "--operator", **key).returncode == 0
+        assert command(tmp_path, "servers", "--operator", "--key", "x").returncode == 2
+        assert command(tmp_path, "keys", "revoke", "eve").returncode == 0
+        until(lambda: command(tmp_path, "approvals", "list", **key).returncode == 5)
+
+
+def test_what_only_reads_leaves_no_trace_where_nothing_runs(tmp_path: Path) -> None:
+    with served(prepare(tmp_path)) as desktop:
+        first, second = ask_to_pay(desktop, n=1), ask_to_pay(desktop, n=2)
+        assert desktop.leave() == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "audit").iterdir()}
+    for words in (["approvals", "list"], ["approvals", "show", first], ["approvals", "grants"], ["pins", "list"],
+                  ["pins", "diff"], ["pins", "export"], ["audit", "search"]):  # fmt: skip
+        assert command(tmp_path, *words).returncode == 0, words
+    assert command(tmp_path, "approvals", "show", first, "--reveal").returncode == 1, "nobody has them any more"
+    assert command(tmp_path, "deny", "apr_000000000000").returncode == 1
+    watched = command(tmp_path, "approvals", "watch")
+    assert watched.returncode == command(tmp_path, "servers").returncode == 4 and "no Sluice runs" in watched.stderr
+    assert {file: file.read_bytes() for file in (tmp_path / "audit").iterdir()} == before
+    assert command(tmp_path, "approve", first, "-y").returncode == command(tmp_path, "deny", second).returncode == 0
+    records = [record for log in audit(tmp_path).values() for record in log]
+    decided = [record["approval"]["state"] for record in records if record["type"] == "approval"]
+    assert decided == ["pending", "pending", "approved", "denied"]
+    assert {record["epoch"] for record in records} == {1, 2, 3}, "once for each decision"
+
+
+def test_watching_goes_on_with_the_successor_and_writes_nothing(tmp_path: Path) -> None:
+    started = prepare(tmp_path)
+    with served(started) as first, served(started, "two") as second:
+        log = tmp_path / "watched"
+        words = [*COMMAND, "approvals", "watch", "--json", "-c", str(tmp_path / "sluice.yaml")]
+        with log.open("w") as out:
+            watching = subprocess.Popen(words, stdout=out, cwd=ROOT, env=clean_environment())
+        try:
+            mine = ask_to_pay(first, n=1)
+            until(lambda: mine in log.read_text())
+            first.process.kill()
+            assert second.tools()  # a list is asked for again, a call never
+            theirs = ask_to_pay(second, n=2)
+            until(lambda: theirs in log.read_text())
+            assert second.is_owner() and shown(tmp_path, "servers")["servers"][0]["status"] == "up"
+        finally:
+            watching.kill()
+            watching.wait()
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        assert [row["id"] for row in rows] == [mine, theirs], "each is told once"
+        assert {record["epoch"] for record in audit(tmp_path)["sluice.jsonl"]} <= {1, 2}, "one for each Sluice"
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_after_an_edit_commands_and_later_clients_find_the_sluice_that_runs(tmp_path: Path, watch: bool) -> None:
+    started = prepare(tmp_path, policy={"files": ["policy.csv"], "watch": watch})
+    with served(started) as first:
+        edit(tmp_path, deny_look)
+        assert shown(tmp_path, "servers")["servers"][0]["status"] == "up"
+        with client(started, "two") as second:
+            second.hello()
+            assert second.tools() == {"bank__pay"}, "it is served by what the file says now"
+            assert first.tools() == {"bank__pay"} and first.is_owner() and not second.is_owner()
+            assert "joined the Sluice that runs" in second.said()
+
+
+@pytest.mark.parametrize("text", ["servers: {bank: {comand: x}}\nstate: {dir: state}\n", "state: {dir: state}\n\tx: ["])
+def test_a_client_with_a_broken_file_joins_and_says_what_is_in_force(tmp_path: Path, text: str) -> None:
+    started = prepare(tmp_path)
+    file = tmp_path / "sluice.yaml"
+    with served(started) as first:
+        good = file.read_text()
+        file.write_text(text)
+        with client(started, "two") as second:
+            second.hello()
+            assert second.tools() == {"bank__pay", "bank__look"} and first.is_owner()
+            said = second.said()
+            assert "sluice.yaml:" in said and "not in force" in said and "joined the Sluice that runs" in said
+            first.process.kill()
+            assert second.process.wait(60) == 3, "nothing is begun with a broken file"
+        file.write_text(good)
+    with served(started):
+        pass
+
+
+def test_with_a_broken_file_and_no_sluice_nothing_starts(tmp_path: Path) -> None:
+    started = prepare(tmp_path)
+    (tmp_path / "sluice.yaml").write_text("state: {dir: state}\n")
+    done = subprocess.run(started, input=b"", cwd=ROOT, env=clean_environment(), capture_output=True, timeout=60)
+    assert done.returncode == 3 and b"sluice.yaml:" in done.stderr and done.stdout == b""
+
+
+def test_who_takes_over_begins_with_the_file_as_it_is_by_then(tmp_path: Path) -> None:
+    started = prepare(tmp_path, policy={"files": ["policy.csv"], "watch": False})
+    with served(started) as first, served(started, "two") as second:
+        edit(tmp_path, deny_look)
+        first.process.send_signal(signal.SIGKILL)
+        assert second.tools() == {"bank__pay"} and second.is_owner()
+
+
+def test_one_file_by_two_names_is_one_sluice(tmp_path: Path) -> None:
+    started = prepare(tmp_path)
+    link = tmp_path / "link.yaml"
+    link.symlink_to("sluice.yaml")
+    with served(started) as first, served([*started[:-1], str(link)], "two") as second:
+        assert first.is_owner() and not second.is_owner()
+        assert run(tmp_path, "servers", "-c", "link.yaml").returncode == 0
+
+
+def test_a_deep_state_directory_has_its_admin_socket_too(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    with served(prepare(deep)):
+        assert command(deep, "servers").returncode == 0
+
+
+def test_on_windows_every_client_is_on_its_own_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seat = Seat(tmp_path, tmp_path / "sluice.yaml")
+    assert not seat.unshared
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert "Windows" in seat.unshared and seat.admin() is None
