@@ -117,6 +117,14 @@ async def test_each_session_has_one_start_of_its_own(process: Child) -> None:
     assert process.starts() == 3
 
 
+async def test_a_shared_server_has_one_start_whoever_calls(process: Child) -> None:
+    async with process.run(sharing="shared") as rig:
+        for client in (LEGACY, MODERN, Client("key:b")):
+            await rig.tool("echo", client=client)
+        assert eras(rig) == ["legacy"] and rig.server.describe()["connections"] == 1
+    assert process.starts() == 1
+
+
 @pytest.mark.parametrize(("modes", "client"), [((), LEGACY), (("exit-at-probe",), LEGACY), (("modern",), MODERN)])
 async def test_a_child_that_crashes_is_started_once_more(
     modes: tuple[str, ...], client: Client, process: Child

@@ -95,7 +95,7 @@ class Dialler:
             self.eras = eras
             self.discovered = {era: value for era, value in self.discovered.items() if era in eras}
         words = " ".join([*([] if self._is_told else sorted(eras)), *([_OLDER] if self._is_older else [])])
-        if eras != LEGACY_ONLY or words != self._kept:
+        if words and (eras != LEGACY_ONLY or words != self._kept):
             self._kept = words
             with suppress(OSError):  # the store logs it
                 await self._store.put(self._place, words.encode(), LEGACY_LIFE if eras == LEGACY_ONLY else MODERN_LIFE)
