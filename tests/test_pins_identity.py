@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from scripted_server import CLIENT, Front, Scripted
 
 from sluicegate.call import Call, Client, Result
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.settings import ServerSettings
 from sluicegate.hub import Event
 from sluicegate.lists import pin_store
 from sluicegate.lists.pinboard import Pinboard, Pinned
@@ -252,6 +254,13 @@ def chooser(**more: Any) -> Chooser:
     server = Chooser("a", **more)
     server.by_set = {key: list(names) for key, names in OF.items()}
     return server
+
+
+@pytest.mark.parametrize(("sharing", "expected"), [("session", "form"), ("client", "form"), ("shared", "")])
+def test_a_server_that_is_shared_is_told_of_no_capabilities_and_has_one_set(sharing: Any, expected: str) -> None:
+    told = ServerSettings("a", "id", command=("x",), sharing=sharing)
+    server = DownstreamServer(told, publish=lambda *event: None, client_info={})
+    assert {server.capability_set(FORM, era) for era in pin_store.ERAS} == {expected}
 
 
 @pytest.mark.parametrize("order", [(CLIENT, FORM, ROOTS), (ROOTS, FORM, CLIENT), (FORM, CLIENT, ROOTS)])
