@@ -22,7 +22,7 @@ from sluicegate.call import (
     not_found,
     refuse,
 )
-from sluicegate.metrics import MAX_LABEL_SETS, Metrics
+from sluicegate.metrics import CHANGED_KINDS, MAX_LABEL_SETS, Metrics
 from sluicegate.metrics.scraped import TABLE
 from sluicegate.metrics.series import Seconds
 
@@ -174,6 +174,32 @@ def test_a_series_has_at_most_its_label_sets_and_the_rest_is_other(monkeypatch: 
     assert len(found) == MAX_LABEL_SETS + 1
     assert found["_other", "_other", "tools/call", "ok"] == 10
     assert found["github", "t1", "tools/call", "ok"] == 2
+
+
+def test_what_is_configured_has_its_series_before_anything_happens() -> None:
+    counted = fresh()
+    counted.expect(["github", "linear"], ["key:ci", "local"], ["confirm"])
+    calls = series(counted, "sluice_calls_total")
+    assert calls["github", "_other", "tools/call", "ok"] == calls["linear", "_other", "tools/call", "timeout"] == 0
+    assert series(counted, "sluice_client_calls_total")["local", "denied"] == 0
+    decisions = series(counted, "sluice_decisions_total")
+    assert len(decisions) == 2 * 3 * 3 and decisions["deny", "linear", "destroy"] == 0
+    changes = series(counted, "sluice_tool_definition_changes_total")
+    assert changes.keys() == {(server, kind) for server in ("github", "linear") for kind in CHANGED_KINDS}
+    assert series(counted, "sluice_approval_wait_seconds_count") == {("confirm",): 0}
+    counted.definition_changed("github", "tool")
+    counted.call(called(), OK, 0.1)
+    counted.expect(["github", "linear", "later"], ["key:ci"], [])
+    assert series(counted, "sluice_tool_definition_changes_total")["github", "tool"] == 1
+    assert series(counted, "sluice_client_calls_total")["key:ci", "ok"] == 1
+    assert series(counted, "sluice_calls_total")["later", "_other", "tools/call", "ok"] == 0
+
+
+def test_what_is_configured_takes_half_of_the_label_sets_of_a_series_at_most() -> None:
+    counted = fresh()
+    counted.expect([f"s{number}" for number in range(1_000)], [f"key:k{number}" for number in range(1_000)], [])
+    for name in ("calls", "client_calls", "decisions", "tool_definition_changes"):
+        assert len(series(counted, f"sluice_{name}_total")) == MAX_LABEL_SETS // 2
 
 
 def test_what_is_asked_for_at_each_scrape() -> None:

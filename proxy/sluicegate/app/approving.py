@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from sluicegate.approval.book import ALL
 from sluicegate.approval.desk import Desk, World
 from sluicegate.approval.persons import objection
 from sluicegate.approval.record import Approval
+from sluicegate.approval.states import TRANSITIONS
 from sluicegate.audit.log import Audit
 from sluicegate.audit.read import last_calls
 from sluicegate.audit.redact import Redactor
@@ -143,8 +145,8 @@ def _program() -> list[str]:
 def samples(desk: Desk) -> Iterator[Sample]:
     for profile, count in desk.pending().items():
         yield "sluice_approvals_pending", (profile,), count
-    for (profile, result), count in desk.counts.items():
-        yield "sluice_approvals", (profile, result), count
+    for profile, result in dict.fromkeys((*product(desk.settings.profiles, TRANSITIONS), *desk.counts)):
+        yield "sluice_approvals", (profile, result), desk.counts[profile, result]
     oldest = min((one.created for one in desk.open_ones() if one.is_waiting), default=None)
     yield "sluice_approval_oldest_pending_seconds", (), 0.0 if oldest is None else time.time() - oldest
 

@@ -9,18 +9,28 @@ from typing import Final
 
 import anyio
 
+from sluicegate.app import law
 from sluicegate.call import Call, Decision, Target
+from sluicegate.config import Config
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.listen.listener import Listener
 from sluicegate.lists import Lists, state
 from sluicegate.lists.pinboard import Pinboard
-from sluicegate.metrics import Sample
+from sluicegate.metrics import Metrics, Sample
 from sluicegate.policy.rates import Windows
 
 Decide = Callable[[Call, Target], Decision]
 LAG_EVERY: Final = 0.25
 
 _CIRCUIT: Final = {"closed": 0, "half-open": 1, "open": 2}
+
+
+def expect(metrics: Metrics, config: Config) -> None:
+    """At the start and after each reload: what is configured by now has its series."""
+    clients = ["local", *(f"key:{name}" for name in config.clients.keys)]
+    clients += ["anonymous"] if config.clients.anonymous else []
+    enabled = [key for key, server in config.servers.items() if server.enabled]
+    metrics.expect(enabled, clients, law.profiles(config))
 
 
 def servers(servers: Mapping[str, DownstreamServer], disabled: Iterable[str]) -> Iterator[Sample]:

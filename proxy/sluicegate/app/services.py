@@ -6,11 +6,13 @@ Opened in this order, closed in the opposite one, when everything that uses them
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from opentelemetry.trace import Tracer
 
 from sluicegate import __version__
+from sluicegate.app import observing
 from sluicegate.app.approving import DATABASE
 from sluicegate.app.auditing import KEYS, Notes, open_audit
 from sluicegate.app.judging import Judging, judging
@@ -60,6 +62,8 @@ async def open_services(
         metrics.watch(lambda: judges.state().samples())
         if audit is not None:
             metrics.watch(lambda: audit.tally().samples())
+        observing.expect(metrics, config)
+        judges.on_config.append(partial(observing.expect, metrics))
         notes = Notes(audit, judge, judges.config)
         judges.on_config.append(notes.reloaded)
         judges.reload.on_rejected = notes.rejected

@@ -8,7 +8,8 @@ never makes a series. Each set of labels is looked up once; after that a call co
 import platform
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from itertools import product
+from typing import Any, Final, TypeVar, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -20,7 +21,7 @@ from prometheus_client import (
 )
 
 from sluicegate import telemetry
-from sluicegate.call import Call, Client, Outcome, Target
+from sluicegate.call import Call, Client, Outcome, Reason, Target, Verdict
 from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
 from sluicegate.metrics.series import Count, Counter, Histogram, Seconds
 from sluicegate.outcomes import label
@@ -45,6 +46,9 @@ WAIT_BUCKETS: Final = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)
 K = TypeVar("K")
 V = TypeVar("V")
 _CLASSES: Final = frozenset({"read", "write", "destroy"})
+CHANGED_KINDS: Final = ("tool", "prompt", "res", "instructions")
+WORDS: Final = frozenset({"ok", "tool_error", "protocol_error", "cancelled", "unknown", *get_args(Reason)})
+"""Every value of the label `outcome`."""
 _KINDS: Final = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "res"}
 
 _CALLS = "Calls by clients. outcome=ok is fine; for the rest see the server's log (tool_error, timeout, \
@@ -93,6 +97,9 @@ class _Limit:
         self._seen.add(values)
         return values
 
+    def __len__(self) -> int:
+        return len(self._seen)
+
 
 class Metrics:
     """All series of one Sluice, in a registry of its own.
@@ -136,7 +143,7 @@ class Metrics:
         registry.register(self._scraped)
         ProcessCollector(registry=registry)
         self._limits = {
-            "calls": _Limit((0, 1)), "clients": _Limit((0,)), "decisions": _Limit((1,)),
+            "calls": _Limit((0, 1)), "clients": _Limit((0,)), "decisions": _Limit((1,)), "changes": _Limit((0,)),
             "server_seconds": _Limit((2, 3)), "client_seconds": _Limit((2, 3, 7)),
         }  # fmt: skip
         self._bound: dict[tuple[Any, ...], _Bound] = {}
@@ -182,6 +189,26 @@ class Metrics:
             _keep(self._bound_servers, key, bound)
         bound.observe(seconds)
 
+    def expect(self, servers: Iterable[str], clients: Iterable[str], profiles: Iterable[str]) -> None:
+        """What the configuration names has its series from now on, with 0. For Prometheus a series that begins with 1
+        has not increased. Half of a series' label sets stays free for what is called."""
+        for server in servers:
+            for word in WORDS - {"unknown"}:  # a name that is unknown has no server
+                self._start("calls", self._calls, server, OTHER, "tools/call", word)
+            for verdict, class_ in product(Verdict, sorted(_CLASSES)):
+                self._start("decisions", self._decisions, verdict, server, class_)
+            for kind in CHANGED_KINDS:
+                self._start("changes", self._changes, server, kind)
+        for client, word in product(clients, WORDS):
+            self._start("clients", self._client_calls, client, word)
+        for profile in profiles:
+            self._waits.labels(profile)
+
+    def _start(self, name: str, counter: Counter, *labels: str) -> None:
+        limit = self._limits[name]
+        if len(limit) < MAX_LABEL_SETS // 2:
+            counter.labels(*limit(*labels))
+
     def _bind(self, call: Call, target: Target | None, ending: tuple[str, str], verdict: str) -> _Bound:
         server = tool = public = ""
         kind: str = ""
@@ -208,7 +235,7 @@ class Metrics:
 
     def definition_changed(self, server: str, kind: str) -> None:
         """Of a configured server; `kind` is one of four."""
-        self._changes.labels(server, kind).value += 1
+        self._changes.labels(*self._limits["changes"](server, kind)).value += 1
 
     def waited(self, profile: str, seconds: float) -> None:
         """A person decided after so long, or nobody did. The profile is a configured one."""
