@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate import config
+from sluicegate.app import slices
 
 HASH = "sha256:" + "a" * 64
 # What a case needs besides, unless it says it itself.
@@ -182,8 +183,10 @@ MISTAKES = {
     "bad variable name": ("servers: {a: {command: x, env: {§'A=B': c}}}", ["bad-variable"]),
     "unset variable": (
         "servers: {a: {command: x, env: {A: §'${env:NOT_SET}'}}}",
-        ["unset-variable the server a is disabled: the environment variable NOT_SET is not set "
-         "(set it, or write ${env:NOT_SET:-default})"],
+        [
+            "unset-variable the server a is disabled: the environment variable NOT_SET is not set "
+            "(set it, or write ${env:NOT_SET:-default})"
+        ],
     ),
     "unset variable says nothing else about its value": (
         "servers: {a: {url: §'${env:NOT_SET}'}}",
@@ -381,3 +384,50 @@ def test_no_secret_stands_in_the_repr_of_a_config() -> None:
     assert checked.config is not None
     shown = repr(checked.config) + str(checked.config)
     assert SECRET not in shown and HASH not in shown
+
+
+KEYS = f"clients: {{keys: {{k: {{hash: '{HASH}'}}}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("clients", "server", "is_suggested"),
+    [
+        (KEYS, "command: x", True),
+        (KEYS, "command: x, idle: 10m", False),
+        (KEYS, "command: x, idle: never", False),
+        (KEYS, "command: x, processes: 4", False),
+        (KEYS, "command: x, sharing: shared", False),
+        (KEYS, "command: x, era: modern", False),
+        (KEYS, "command: x, enabled: false", False),
+        (KEYS, "url: 'https://x/'", False),
+        ("clients: {local: {roles: []}}\n", "command: x", False),
+        ("clients: {anonymous: {}}\n", "command: x", False),
+    ],
+)
+def test_idle_is_suggested_where_many_clients_share_started_servers(
+    clients: str, server: str, is_suggested: bool
+) -> None:
+    checked = config.check_text(f"policy: {{use: personal}}\n{clients}servers: {{a: {{{server}}}}}\n", "f", Path(), {})
+    found = [finding for finding in checked.findings if finding.code == "idle-sessions"]
+    assert not checked.errors and [finding.severity for finding in found] == ["warning"] * is_suggested
+
+
+def test_an_idle_time_is_a_duration_or_never() -> None:
+    servers = "{a: {command: x, idle: never}, b: {url: 'https://x/', idle: 90s}, c: {command: x}}"
+    text = f"policy: {{use: open}}\nservers: {servers}"
+    checked = config.check_text(text, "f", Path(), {})
+    assert checked.config is not None
+    assert [server.idle for server in checked.config.servers.values()] == [float("inf"), 90.0, None]
+    for wrong in ("0s", "soon", "600", "~"):
+        bad = config.check_text(
+            f"policy: {{use: open}}\nservers: {{a: {{command: x, idle: {wrong}}}}}", "f", Path(), {}
+        )
+        assert bad.errors, wrong
+
+
+def test_what_a_variable_brings_into_an_argument_is_known() -> None:
+    text = "policy: {use: open}\nservers: {a: {command: x, args: [-y, '--key=${env:S}']}}"
+    checked = config.check_text(text, "f", Path("/base"), {"S": SECRET})
+    assert checked.config is not None
+    settings = slices.server("a", checked.config.servers["a"], checked.config, lambda amount: amount, str)
+    assert settings.command == ("x", "-y", f"--key={SECRET}") and settings.expanded == (SECRET,)

@@ -63,7 +63,12 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(ask: Ask | None = None, store: Store | None = None, **settings: Any) -> AsyncIterator[Rig]:
+async def running(
+    ask: Ask | None = None,
+    store: Store | None = None,
+    is_idle: Callable[[str], bool] = lambda session: False,
+    **settings: Any,
+) -> AsyncIterator[Rig]:
     published: list[tuple[str, str | None, Notification]] = []
     moves: list[str] = []
     clock = Clock()
@@ -75,6 +80,7 @@ async def running(ask: Ask | None = None, store: Store | None = None, **settings
         ask=ask,
         store=store,
         moved=lambda key: moves.append(server.status),
+        is_idle=is_idle,
     )
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:

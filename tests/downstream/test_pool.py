@@ -9,11 +9,12 @@ import pytest
 from anyio.abc import TaskGroup
 from scripted_servers import until
 
-from sluicegate.call import Client, Era
+from sluicegate.call import Call, Client, Era
 from sluicegate.downstream.connection import Connection, Receive
 from sluicegate.downstream.exchange import Exchange
-from sluicegate.downstream.pool import IDLE, IDLE_LANE, MODERN_KEY, SHARED, SPARE, Key, Pool, key_for
-from sluicegate.downstream.settings import Lost, ServerSettings
+from sluicegate.downstream.keys import MODERN_KEY, SHARED, SPARE, Key, key_for
+from sluicegate.downstream.pool import IDLE, IDLE_LANE, Pool
+from sluicegate.downstream.settings import Full, Lost, ServerSettings
 from sluicegate.era.modern_server import Headers
 from sluicegate.era.revisions import Revision
 
@@ -48,6 +49,7 @@ class Bench:
     ended: list[tuple[float, str]] = field(default_factory=list)
     may_open: anyio.Event = field(default_factory=anyio.Event)
     error: Exception | None = None
+    idle: set[str] = field(default_factory=set)
 
     async def open(self, key: Key, group: TaskGroup) -> Connection:
         await self.may_open.wait()
@@ -60,9 +62,17 @@ class Bench:
 
 
 @asynccontextmanager
-async def pooled(is_open: bool = True) -> AsyncIterator[tuple[Pool, Bench, TaskGroup]]:
+async def pooled(
+    is_open: bool = True, settings: ServerSettings = SETTINGS
+) -> AsyncIterator[tuple[Pool, Bench, TaskGroup]]:
     bench = Bench()
-    pool = Pool(bench.open, lambda lived, why: bench.ended.append((lived, why)), lambda: bench.now)
+    pool = Pool(
+        bench.open,
+        lambda lived, why: bench.ended.append((lived, why)),
+        lambda: bench.now,
+        settings,
+        lambda session: session in bench.idle,
+    )
     if is_open:
         bench.may_open.set()
     with anyio.fail_after(20):
@@ -207,3 +217,99 @@ async def test_the_idle_are_closed_but_not_the_needed_the_sessions_and_the_last(
         bench.now += IDLE
         pool.sweep()
         assert pool.find(held) is not None
+
+
+async def test_an_idle_session_gives_its_connection_back_and_its_next_one_says_so() -> None:
+    async with pooled(settings=ServerSettings("s", command=("x",), idle=60.0)) as (pool, bench, _):
+        session = Key("legacy", ("session", "p", "s2"), "scope b")
+        for key in (B, session):
+            await pool.get(key)
+        bench.now = 60.0
+        pool.sweep()
+        assert pool.find(B) and pool.find(session), "their streams are open"
+        bench.idle = {"s1"}
+        bench.now = 119.0
+        pool.sweep()
+        assert pool.find(B) is not None, "it was in use a minute ago"
+        bench.now = 179.0
+        pool.sweep()
+        assert pool.find(B) is None and pool.find(session) is not None
+        assert bench.ended == []
+        anew = await pool.get(B)
+        assert "its connection was idle" in anew.anew
+        assert bench.opened[1].anew == ""
+
+
+async def test_a_connection_with_an_open_call_a_task_or_a_watched_resource_is_not_idle() -> None:
+    settings = ServerSettings("s", command=("x",), idle=60.0)
+    async with pooled(settings=settings) as (pool, bench, _):
+        keys = [Key("legacy", ("session", "p", f"s{number}"), "scope") for number in range(4)]
+        calling, tasking, watching, idle = [await pool.get(key) for key in keys]
+        bench.idle = {f"s{number}" for number in range(4)}
+        calling.pending[1] = Exchange(1, Call(Client("p"), "tools/call", {}))
+        tasking.kept_until = anyio.current_time() + 1000
+        pool.keep(keys[2], True)
+        bench.now = 60.0
+        pool.sweep()
+        assert [connection.is_over for connection in (calling, tasking, watching, idle)] == [False, False, False, True]
+        calling.pending.clear()
+
+
+async def test_several_idle_sessions_of_different_clients_leave_one_spare_that_hears_for_all() -> None:
+    async with pooled(settings=ServerSettings("s", command=("x",), idle=60.0)) as (pool, bench, _):
+        keys = [Key("legacy", ("session", f"p{number}", f"s{number}"), f"scope {number}") for number in range(3)]
+        for key in keys:
+            await pool.get(key)
+            pool.hold(key)
+        assert pool.missing() == []
+        bench.idle, bench.now = {"s0", "s1", "s2"}, 60.0
+        assert pool.missing() == [SPARE]
+        await pool.get(SPARE)
+        pool.sweep()
+        assert [connection.is_over for connection in bench.opened] == [True, True, True, False]
+        assert pool.missing() == []
+
+
+async def test_under_the_bound_the_connection_goes_that_was_idle_longest() -> None:
+    async with pooled(settings=ServerSettings("s", command=("x",), processes=2)) as (pool, bench, _):
+        first, second, third = (
+            Key("legacy", ("session", "p", f"s{number}"), f"scope {number}") for number in (1, 2, 3)
+        )
+        for bench.now, key in ((1.0, first), (2.0, second)):
+            await pool.get(key)
+            pool.hold(key)
+        with pytest.raises(Full, match="all 2 processes"):
+            await pool.get(third)
+        bench.now = 3.0
+        pool.find(first)
+        bench.idle = {"s1", "s2"}
+        await pool.get(third)
+        assert pool.find(second) is None and pool.find(first) is not None and len(pool) == 2
+        assert pool.missing() == [], "there is no room for it"
+        bench.idle = {"s1", "s2", "s3"}
+        bench.now = 4.0
+        assert "another session needed its place" in (await pool.get(second)).anew
+        assert pool.find(first) is None
+        pool.end_session("s1")
+        bench.idle = set()
+        with pytest.raises(Full):
+            await pool.get(first)
+
+
+async def test_a_connection_that_is_ending_keeps_its_place_until_it_has_ended() -> None:
+    async with pooled(settings=ServerSettings("s", command=("x",), processes=1)) as (pool, bench, group):
+        old = await pool.get(B)
+        may_close = anyio.Event()
+        old.wire.close = may_close.wait  # type: ignore[method-assign, assignment]
+        bench.idle = {"s1"}
+        got: list[Connection] = []
+
+        async def get() -> None:
+            got.append(await pool.get(A))
+
+        group.start_soon(get)
+        await anyio.wait_all_tasks_blocked()
+        assert len(bench.opened) == 1 and got == []
+        may_close.set()
+        await until(lambda: got)
+        assert len(bench.opened) == 2

@@ -9,7 +9,7 @@ from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy
 
 from sluicegate.call import Client, Failure
 from sluicegate.downstream import streams
-from sluicegate.downstream.pool import SHARED
+from sluicegate.downstream.keys import SHARED
 from sluicegate.downstream.watching import MAX_UNWATCHED, MAX_WATCHED, Board, Want
 from sluicegate.message import METHOD_NOT_FOUND, Json
 

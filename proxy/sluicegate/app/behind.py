@@ -1,7 +1,7 @@
 """What is behind, wired: servers, what they list, what of it is pinned, and how they reach clients outside of calls."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,8 @@ class Asking:
     """Servers ask outside of calls through whichever way in has the session; there is one, and it comes last."""
 
     through: Ask | None = None
+    is_idle: Callable[[str], bool] = staticmethod(lambda session: False)
+    """Whether a session has no open stream and no open call. One on stdin and stdout is open while it lasts."""
 
     async def __call__(self, server: str, session: str, method: str, params: Json) -> Response | None:
         """`server` is the name to show, empty where Sluice stands for that server alone."""
@@ -72,13 +74,13 @@ async def open_behind(services: Services, transport: str) -> AsyncIterator[Behin
     redact = redactor(config).written
 
     def server(key: str, told: AnyServer) -> DownstreamServer:
-        settings = slices.server(key, told, config, services.share.of(told.concurrency), redact)
+        settings = slices.server(key, told, config, services.share.of, redact)
         shown = key if told.prefix else ""
         transport, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
         return DownstreamServer(
             settings, transport=transport, publish=announce, client_info=ME, ask=ask, store=services.store,
-            moved=announce.moved,
-        )
+            moved=announce.moved, is_idle=lambda session: asking.is_idle(session),
+        )  # fmt: skip
 
     for key, why in config.disabled.items():
         log.warning("server is disabled", extra={"server": key, "why": why})

@@ -24,13 +24,13 @@ from sluicegate.message import Json
 
 
 def server(
-    key: str, server: AnyServer, config: Config, concurrency: int, redact: Callable[[str], str]
+    key: str, server: AnyServer, config: Config, share_of: Callable[[int], int], redact: Callable[[str], str]
 ) -> ServerSettings:
-    """`concurrency` is our share of the server's; `redact` takes out of free text what the audit log would not hold."""
+    """`share_of` gives our part of a number; `redact` takes out of free text what the audit log would not hold."""
     common = partial(
         ServerSettings, key, server.identity, era=server.era, sharing=server.sharing, lazy=server.lazy,
-        timeout=server.timeout, max_time=server.max_time, concurrency=concurrency, max_result=config.limits.max_result,
-        is_mirrored=not server.prefix, redact=redact, bounds=bounds(config),
+        idle=server.idle, timeout=server.timeout, max_time=server.max_time, concurrency=share_of(server.concurrency),
+        max_result=config.limits.max_result, is_mirrored=not server.prefix, redact=redact, bounds=bounds(config),
         start_timeout=server.start_timeout,
     )  # fmt: skip
     if isinstance(server, HttpServer):
@@ -40,7 +40,10 @@ def server(
                       is_sluice=server.is_sluice)  # fmt: skip
     env = {variable: value.get_secret_value() for variable, value in server.env.items()}
     expanded = tuple(part for argument in server.args if isinstance(argument, Expanded) for part in argument.parts)
-    return common(command=(server.command, *server.args), env=env, cwd=str(server.cwd), expanded=expanded)
+    return common(
+        command=(server.command, *server.args), env=env, cwd=str(server.cwd), expanded=expanded,
+        processes=max(1, share_of(server.processes)),
+    )  # fmt: skip
 
 
 def lists(config: Config, servers: Mapping[str, DownstreamServer], transport: str) -> ListSettings:

@@ -68,14 +68,17 @@ def _show(body: Any, what: str, as_json: bool) -> None:
     rows: list[dict[str, Any]] = body.get(what, [])
     columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
     if rows:
-        tell(table([[name.upper() for name in columns], *([_cell(row.get(name)) for name in columns] for row in rows)]))
+        cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
+        tell(table([[name.upper() for name in columns], *cells]))
 
 
 def _is_short(cell: Any) -> bool:
     return isinstance(cell, str | int | float)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, name: str) -> str:
+    if name == "memory" and isinstance(value, int):
+        return f"{value / (1 << 20):.1f} MiB" if value else "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = " ".join(str(value).split()) if _is_short(value) else "-"

@@ -51,6 +51,8 @@ servers:
   #   timeout: 60s                            # without an answer or progress
   #   max_time: 1h                            # whatever the progress
   #   concurrency: 8                          # open calls at once
+  #   idle: never                             # or 10m: sessions without a stream or call give their processes back
+  #   processes: 512                          # at most so many of it
   #   results: warn                           # off | warn | block: answers with terminal orders or hidden text
   #   pin: review                             # off | warn | review | block: definitions that changed wait for
   #                                           # `sluice pins accept`

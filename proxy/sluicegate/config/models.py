@@ -39,6 +39,7 @@ from sluicegate.config.units import (
     Duration,
     FilePath,
     Flag,
+    Idle,
     Limit,
     Listener,
     Size,
@@ -112,6 +113,10 @@ class Server(Section):
     """How long a call may take, progress or not."""
     concurrency: Count = 8
     """How many calls may be open at the server at once."""
+    idle: Idle = unlimited()
+    """How long a connection may go unused before it is closed, while the client session that it belongs to has no open
+    stream and no open call; the session's next call makes a new one. 10m for a `url` and `never` for a `command`,
+    whose process may hold state, unless set."""
     pin: PinMode = "review"
     """What becomes of definitions that changed since they were accepted: off looks away; warn serves and reports them;
     review takes the first list as it is and withholds later changes until `sluice pins accept`; block withholds
@@ -146,6 +151,9 @@ class StdioServer(Server):
     """Its arguments, one by one; no shell reads them."""
     env: dict[VariableName, VariableValue] = written({})
     """Its environment, beside a few harmless variables such as PATH and HOME."""
+    processes: Annotated[int, Strict(), Field(ge=1, le=512), WHOLE] = 512
+    """Most processes of it at once. Under this bound the one that was idle longest is ended for a new session, and the
+    answer to its own session's next call says so; where none is idle, the new session gets `server_unavailable`."""
     cwd: FilePath = written(".")
     """Its working directory; the config file's own directory unless set."""
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.finding import Problem
-from sluicegate.config.models import Config, HttpServer
+from sluicegate.config.models import Config, HttpServer, StdioServer
 
 OTEL: Final = "opentelemetry.exporter.otlp.proto.http"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -232,6 +232,21 @@ def _somebody_gets_in(config: Config) -> Iterator[Problem]:
         yield Problem(("clients",), "no-clients", message, hint, severity="warning", at_key=True)
 
 
+def _sessions_let_go_of_processes(config: Config) -> Iterator[Problem]:
+    """On a desktop a session ends with its client; over HTTP many clients never say that theirs is over."""
+    if not (config.clients.keys or config.clients.jwt.issuers):
+        return
+    keys = [
+        key for key, server in config.servers.items()
+        if server.enabled and isinstance(server, StdioServer) and server.sharing == "session" and server.era != "modern"
+        and not {"idle", "processes"} & server.model_fields_set
+    ]  # fmt: skip
+    if keys:
+        message = f"each HTTP session keeps a process of its own until it ends, which may be a day: {', '.join(keys)}"
+        hint = "set idle: 10m where a server keeps nothing between calls, else processes: N; or idle: never to say so"
+        yield Problem(("servers",), "idle-sessions", message, hint, severity="warning", at_key=True)
+
+
 def _something_is_behind(config: Config) -> Iterator[Problem]:
     if not any(server.enabled for server in config.servers.values()):
         yield Problem(("servers",), "no-servers", "no server is enabled", severity="warning", at_key=True)
@@ -256,5 +271,6 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
-    _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _the_extra_is_installed,
+    _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
+    _the_extra_is_installed,
 )  # fmt: skip

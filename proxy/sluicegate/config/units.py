@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -81,6 +82,10 @@ def read_duration(value: Any) -> float:
     if match is None:
         raise problem("bad-duration", "not a duration; write a number and a unit, such as 500ms, 5s, 10m, 1h or 30d")
     return float(match[1]) * SECONDS[match[2]]
+
+
+def read_idle(value: Any) -> float:
+    return inf if value == "never" else read_duration(value)
 
 
 def read_size(value: Any) -> int:
@@ -159,6 +164,10 @@ def write_duration(value: float) -> str:
     return f"{value:g}s"
 
 
+def write_idle(value: float | None) -> str | None:
+    return None if value is None else "never" if value == inf else write_duration(value)
+
+
 def write_size(value: int) -> str:
     unit = next(unit for unit in reversed(BYTES) if value % BYTES[unit] == 0)
     return f"{value // BYTES[unit]}{unit}"
@@ -171,6 +180,11 @@ Duration = Annotated[
     float, PlainValidator(read_duration), PlainSerializer(write_duration), _text(_DURATION.pattern, "60s")
 ]
 Timeout = Annotated[Duration, AfterValidator(above_zero)]
+# None is the default, never a value
+Idle = Annotated[
+    float | None, PlainValidator(read_idle), AfterValidator(above_zero), PlainSerializer(write_idle),
+    _text(f"(?:never|{_DURATION.pattern})", "10m"),
+]  # fmt: skip
 Size = Annotated[
     int, PlainValidator(read_size), AfterValidator(above_zero), PlainSerializer(write_size),
     _text(_SIZE.pattern, "4MiB"),

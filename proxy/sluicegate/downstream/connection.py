@@ -95,7 +95,9 @@ class Wire(Protocol):
 
 class Connection:
     """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned, `scope`
-    whose lists it sees, `session` the one legacy session that it belongs to; `mark` tells its tasks from others'."""
+    whose lists it sees, `session` the one legacy session that it belongs to; `mark` tells its tasks from others'.
+    `anew` says why that session lost the connection that it had before, until the session has been told;
+    `kept_until` is when the last task that began on it is forgotten, in the loop's time."""
 
     era: Era
     is_exclusive = False
@@ -111,7 +113,8 @@ class Connection:
         self.client_info = client_info
         self.revision = ""
         self.discovered: Json = {}
-        self.why = ""
+        self.why = self.anew = ""
+        self.kept_until = 0.0
         self.mark = secrets.token_hex(4)
         self.over = anyio.Event()
         self.drained = anyio.Event()
@@ -129,6 +132,11 @@ class Connection:
     @property
     def in_flight(self) -> int:
         return sum(exchange.is_call for exchange in self.pending.values())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something would be lost with it that a client waits for."""
+        return self.in_flight > 0 or self.kept_until > self._loop.time()
 
     @property
     def is_over(self) -> bool:

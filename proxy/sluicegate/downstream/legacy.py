@@ -147,6 +147,7 @@ class LegacyConnection(Connection):
         if not isinstance(outcome, TaskStarted):
             return outcome
         self._begun.add(exchange.id, call)
+        self.kept_until = max(self.kept_until, self._loop.time() + outcome.task["ttlMs"] / 1000)
         return driving.outwards(call, outcome, self.mark)
 
     async def _turn(self, call: Call, asking: Asking, act: Callable[[], Awaitable[None]]) -> Outcome:

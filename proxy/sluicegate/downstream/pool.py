@@ -4,75 +4,33 @@ Knows keys, connections and their lives; knows no transport, no call and no reas
 connection's whole life: dialling, living, closing; so nothing of it can outlive it.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from math import inf
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.call import Client, Era
+from sluicegate.call import Era
 from sluicegate.downstream.connection import Connection
-from sluicegate.downstream.settings import Lost, NotModern, ServerSettings
-from sluicegate.message import Json
+from sluicegate.downstream.keys import MODERN_KEY, Key, nobodys_key, spare_for
+from sluicegate.downstream.process import memory
+from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings
+from sluicegate.era.revisions import LISTS
+from sluicegate.message import Json, Notification
+
+log = logging.getLogger(__name__)
 
 IDLE: Final = 600.0
 IDLE_LANE: Final = 60.0
 MAX_CONNECTIONS: Final = 512
-
-
-class Key(NamedTuple):
-    """Equal keys share a connection. `scope` is whose lists it sees, None for everybody's; `declared` the canonical
-    text of the capabilities that the server is told of; `lane` tells connections apart that do not differ. A tuple,
-    because every call looks one up, and a dataclass is hashed and compared in Python."""
-
-    era: Era
-    owner: tuple[str, ...] = ()
-    scope: str | None = None
-    declared: str = "{}"
-    lane: int = 0
-
-    @property
-    def session(self) -> str | None:
-        return self.owner[2] if self.owner[:1] == ("session",) else None
-
-    @property
-    def is_spare(self) -> bool:
-        return self.owner == _SPARE
+_MAX_TAKEN: Final = 10_000
 
 
 Open = Callable[[Key, TaskGroup], Awaitable[Connection]]
-
-_SPARE: Final = ("spare",)
-MODERN_KEY: Final = Key("modern")
-SPARE: Final = Key("legacy", _SPARE)
-SHARED: Final = Key("legacy")
-
-
-def key_for(client: Client, era: Era, settings: ServerSettings, scope: str, declared: str) -> Key:
-    """A legacy connection is a session, and belongs to who may see what another left in it. To a modern server there
-    is one for all, a process too: it must not take either for a client (2026-07-28 basic/index#statelessness), what it
-    keeps has a handle that is in the request, and the process of a client that is idle for long would end with it."""
-    if era == "modern":
-        return MODERN_KEY
-    if settings.sharing == "shared":
-        return SHARED
-    if settings.sharing == "session" and client.session is not None:
-        return Key("legacy", ("session", client.principal, client.session), scope, declared)
-    return Key("legacy", ("client", client.principal), scope, declared)
-
-
-def nobodys_key(era: Era, settings: ServerSettings) -> Key:
-    """Of a connection that is open so that one is."""
-    if era == "modern":
-        return MODERN_KEY
-    return SHARED if settings.sharing == "shared" else SPARE
-
-
-def spare_for(key: Key) -> Key:
-    """Nobody's connection, that could become this one's: nothing was done on it but to look at its lists."""
-    return SHARED if key == SHARED else Key("legacy", _SPARE, None, key.declared)
 
 
 @dataclass(slots=True, eq=False)
@@ -116,16 +74,24 @@ def _is_heard(need: Key, heard: Container[tuple[Era, str | None]]) -> bool:
 
 
 class Pool:
-    """`ended` is told of each connection that ends by itself: (seconds that it lived, why)."""
+    """`ended` is told of each connection that ends by itself: (seconds that it lived, why). `is_idle` says whether a
+    session has no open stream and no open call. A started server has at most `settings.processes`, those included that
+    have been told to end and have not yet."""
 
     def __init__(
-        self, open: Open, ended: Callable[[float, str], None], clock: Callable[[], float], nobodys: Key = SPARE
-    ) -> None:
-        """`nobodys` is the key of a connection that was to be modern and turned out to be legacy."""
+        self, open: Open, ended: Callable[[float, str], None], clock: Callable[[], float], settings: ServerSettings,
+        is_idle: Callable[[str], bool] = lambda session: False,
+    ) -> None:  # fmt: skip
         self._open = open
-        self._nobodys = nobodys
+        self._nobodys = nobodys_key("legacy", settings)  # of what was to be modern and turned out to be legacy
         self._ended = ended
         self._clock = clock
+        self._is_idle = is_idle
+        self._key = settings.key
+        self._patience = settings.idle or (IDLE if settings.url else inf)
+        self._most = settings.processes if settings.command else MAX_CONNECTIONS
+        self._room = anyio.CapacityLimiter(self._most)
+        self._taken: dict[Key, str] = {}  # connections that sessions lost, and why
         self._slots: dict[Key, Slot] = {}
         self._holds: dict[Key, tuple[Key, int]] = {}  # need -> itself, so that equal ones are one object, and how often
         self._kept: set[Key] = set()
@@ -199,21 +165,42 @@ class Pool:
         del self._slots[before]
         spare.key, spare.used = key, self._clock()
         self._slots[key] = spare
+        self._give(key, spare.connection)
         return spare.connection
 
     def _dial(self, key: Key) -> Slot:
         if self._group is None:
             raise Lost("the server is not running", sent=False)
-        if len(self._slots) >= MAX_CONNECTIONS:
-            raise Lost("too many connections to this server", sent=False)
+        if len(self._slots) >= self._most:
+            self._make_room()
         now = self._clock()
         slot = self._slots[key] = Slot(key, now, now)
         self._group.start_soon(self._live, slot)
         return slot
 
+    def _make_room(self) -> None:
+        """Under the bound the connection goes that was idle longest. Raises `Full` where none is."""
+        idle = [slot for slot in self._slots.values() if self._is_free(slot) and self._may_go(slot)]
+        if not idle:
+            what = "processes" if self._most < MAX_CONNECTIONS else "connections"
+            raise Full(f"all {self._most} {what} that it may have are in use", sent=False)
+        self._take(min(idle, key=lambda slot: slot.used), "another session needed its place")
+
+    def _may_go(self, slot: Slot) -> bool:
+        """Of a session that is idle nobody hears what its server announces."""
+        return slot.key not in self._kept if slot.key.session is not None else not self._is_needed(slot)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._slots) >= self._most
+
     # ------------------------------------------------------------ one connection's life
 
     async def _live(self, slot: Slot) -> None:
+        async with self._room:  # whose process is ending still has its place
+            await self._live_in_room(slot)
+
+    async def _live_in_room(self, slot: Slot) -> None:
         connection: Connection | None = None
         try:
             async with anyio.create_task_group() as group:
@@ -222,6 +209,7 @@ class Pool:
                     if connection.era != slot.key.era:
                         self._move(slot)
                     connection.belong(slot.key.scope, slot.key.session)
+                    self._give(slot.key, connection)
                     if self._slots.get(slot.key) is not slot:
                         connection.retire("not needed any more")
                 except (OSError, TimeoutError) as error:
@@ -264,6 +252,21 @@ class Pool:
         if slot.connection is not None:
             slot.connection.retire(why)
 
+    def _take(self, slot: Slot, why: str) -> None:
+        """Ends a connection although its session goes on."""
+        if slot.key.session is not None and len(self._taken) < _MAX_TAKEN:
+            self._taken[slot.key] = f"the server began anew for this session: {why}"
+        self._end(slot, why)
+
+    def _give(self, key: Key, connection: Connection) -> None:
+        """The session learns with its next result what it lost with the connection before; what was announced
+        meanwhile, nobody may have heard."""
+        if key in self._taken:
+            connection.anew = self._taken.pop(key)
+            for method in {entry.changed for entry in LISTS.values() if entry.capability in connection.capabilities}:
+                connection.publish(Notification(method, {}))
+            log.warning("server began anew", extra={"server": self._key, "why": connection.anew, "whose": key.owner[1]})
+
     # ------------------------------------------------------------ who needs what
 
     def hold(self, key: Key) -> Callable[[], None]:
@@ -284,7 +287,13 @@ class Pool:
         (self._kept.add if is_kept else self._kept.discard)(key)
 
     def missing(self) -> list[Key]:
-        """Keys of connections that are needed so that everybody hears what they want to. One spare does for all."""
+        """Keys of connections that are needed so that everybody hears what they want to, as far as there is room. One
+        spare does for all, also in place of several idle sessions."""
+        if self.is_full:
+            return []
+        idle = [slot for slot in self._idle() if slot.key.session is not None and self._may_go(slot)]
+        if len(idle) > 1 and all(self._is_needed(slot) for slot in idle):
+            return [spare_for(idle[0].key)]
         heard = self._heard()
         lacking = {need.era: need for need in self._holds if not _is_heard(need, heard)}
         return [MODERN_KEY if era == "modern" else spare_for(need) for era, need in lacking.items()]
@@ -305,7 +314,7 @@ class Pool:
         """A spare that was made ready for other clients costs a process: nobody seems to want it."""
         if but.key.era == "legacy" and but.key.declared != "{}":
             for slot in tuple(self._slots.values()):
-                is_idle = slot is not but and slot.key.is_spare and slot.is_live and not self._is_busy(slot)
+                is_idle = slot is not but and slot.key.is_spare and slot.is_live and self._is_free(slot)
                 if is_idle and not self._is_needed(slot):
                     self._end(slot, "not needed any more")
 
@@ -316,28 +325,39 @@ class Pool:
         live = self.live()
         pids = [connection.wire.pid for connection in live if connection.wire.pid is not None]
         revisions = sorted({connection.revision for connection in live})
-        return {"revisions": revisions, "pids": pids, "connections": len(live)}
+        used = {"connections": len(live), "processes": len(pids), "memory": memory(pids)}
+        return {"revisions": revisions, "pids": pids, **used}
 
     def end_session(self, session: str) -> None:
         for slot in tuple(self._slots.values()):
             if slot.key.session == session:
                 self._end(slot, "the client's session ended")
+        self._taken = {key: why for key, why in self._taken.items() if key.session != session}
 
     def sweep(self) -> None:
         """Closes what nobody has used for long; the last connection stays, as the next client's."""
         for slot in tuple(self._idle()):
             if len(self._slots) > 1 and not self._is_needed(slot):
-                self._end(slot, "idle")
+                self._take(slot, "its connection was idle")
 
     def _idle(self) -> Iterator[Slot]:
         now = self._clock()
         for slot in self._slots.values():
-            is_idle = slot.is_live and now - slot.used >= (IDLE_LANE if slot.key.lane else IDLE)
-            if is_idle and slot.key.session is None and not self._is_busy(slot):  # sessions end with their client's
+            if not self._is_free(slot):
+                slot.used = now
+            elif now - slot.used >= self._patience_with(slot.key):
                 yield slot
 
-    def _is_busy(self, slot: Slot) -> bool:
-        return slot.connection is not None and slot.connection.in_flight > 0
+    def _patience_with(self, key: Key) -> float:
+        if key.lane:
+            return IDLE_LANE
+        return self._patience if key.session is not None or self._patience < inf else IDLE
+
+    def _is_free(self, slot: Slot) -> bool:
+        """Whether nobody is doing anything with it at the moment."""
+        if slot.connection is None or not slot.is_live or slot.connection.is_busy:
+            return False
+        return slot.key.session is None or self._is_idle(slot.key.session)
 
     def __len__(self) -> int:
         return len(self._slots)

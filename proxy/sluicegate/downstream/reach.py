@@ -20,8 +20,9 @@ from sluicegate.call import ABOUT_A_TASK, Call, Client, Era
 from sluicegate.downstream import driving
 from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.dial import Dialler
+from sluicegate.downstream.keys import MODERN_KEY, Key, key_for, spare_for
 from sluicegate.downstream.parking import Parking
-from sluicegate.downstream.pool import MODERN_KEY, Key, Pool, key_for, spare_for
+from sluicegate.downstream.pool import Pool
 from sluicegate.downstream.settings import ServerSettings, TaskGone
 from sluicegate.era import asks
 from sluicegate.era.modern_client import capability_key
@@ -174,6 +175,8 @@ class Reach:
                 if connection is not None and not _is_busy(connection, call):
                     return connection
             missing = next((lane for lane in lanes if not self._pool.is_there(lane)), None)
+            if self._pool.is_full:
+                missing = None
             left = patient_until - anyio.current_time()
             if missing is not None and left <= 0:
                 await self._pool.get(missing)  # who comes first is served first, also by this one

@@ -11,6 +11,7 @@ from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.settings import Lost, TaskGone, TooLarge
 from sluicegate.downstream.words import quoted
 from sluicegate.era import asks
+from sluicegate.era.revisions import LISTS
 from sluicegate.message import INTERNAL_ERROR, METHOD_NOT_FOUND, Request
 
 
@@ -56,6 +57,18 @@ def _failed_with(outcome: Outcome) -> str | None:
 
 LOCAL: Final = "local"
 """The principal of who sits at this machine: on its own stdin and stdout, it runs Sluice."""
+
+
+ANEW: Final = "dev.sluice/began_anew"
+
+
+def began_anew(call: Call, outcome: Outcome, connection: Connection) -> Outcome:
+    """Says in the session's next result that what the server kept of the session before is gone."""
+    if not isinstance(outcome, Result) or call.method in LISTS:
+        return outcome
+    why, connection.anew = connection.anew, ""
+    meta = outcome.value.get("_meta")
+    return Result({**outcome.value, "_meta": {**(meta if isinstance(meta, dict) else {}), ANEW: why}})
 
 
 def unavailable(call: Call, server: str, why: str) -> Outcome:

@@ -21,12 +21,13 @@ from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.dial import Dialler
 from sluicegate.downstream.health import Health
 from sluicegate.downstream.http import make_transport
+from sluicegate.downstream.keys import MODERN_KEY, Key, nobodys_key
 from sluicegate.downstream.limits import Breaker, Gate, Pause
 from sluicegate.downstream.parking import Parking
-from sluicegate.downstream.pool import MODERN_KEY, Key, Pool, nobodys_key
+from sluicegate.downstream.pool import Pool
 from sluicegate.downstream.reach import Reach
-from sluicegate.downstream.rules import failed, may_resend, unavailable, undeclared
-from sluicegate.downstream.settings import Lost, NotModern, ServerSettings, TooLarge, as_lost
+from sluicegate.downstream.rules import began_anew, failed, may_resend, unavailable, undeclared
+from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings, TooLarge, as_lost
 from sluicegate.downstream.watching import Watching
 from sluicegate.era.asks import ROOTS_CHANGED
 from sluicegate.era.revisions import LISTS
@@ -56,9 +57,10 @@ class DownstreamServer:
         self, settings: ServerSettings, *, publish: Publish, client_info: Json,
         transport: httpx.AsyncBaseTransport | None = None, clock: Callable[[], float] = time.monotonic,
         ask: Ask | None = None, store: Store | None = None, moved: Callable[[str], None] = lambda server: None,
+        is_idle: Callable[[str], bool] = lambda session: False,
     ) -> None:  # fmt: skip
         """`ask` reaches the client of a legacy session outside of any call; `store` keeps what the server speaks;
-        `moved` is told that it came up or went down: its part of the lists comes or goes."""
+        `moved` is told that it came up or went down; `is_idle` whether a session has no open stream and call."""
         self.settings = settings
         self._publish, self._moved = publish, moved
         self._clock = clock
@@ -67,7 +69,7 @@ class DownstreamServer:
         self.parking = Parking(ask)
         kept = store or MemoryStore(clock)
         self._dialler = Dialler(settings, self._heard, client_info, self._transport, kept, self.parking)
-        self._pool = Pool(self._open, self._ended, clock, nobodys_key("legacy", settings))
+        self._pool = Pool(self._open, self._ended, clock, settings, is_idle)
         self._reach = Reach(settings, self._pool, self._dialler, self.parking)
         self._watching = Watching(self._pool, self._reach, settings.list_timeout)
         self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
@@ -212,6 +214,8 @@ class DownstreamServer:
                 self._breaker.gave_up()
                 return failure
             outcome = await connection.handle(call)
+            if connection.anew:
+                outcome = began_anew(call, outcome, connection)
         except (Lost, TimeoutError, TooLarge) as error:
             if is_again or not isinstance(error, Lost) or not may_resend(call.method, error):
                 return self._failed(call, error)
@@ -228,7 +232,9 @@ class DownstreamServer:
         return self._in_time(timeout, call.client, partial(self._reach.get, call))
 
     def _failed(self, call: Call, error: Lost | TimeoutError | TooLarge) -> Outcome:
-        if isinstance(error, Lost):
+        if isinstance(error, Full):
+            self._breaker.gave_up()
+        elif isinstance(error, Lost):
             self._lost(error)
         elif isinstance(error, TooLarge):
             self._breaker.succeeded()
@@ -332,7 +338,7 @@ class DownstreamServer:
             else:
                 self._rise()
                 self._settled.set()
-                await self._await_news(_SWEEP)
+                await self._await_news(min(_SWEEP, self.settings.idle or _SWEEP))
                 self._pool.sweep()
 
     def _need(self) -> None:

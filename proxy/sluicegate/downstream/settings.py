@@ -29,6 +29,8 @@ class ServerSettings:
     era: Literal["auto", "legacy", "modern"] = "auto"
     sharing: Literal["session", "client", "shared"] = "session"
     lazy: bool = False
+    idle: float | None = None  # seconds; `inf` is never, None what the kind of server has
+    processes: int = 512
     timeout: float = 60.0  # without an answer or progress
     max_time: float = 3600.0  # whatever the progress
     concurrency: int = 8
@@ -84,6 +86,10 @@ class NotModern(Lost):
 
     def __init__(self, gone: bool = False) -> None:
         super().__init__("the server does not speak 2026-07-28", sent=False, gone=gone)
+
+
+class Full(Lost):
+    """As many connections as there may be are in use. That is no failure of the server."""
 
 
 class TaskGone(Lost):

@@ -17,7 +17,8 @@ from anyio.abc import TaskGroup
 
 from sluicegate.call import Client, Era, Failure, Subscribed, Updated
 from sluicegate.downstream.connection import Connection
-from sluicegate.downstream.pool import Key, Pool
+from sluicegate.downstream.keys import Key
+from sluicegate.downstream.pool import Pool
 from sluicegate.downstream.reach import Reach
 from sluicegate.downstream.settings import Lost
 from sluicegate.message import INTERNAL_ERROR, Json

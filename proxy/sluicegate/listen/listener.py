@@ -141,6 +141,10 @@ class Listener:
             return await self._event_streams.ask(session, method, params)
         return await self.sessions.ask(session, method, params)
 
+    def is_idle(self, session: str) -> bool:
+        """Whether that session has no open stream and no open call. One over HTTP+SSE is its stream."""
+        return session not in self._event_streams and self.sessions.is_idle(session)
+
     def close(self) -> None:
         """Ends in good order what would never end by itself: streams, and listening. Calls may finish."""
         self._edge.streams.stop()

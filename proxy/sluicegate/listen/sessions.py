@@ -59,6 +59,10 @@ class Sessions:
         session = self._all.get(id)
         return None if session is None else await session.ask(method, params)
 
+    def is_idle(self, id: str) -> bool:
+        session = self._all.get(id)
+        return session is None or session.is_idle
+
     def end(self, session: Session) -> None:
         if self._all.pop(session.id, None) is None:
             return

@@ -1,0 +1,68 @@
+"""Clients that never say goodbye, over HTTP, before a Sluice that runs: what becomes of their servers' processes."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from e2e.sluice_process import Sluice, sluice
+
+Json = dict[str, Any]
+CHILD = Path(__file__).parent.parent / "downstream" / "scripted_child.py"
+HELLO: Json = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+
+
+class Session:
+    """A legacy session without a stream of its own."""
+
+    def __init__(self, process: Sluice, client: httpx.Client) -> None:
+        self._url, self._headers = process.url, {"Accept": "application/json, text/event-stream"}
+        self._client = client
+        answer = self._post({"id": 0, "method": "initialize", "params": HELLO})
+        self._headers |= {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"], "MCP-Protocol-Version": "2025-11-25"}
+        self._post({"method": "notifications/initialized"})
+
+    def _post(self, message: Json) -> httpx.Response:
+        return self._client.post(self._url, json={"jsonrpc": "2.0", **message}, headers=self._headers)
+
+    def call(self) -> Json:
+        answer = self._post({"id": 1, "method": "tools/call", "params": {"name": "pipe__echo", "arguments": {}}})
+        text = answer.text
+        if answer.headers["Content-Type"].startswith("text/event-stream"):
+            text = text.rsplit("data:", 1)[1]
+        return dict(json.loads(text)["result"])
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        with self._client.stream("GET", self._url, headers=self._headers | {"Accept": "text/event-stream"}):
+            yield
+
+
+def described(process: Sluice, folder: Path) -> Json:
+    token = (folder / "state" / "operator.token").read_text().strip()
+    answer = httpx.get(f"{process.admin}/api/v1/servers", headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    return dict(answer.json()["servers"][0])
+
+
+def test_forty_sessions_that_were_never_deleted_come_down_to_a_few_processes(tmp_path: Path) -> None:
+    server = {"command": sys.executable, "args": ["-I", "-S", str(CHILD)], "era": "legacy", "idle": "1s"}
+    clients: Json = {"anonymous": {"roles": []}, "local": {"roles": ["role:owner"]}}
+    policy = tmp_path / "policy.csv"
+    policy.write_text("p, *, *, *, *, allow\np, local, sluice, admin:*, *, allow\n")
+    config = {"servers": {"pipe": server}, "policy": {"files": ["policy.csv"]}, "clients": clients}
+    with sluice(config, tmp_path) as process, httpx.Client(timeout=60) as client, ExitStack() as streams:
+        sessions = [Session(process, client) for _ in range(40)]
+        streams.enter_context(sessions[0].stream())
+        for session in sessions:
+            assert "dev.sluice/began_anew" not in session.call().get("_meta", {})
+        while (found := described(process, tmp_path))["processes"] > 2:
+            time.sleep(0.2)
+        alive = [pid for pid in found["pids"] if Path(f"/proc/{pid}").exists()]
+        assert len(alive) == found["processes"] <= 2 and found["memory"] > 0
+        assert "dev.sluice/began_anew" not in sessions[0].call().get("_meta", {}), "its stream was open"
+        assert "its connection was idle" in sessions[7].call()["_meta"]["dev.sluice/began_anew"]
+        assert '"server began anew"' in process.log()
