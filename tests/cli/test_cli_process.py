@@ -265,6 +265,17 @@ def test_a_broken_or_missing_client_file_is_said_with_its_place(tmp_path: Path, 
     assert done.returncode == (2 if content is None else 3) and said in done.stderr
 
 
+def test_a_missing_variable_is_an_error_of_check_and_in_a_disabled_server_a_warning(tmp_path: Path) -> None:
+    servers = "servers: {a: {command: sh, enabled: true, env: {A: '${env:NOT_SET_ANYWHERE}'}}, b: {command: sh}}\n"
+    (tmp_path / "sluice.yaml").write_text(f"policy: {{use: open}}\nclients: {{anonymous: {{}}}}\n{servers}")
+    done = run(tmp_path, "check")
+    assert (done.returncode, done.stderr) == (3, "sluice.yaml: 1 error\n")
+    assert done.stdout.startswith("sluice.yaml:3:52 unset-variable the server a is disabled: ")
+    (tmp_path / "sluice.yaml").write_text((tmp_path / "sluice.yaml").read_text().replace("true", "false"))
+    done = run(tmp_path, "check")
+    assert (done.returncode, done.stderr) == (0, "sluice.yaml: fine, 1 warning\n")
+
+
 def test_check_warns_of_commands_that_are_not_found(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("own", "child-only"):

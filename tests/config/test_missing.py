@@ -1,5 +1,6 @@
 """A `${...}` that names nothing: it disables the one server that needs it, and blocks everywhere else."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,9 @@ def test_no_value_of_a_disabled_server_is_kept() -> None:
     text = HEAD + "  bad: {command: x, args: ['${env:SECRET}'], env: {A: '${env:X}'}}"
     checked = config.check_text(text, "f", Path("/"), {"SECRET": "hunter2"})
     assert checked.config is not None and "hunter2" not in str(checked.config.model_dump())
+
+
+def test_a_worker_that_is_given_the_config_knows_what_is_disabled() -> None:
+    checked = check("  bad: {command: '${env:X}'}")
+    assert checked.config is not None
+    assert pickle.loads(pickle.dumps(checked.config)).disabled == {"bad": "variable X is not set"}
