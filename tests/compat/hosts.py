@@ -117,7 +117,9 @@ def run(host: Host, place: Path) -> Json:
     if not host.stdin:
         process.stdin.close()
     give_up = time.monotonic() + PATIENCE
-    while time.monotonic() < give_up and process.poll() is None and not (host.stdin and answers(place, "tools/list")):
+    while time.monotonic() < give_up and process.poll() is None:
+        if answers(place, "tools/list"):  # it asks for prompts then, too, or never; and some try a model for minutes
+            give_up = min(give_up, time.monotonic() + 5)
         time.sleep(0.2)
     process.kill()
     process.wait()
@@ -129,6 +131,8 @@ def outcome(place: Path, env: dict[str, str]) -> Json:
     if not heard:
         raise Failed(f"Sluice was not asked: {last_line((place / 'host.log').read_text(errors='replace'))}")
     row: Json = {"revision": heard[-1]["protocolVersion"]}
+    if row["revision"] < "2025-11-25":  # it knows no pages to open (url), whatever the host declares
+        heard[-1]["capabilities"].get("elicitation", {}).pop("url", None)
     wanted: dict[str, set[str]] = {"tools": set(), "prompts": set()}
     for key, program in PROGRAMS.items():
         with over_stdio(program, env, place / "work", heard[-1]) as ask:

@@ -98,7 +98,9 @@ def command_of(server: Server) -> list[str]:
     bins = json.loads((package / "package.json").read_text()).get("bin", {})
     bins = {"": bins} if isinstance(bins, str) else bins
     short = server.package.rpartition("/")[2]
-    program = bins.get(server.bin) or bins.get(short) or next(iter(bins.values()))
+    program = bins.get(server.bin) or bins.get(short) or next(iter(bins.values()), None)
+    if program is None:
+        raise Failed("it has no program")
     return [str(peers.NODE), str(package / program)]
 
 
@@ -245,8 +247,8 @@ def definitions(ask: Ask) -> dict[str, list[Json]]:
             try:
                 page = ask(method, cursor)
             except Failed as failure:
-                if kind == "resourceTemplates" and "not found" in str(failure).lower():
-                    break  # some servers declare resources and have no templates
+                if "method not found" in str(failure).lower():
+                    break  # some servers declare what they do not have
                 raise
             found[kind] += page[kind]
             if not page.get("nextCursor"):
