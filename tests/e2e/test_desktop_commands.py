@@ -2,6 +2,7 @@
 after another client took over, and what only reads leaves no trace in the audit log."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -158,6 +159,19 @@ def test_a_key_shows_its_own_rights_and_ends_when_it_is_revoked(tmp_path: Path) 
         assert command(tmp_path, "servers", "--operator", "--key", "x").returncode == 2
         assert command(tmp_path, "keys", "revoke", "eve").returncode == 0
         until(lambda: command(tmp_path, "approvals", "list", **key).returncode == 5)
+
+
+def test_on_a_terminal_a_command_names_its_credential(tmp_path: Path) -> None:
+    with served(prepare(tmp_path)):
+        terminal, theirs = os.openpty()
+        words = [*COMMAND, "servers", "-c", str(tmp_path / "sluice.yaml")]
+        environ, out = clean_environment(), subprocess.PIPE
+        done = subprocess.run(words, cwd=ROOT, env=environ, stdout=out, stderr=theirs, timeout=60)
+        said = os.read(terminal, 4096).decode()
+        os.close(terminal)
+        os.close(theirs)
+        assert done.returncode == 0 and b"bank" in done.stdout and b"credential" not in done.stdout
+        assert said.startswith("credential: the operator, by the socket in ")
 
 
 def test_what_only_reads_leaves_no_trace_where_nothing_runs(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The composition root: a Config becomes every object and the tasks that keep them alive.
 
 The only room that knows all others. `slices` cuts the config, `core` wires what every way in shares, `judging` and
-`auditing` two parts of that, `http` and `stdio` are the two ways in, and
+`auditing` two parts of that, `http` and `stdio` are the two ways in, `administering` makes the admin API of both, and
 `seat` says which of several processes runs the firewall. `workers` starts several processes that serve over HTTP as
 one, `worker` is what each of them does. `law` makes of a config what decides, and `reload` notices that it changed.
 """
