@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from sluicegate.router import subscriptions
 from sluicegate.router.subscriptions import UPDATED
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
+LEGACY = replace(CLIENT, revision="2025-11-25", session="s")
 EVERYTHING = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
 
 
@@ -290,6 +292,32 @@ async def test_a_server_that_comes_and_goes_changes_the_lists() -> None:
         server.status = "up"
         front.lists.moved("a")
         assert (await stream.next()).method == TOOLS
+        assert await stream.is_quiet()
+
+
+@pytest.mark.parametrize("client", [CLIENT, LEGACY], ids=["modern", "legacy"])
+async def test_a_server_that_comes_and_goes_is_told_once_for_each_list_that_the_client_sees_of_it(
+    client: Client,
+) -> None:
+    """Not of prompts, of which it has none, nor of a server on which the client has no right."""
+    server, hidden = Scripted("a", tools=["x"], resources=["file:///r"]), Scripted("b", tools=["y"])
+    async with (
+        Front(server, hidden, hide=lambda key, own: key == "b") as front,
+        listen(front, client=client) as stream,
+    ):
+        await acknowledged(stream)
+        for status in ("down", "up"):
+            for one in (server, hidden):
+                one.status = status
+                front.lists.moved(one.key)
+            assert {(await stream.next()).method for _ in range(2)} == {TOOLS, RESOURCES}
+            assert await stream.is_quiet()
+
+
+async def test_what_the_pins_say_of_a_server_is_no_change_of_its_resources() -> None:
+    async with Front(Scripted("a", tools=["x"], resources=["file:///r"])) as front, listen(front) as stream:
+        await acknowledged(stream)
+        front.lists.reconsider("a")
         assert await stream.is_quiet()
 
 

@@ -95,7 +95,7 @@ def write_config(folder: Path, delay: float) -> Path:
         "absent": {"command": "no-such-command-anywhere"},
     }
     settings = {
-        "version": 1, "servers": servers, "policy": {"use": "personal"},
+        "version": 1, "servers": servers, "policy": {"use": "open"},
         "clients": {"local": {"roles": ["role:owner"]}},
         "state": {"dir": str(folder / "state")}, "audit": {"path": str(folder / "audit.jsonl")},
     }  # fmt: skip

@@ -129,10 +129,19 @@ def test_a_server_under_the_same_key_does_not_show_what_another_had_listed(tmp_p
 
 def test_a_server_that_goes_and_returns_is_told_once_each_and_only_of_its_tools(tmp_path: Path) -> None:
     (tmp_path / "a.tools").write_text("exit stay")
-    servers = {"a": late(tmp_path, "a"), "b": late(tmp_path, "b")}
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "a"
+    program.symlink_to(sys.executable)
+    servers = {"a": {**late(tmp_path, "a"), "command": str(program)}, "b": late(tmp_path, "b")}
     with desktop({"servers": servers}, tmp_path) as client:
         client.hello()
         assert names(client.ask("tools/list")) == ["a__exit", "a__stay", "b__b"]
-        (tmp_path / "late.py").touch()
-        client.ask("tools/call", name="a__exit", arguments={})
-        assert names(client.ask("tools/list")) == ["a__exit", "a__stay", "b__b"]  # it is started anew
+        program.unlink()
+        client.begin("tools/call", name="a__exit", arguments={})
+        assert [method for method in heard_until(client, CHANGED) if method != "None"] == [CHANGED]
+        assert names(client.ask("tools/list")) == ["b__b"]
+        program.symlink_to(sys.executable)
+        assert heard_until(client, CHANGED) == [CHANGED]
+        assert names(client.ask("tools/list")) == ["a__exit", "a__stay", "b__b"]
+        id = client.begin("tools/call", name="b__b", arguments={})
+        assert client.hear()["id"] == id  # and nothing else was told
