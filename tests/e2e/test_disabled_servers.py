@@ -5,8 +5,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from e2e.desktop_clients import SERVER, Desktop, Json
 from e2e.sluice_process import sluice, stdio_command
-from e2e.test_stdio_shared import SERVER, Desktop, Json
 
 LACKS: Json = {"command": "npx", "env": {"TOKEN": "${env:NOT_SET_ANYWHERE}"}}
 WHY = "variable NOT_SET_ANYWHERE is not set"
@@ -22,8 +22,10 @@ def test_over_stdio_the_other_server_works_and_stderr_says_what_is_disabled(tmp_
         answer = desktop.ask("tools/call", name="lacks__anything", arguments={})
         assert "lacks__anything" in json.dumps(answer) and "NOT_SET_ANYWHERE" not in json.dumps(answer)
     finally:
-        _, stderr = desktop.process.communicate(timeout=30)
-    lines = [line for line in stderr.decode().splitlines() if "the server lacks is disabled" in line]
+        desktop.leave()
+        said = desktop.said()
+        desktop.close()
+    lines = [line for line in said.splitlines() if "the server lacks is disabled" in line]
     place = f"{tmp_path}/sluice.yaml:"
     assert len(lines) == 1 and lines[0].startswith(place) and "NOT_SET_ANYWHERE is not set" in lines[0]
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from e2e.desktop_clients import Desktop
 from e2e.sluice_process import COMMAND, ROOT
-from e2e.test_stdio_shared import Desktop
 
 SERVER = Path(__file__).parent / "asking_server.py"
 
@@ -67,11 +67,12 @@ def test_what_init_wrote_starts_under_a_short_path(
         shutil.rmtree(tmp_path / "run")  # the shell has ended
     with config.open("a") as file:
         file.write("\nstate: {dir: state}\n")
-    monkeypatch.setattr("e2e.test_stdio_shared.clean_environment", lambda: alone | {"PATH": short})
+    monkeypatch.setattr("e2e.desktop_clients.clean_environment", lambda: alone | {"PATH": short})
     desktop = Desktop([*COMMAND, "stdio", "-c", str(config)], "d")
     try:
         desktop.hello()
         tools = [tool["name"] for tool in desktop.ask("tools/list")["result"]["tools"]]
         assert "asks__name" in tools
     finally:
-        desktop.process.communicate(timeout=30)
+        desktop.leave()
+        desktop.close()
