@@ -22,7 +22,12 @@ def init(
     ] = None,
     for_: Annotated[
         Desktop | None,
-        typer.Option("--for", help="Whose form the snippet has; that of --from unless set.", show_default=False),
+        typer.Option(
+            "--for",
+            metavar="CLIENT",
+            show_default=False,
+            help=f"Whose form the snippet has; that of --from unless set: {', '.join(Desktop)}.",
+        ),
     ] = None,
     config_file: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="Where to write.")] = Path(
         "sluice.yaml"
