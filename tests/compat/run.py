@@ -5,8 +5,8 @@ has to be the same but for names and URIs, and Sluice's first list has to be who
     python tests/compat/run.py time memory        those whose package has one of these words
     python tests/compat/run.py --hosts            programs that people use, through `sluice stdio`: see hosts.py
 
-What a server is, `servers.txt` says: its kind, its package and version, then variables, `bin=` and, after `--`, its
-arguments; `{folder}` is an empty one. A run that was stopped goes on where it was (`build/compat/results.json`);
+What a server is, `servers.txt` says: its kind, its package and version, then variables, `bin=`, `with=` (what is
+installed beside it) and, after `--`, its arguments; `{folder}` is an empty one. A run that was stopped goes on where it was (`build/compat/results.json`);
 `--fresh` forgets it. Packages are installed into `.peers/compat/`, once. Knows the command line and MCP, no code of
 Sluice. Exit code: 0 all equal, 1 otherwise.
 """
@@ -57,6 +57,7 @@ class Server:
     env: dict[str, str]
     bin: str
     args: list[str]
+    beside: str = ""  # what it needs that its package does not say
 
     @property
     def name(self) -> str:
@@ -73,7 +74,7 @@ def listed() -> Iterator[Server]:
         name, _, version = package.rpartition("@") if kind == "npm" else package.partition("==")
         words, args = (rest[: rest.index("--")], rest[rest.index("--") + 1 :]) if "--" in rest else (rest, [])
         env = dict(word.split("=", 1) for word in words)
-        yield Server(kind, name, version, env, env.pop("bin", ""), args)
+        yield Server(kind, name, version, env, env.pop("bin", ""), args, env.pop("with", ""))
 
 
 # ---------------------------------------------------------------- installed
@@ -90,7 +91,19 @@ def command_of(server: Server) -> list[str]:
         else:
             checked([str(peers.UV), "venv", "--quiet", "--clear", "--python", sys.executable, "env"], folder)
             package = f"{server.package}=={server.version}"
-            checked([str(peers.UV), "pip", "install", "--quiet", "--python", "env/bin/python", package], folder)
+            checked(
+                [
+                    str(peers.UV),
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--python",
+                    "env/bin/python",
+                    package,
+                    *server.beside.split(),
+                ],
+                folder,
+            )
         (folder / "complete").touch()
     if server.kind == "pypi":
         return [str(folder / "env" / "bin" / (server.bin or server.package))]
