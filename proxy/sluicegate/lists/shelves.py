@@ -105,7 +105,9 @@ class Lists:
         shelf = self.shelf(server_key, client)
         await self._recall(shelf, client)
         is_listed = shelf.snapshot is not None and name in shelf.snapshot.find
-        timeout = max(self.settings.list_timeout, shelf.server.start_left if is_listed else 0.0)
+        # Once it has started, a connection of the client's own may have to start, too.
+        start = shelf.server.start_left + shelf.server.start_timeout if is_listed and shelf.recalled else 0.0
+        timeout = max(self.settings.list_timeout, start)
         for _ in range(2):
             due = self._due(shelf, client)
             if due is None or (shelf.late and shelf.is_whole):
