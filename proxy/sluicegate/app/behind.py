@@ -25,6 +25,7 @@ from sluicegate.message import Json, Response
 
 log = logging.getLogger(__name__)
 
+CLIENT_WAIT: Final = 2.0  # seconds; a desktop client speaks as soon as it has started us
 ME: Final[Json] = {"name": "sluice", "title": "Sluice", "version": __version__}
 
 
@@ -76,10 +77,11 @@ async def open_behind(services: Services, transport: str) -> AsyncIterator[Behin
     def server(key: str, told: AnyServer) -> DownstreamServer:
         settings = slices.server(key, told, config, services.share.of, redact)
         shown = key if told.prefix else ""
-        transport, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
+        http, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
         return DownstreamServer(
-            settings, transport=transport, publish=announce, client_info=ME, ask=ask, store=services.store,
+            settings, transport=http, publish=announce, client_info=ME, ask=ask, store=services.store,
             moved=announce.moved, is_idle=lambda session: asking.is_idle(session),
+            client_wait=CLIENT_WAIT if transport == "stdio" else 0.0,
         )  # fmt: skip
 
     for key, why in config.disabled.items():

@@ -40,6 +40,11 @@ class Core:
     desk: Desk
     pages: Pages
 
+    def expect(self, client: Client) -> None:
+        """This client comes first."""
+        for server in self.behind.servers.values():
+            server.expect(client)
+
     def end_session(self, session: str) -> None:
         self.desk.grants.end_session(session)
         for server in self.behind.servers.values():

@@ -22,7 +22,7 @@ from sluicegate.admin.peers import Peer
 from sluicegate.app.administering import JOIN, admin_of_desktop
 from sluicegate.app.core import ME, Core, core
 from sluicegate.app.seat import Seat
-from sluicegate.call import Ask, Client
+from sluicegate.call import Ask, Call, Client, Outcome
 from sluicegate.config import Config, Limits, load
 from sluicegate.listen import pipes, stdio
 from sluicegate.listen.bridge import Line, Past, carry, pump
@@ -119,11 +119,19 @@ def _server(config: Config, inner: Core) -> Serve:
     """Serves one client on a pair of streams; each is the local one."""
     limits, everybody = config.limits, _Everybody()
     inner.behind.asking.through = everybody
+    has_begun = False
+
+    def handle(call: Call) -> Awaitable[Outcome]:
+        nonlocal has_begun
+        if not has_begun and (call.client.session is not None or call.client.era == "modern"):
+            has_begun = True
+            inner.expect(call.client)
+        return inner.handler(call)
 
     async def serve(reader: pipes.Reader, writer: pipes.Writer) -> None:
         with everybody.one() as offer_ask:
             await stdio.serve(
-                inner.handler, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
+                handle, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
                 server_info=ME, on_session_end=inner.end_session, max_line=limits.max_request,
                 max_depth=limits.max_depth, max_batch=limits.max_batch, on_abandoned=inner.abandon,
                 offer_ask=offer_ask,

@@ -122,7 +122,7 @@ class Dialler:
                 if isinstance(wire, ChildWire):
                     wire.stirred = partial(_renew, scope, anyio.current_time() + START_TIME)
                 if era == "modern":
-                    return await self._modern(wire, group)
+                    return await self._modern(wire, group, declared, session)
                 return await self._legacy(self._legacy_on(wire, declared, session), group)
         except (Lost, TimeoutError) as error:
             await wire.close()
@@ -184,11 +184,11 @@ class Dialler:
             await self._learn(LEGACY_ONLY)
         return connection
 
-    async def _modern(self, wire: Wire, group: TaskGroup) -> Connection:
+    async def _modern(self, wire: Wire, group: TaskGroup, declared: Json, session: str | None) -> Connection:
         connection = ModernConnection(self._settings, wire, self._heard, self._client_info)
         await connection.open(group)
         if isinstance(wire, ChildWire):
-            found = await self._ask_child(connection, group)
+            found = await self._ask_child(connection, group, declared, session)
             if isinstance(found, Connection):
                 return found
             answer = found
@@ -215,7 +215,9 @@ class Dialler:
                 raise NotModern from None
             raise as_lost(error, "the server does not answer server/discover") from None
 
-    async def _ask_child(self, modern: ModernConnection, group: TaskGroup) -> Response | Connection:
+    async def _ask_child(
+        self, modern: ModernConnection, group: TaskGroup, declared: Json, session: str | None
+    ) -> Response | Connection:
         """Its answer to `server/discover`; where that proves no modern server, a legacy connection to the same process
         (2026-07-28 basic/transports/stdio#backward-compatibility). Raises `NotModern` where the process has ended."""
         asked = modern.ask_first()
@@ -224,7 +226,7 @@ class Dialler:
             return answer
         if self._is_told:
             raise asked.error or NotModern()
-        legacy = self._legacy_on(modern.wire, {})
+        legacy = self._legacy_on(modern.wire, declared, session)
         legacy.take_over(modern)
         try:
             connection = await self._legacy(legacy, group)

@@ -45,10 +45,8 @@ def key_for(client: Client, era: Era, settings: ServerSettings, scope: str, decl
     return Key("legacy", ("client", client.principal), scope, declared)
 
 
-def nobodys_key(era: Era, settings: ServerSettings) -> Key:
-    """Of a connection that is open so that one is."""
-    if era == "modern":
-        return MODERN_KEY
+def nobodys_key(settings: ServerSettings) -> Key:
+    """Of a legacy connection that is open so that one is."""
     return SHARED if settings.sharing == "shared" else SPARE
 
 

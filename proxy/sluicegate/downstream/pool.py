@@ -83,7 +83,8 @@ class Pool:
         is_idle: Callable[[str], bool] = lambda session: False,
     ) -> None:  # fmt: skip
         self._open = open
-        self._nobodys = nobodys_key("legacy", settings)  # of what was to be modern and turned out to be legacy
+        # Of the connection that is open so that one is, and of what was to be modern and turned out to be legacy.
+        self.first = self._nobodys = nobodys_key(settings)
         self._ended = ended
         self._clock = clock
         self._is_idle = is_idle
@@ -235,7 +236,7 @@ class Pool:
         """It has not become the connection that was wanted: nobody may use it who waited for that one."""
         slot.error = NotModern(gone=True)
         self._slots.pop(slot.key, None)
-        slot.key = self._nobodys
+        slot.key = self.first
         self._slots.setdefault(slot.key, slot)
 
     def _forget(self, slot: Slot) -> None:
@@ -332,6 +333,8 @@ class Pool:
         for slot in tuple(self._slots.values()):
             if slot.key.session == session:
                 self._end(slot, "the client's session ended")
+        if self.first.session == session:
+            self.first = self._nobodys
         self._taken = {key: why for key, why in self._taken.items() if key.session != session}
 
     def sweep(self) -> None:

@@ -21,7 +21,7 @@ from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.dial import Dialler
 from sluicegate.downstream.health import Health
 from sluicegate.downstream.http import make_transport
-from sluicegate.downstream.keys import MODERN_KEY, Key, nobodys_key
+from sluicegate.downstream.keys import MODERN_KEY, Key
 from sluicegate.downstream.limits import Breaker, Gate, Pause
 from sluicegate.downstream.parking import Parking
 from sluicegate.downstream.pool import Pool
@@ -57,10 +57,11 @@ class DownstreamServer:
         self, settings: ServerSettings, *, publish: Publish, client_info: Json,
         transport: httpx.AsyncBaseTransport | None = None, clock: Callable[[], float] = time.monotonic,
         ask: Ask | None = None, store: Store | None = None, moved: Callable[[str], None] = lambda server: None,
-        is_idle: Callable[[str], bool] = lambda session: False,
+        is_idle: Callable[[str], bool] = lambda session: False, client_wait: float = 0.0,
     ) -> None:  # fmt: skip
         """`ask` reaches the client of a legacy session outside of any call; `store` keeps what the server speaks;
-        `moved` is told that it came up or went down; `is_idle` whether a session has no open stream and call."""
+        `moved` is told that it came up or went down; `is_idle` whether a session has no open stream and call. The start
+        waits `client_wait` seconds at most for the first client (`expect`)."""
         self.settings = settings
         self._publish, self._moved = publish, moved
         self._clock = clock
@@ -79,6 +80,7 @@ class DownstreamServer:
         self._pause = Pause(clock)
         self._is_suspect = False
         self._settled, self._news, self._stopped = anyio.Event(), anyio.Event(), anyio.Event()
+        self._client_wait, self._expected = client_wait, anyio.Event()
         self._is_needed = not settings.lazy
         self._life: anyio.CancelScope | None = None
 
@@ -125,6 +127,13 @@ class DownstreamServer:
 
     async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
         return await self._in_time(self.settings.list_timeout, client, partial(self._watching.add, client, uris, tell))
+
+    def expect(self, client: Client) -> None:
+        """This client comes first. A legacy server learns at its start what a client can be asked, so its first
+        connection is this client's from its first word on: then it need not be started once more."""
+        if not self._expected.is_set():
+            self._pool.first = self._reach.key(client, "legacy")
+            self._expected.set()
 
     def abandon(self, call_id: str) -> None:
         self.parking.abandon(call_id)  # nobody will answer what its server asked
@@ -280,8 +289,10 @@ class DownstreamServer:
             raise as_lost(self._health.error, "it failed a moment ago")
         if (wait := self._pause.left) > 0:
             await anyio.sleep(wait)
+        legacy = self._pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
         try:
-            connection = await self._dialler.open(key.era, group, decode_fast(key.declared.encode()), key.session)
+            declared = decode_fast(legacy.declared.encode())
+            connection = await self._dialler.open(key.era, group, declared, legacy.session)
         except (OSError, TimeoutError) as error:
             self._health.failed(error)
             self._pause.failed()
@@ -326,6 +337,8 @@ class DownstreamServer:
     async def _tend(self) -> None:
         while not self._is_needed:
             await self._await_news(_SWEEP)
+        with anyio.move_on_after(self._client_wait):
+            await self._expected.wait()
         self._started = self._clock()
         while True:
             try:
@@ -365,8 +378,7 @@ class DownstreamServer:
             if key.era in (self._dialler.eras or ()):
                 await self._pool.get(key)
         if len(self._pool) == 0:
-            era: Era = "modern" if "modern" in (self._dialler.eras or ()) else "legacy"
-            await self._pool.get(nobodys_key(era, self.settings))
+            await self._pool.get(MODERN_KEY if "modern" in (self._dialler.eras or ()) else self._pool.first)
         self._watching.renew()
 
     async def _check(self) -> None:

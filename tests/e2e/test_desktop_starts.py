@@ -1,0 +1,56 @@
+"""How often a desktop client's servers are started: once at each start, whatever the client can be asked."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.desktop_clients import Desktop
+from e2e.sluice_process import stdio_command
+
+CHILD = str(Path(__file__).resolve().parents[1] / "downstream" / "scripted_child.py")
+META = "io.modelcontextprotocol/"
+DECLARED: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "forms": {"elicitation": {}},
+    "all that desktops have": {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {"form": {}, "url": {}}},
+    "roots that never change": {"roots": {}},
+}
+
+
+@pytest.mark.parametrize("modes", ["", "exit-at-probe", "modern"])
+@pytest.mark.parametrize("declared", DECLARED.values(), ids=DECLARED)
+def test_a_server_is_started_once_whatever_its_client_declares(
+    declared: dict[str, Any], modes: str, tmp_path: Path
+) -> None:
+    starts = tmp_path / "starts"
+    server = {"command": sys.executable, "args": [CHILD, *modes.split()], "env": {"STARTS_FILE": str(starts)}}
+    for first in (True, False):
+        starts.write_text("")
+        client = Desktop(stdio_command({"servers": {"counted": server}}, tmp_path), "one")
+        try:
+            about = {"name": "one", "version": "1"}
+            client.ask("initialize", protocolVersion="2025-11-25", capabilities=declared, clientInfo=about)
+            client.send(method="notifications/initialized")
+            client.ask("tools/list")
+            assert "error" not in client.ask("tools/call", name="counted__echo", arguments={"x": 1})
+            assert client.leave() == 0
+        finally:
+            client.close()
+        assert starts.read_text().count("started") == (2 if first and modes == "exit-at-probe" else 1)
+
+
+def test_a_modern_client_has_one_start_too(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    server = {"command": sys.executable, "args": [CHILD], "env": {"STARTS_FILE": str(starts)}}
+    meta = {f"{META}protocolVersion": "2026-07-28", f"{META}clientInfo": {"name": "m", "version": "1"},
+            f"{META}clientCapabilities": {"elicitation": {"form": {}}}}  # fmt: skip
+    client = Desktop(stdio_command({"servers": {"counted": server}}, tmp_path), "one")
+    try:
+        client.ask("server/discover", _meta=meta)
+        client.ask("tools/list", _meta=meta)
+        client.ask("tools/call", name="counted__echo", arguments={}, _meta=meta)
+        assert client.leave() == 0
+    finally:
+        client.close()
+    assert starts.read_text().count("started") == 1
