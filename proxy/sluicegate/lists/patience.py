@@ -17,6 +17,8 @@ from sluicegate.lists.shelf import Shelf
 
 PATIENCE: Final = 2.0
 MOMENT: Final = 0.2
+ANSWERING: Final = 0.5
+"""Seconds of a start that are left for the list itself, so that it is out when the start is over."""
 
 Walks = Mapping[asyncio.Task[None], Shelf]
 
@@ -41,7 +43,7 @@ async def _until_listed(walks: Walks, timeout: float) -> None:
 
 async def _until_one_listed(walk: asyncio.Task[None], shelf: Shelf, timeout: float) -> None:
     server = shelf.server
-    with anyio.move_on_after(max(server.start_left, timeout if server.status == "up" else 0.0)):
+    with anyio.move_on_after(max(server.start_left - ANSWERING, timeout if server.status == "up" else 0.0)):
         await server.ready(is_needed=True)
         if server.status != "down":
             await asyncio.wait({walk})
