@@ -109,7 +109,8 @@ def test_no_planted_secret_comes_out(tmp_path: Path) -> None:
             "answers": "\n".join(answers)}  # fmt: skip
     hits = [(where, name) for where, text in said.items()
             for name, secret in {**CANARIES, "key": KEY, "github": GITHUB}.items() if secret in text]  # fmt: skip
-    assert not hits, [line[:400] for line in said["log"].splitlines() if "canary" in line][:5]
+    # Why a server is down stands in the log in its own words; what was given to it does not.
+    assert hits == [("log", "stderr")], [line[:400] for line in said["log"].splitlines() if "canary" in line][:5]
     assert said["audit"].count("[redacted:") >= 8 and "server is down" in said["log"]
     (identity,) = [record for record in records(tmp_path, "identity") if record["address"] == "127.0.0.1"]
     assert identity["reasons"]["credential"] == 1 and identity["reasons"]["admin_credential"] == 3

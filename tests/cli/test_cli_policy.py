@@ -18,7 +18,7 @@ clients:
   local: {{roles: ["role:owner", "role:lead"]}}
   keys: {{ci: {{hash: "{HASH}", roles: ["role:ci"]}}}}
 servers:
-  k8s: {{command: x, tools: {{deny: [secret_*], classes: {{"get_*": read, "delete_*": destroy}}}}}}
+  k8s: {{command: /bin/sh, tools: {{deny: [secret_*], classes: {{"get_*": read, "delete_*": destroy}}}}}}
 """
 ROWS = """\
 p, role:authenticated, *, *, read, allow

@@ -386,7 +386,8 @@ def test_no_secret_stands_in_the_repr_of_a_config() -> None:
     assert SECRET not in shown and HASH not in shown
 
 
-KEYS = f"clients: {{keys: {{k: {{hash: '{HASH}'}}}}}}\n"
+KEYS = f"clients: {{keys: {{k: {{hash: '{HASH}'}}, l: {{hash: '{HASH[:-1]}0'}}}}}}\n"
+ONE_KEY = f"clients: {{keys: {{k: {{hash: '{HASH}'}}}}}}\n"
 
 
 @pytest.mark.parametrize(
@@ -400,6 +401,7 @@ KEYS = f"clients: {{keys: {{k: {{hash: '{HASH}'}}}}}}\n"
         (KEYS, "command: x, era: modern", False),
         (KEYS, "command: x, enabled: false", False),
         (KEYS, "url: 'https://x/'", False),
+        (ONE_KEY, "command: x", False),
         ("clients: {local: {roles: []}}\n", "command: x", False),
         ("clients: {anonymous: {}}\n", "command: x", False),
     ],

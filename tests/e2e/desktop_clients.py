@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -102,6 +103,9 @@ class Desktop:
         threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return any(text_of(children).strip() for children in threads)
 
+    def wait_until_owner(self) -> None:
+        assert owner_of([self]) is self
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -131,5 +135,9 @@ def desktops(folder: Path, count: int) -> Iterator[list[Desktop]]:
 
 
 def owner_of(clients: list[Desktop]) -> Desktop:
-    (owner,) = [client for client in clients if client.is_owner()]
+    """The one, once it has started its servers."""
+    end = time.monotonic() + 60
+    while not (owners := [client for client in clients if client.is_owner()]) and time.monotonic() < end:
+        time.sleep(0.02)
+    (owner,) = owners
     return owner

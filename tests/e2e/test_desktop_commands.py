@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from command_line import run
-from e2e.desktop_clients import Desktop
+from e2e.desktop_clients import Desktop, owner_of
 from e2e.sluice_process import COMMAND, ROOT, clean_environment, stdio_command
 from policy_bed import client_keys, key_of, recorder
 
@@ -208,7 +208,8 @@ def test_watching_goes_on_with_the_successor_and_writes_nothing(tmp_path: Path) 
             assert second.tools()  # a list is asked for again, a call never
             theirs = ask_to_pay(second, n=2)
             until(lambda: theirs in log.read_text())
-            assert second.is_owner() and shown(tmp_path, "servers")["servers"][0]["status"] == "up"
+            second.wait_until_owner()
+            assert shown(tmp_path, "servers")["servers"][0]["status"] == "up"
         finally:
             watching.kill()
             watching.wait()
@@ -226,7 +227,7 @@ def test_after_an_edit_commands_and_later_clients_find_the_sluice_that_runs(tmp_
         with client(started, "two") as second:
             second.hello()
             assert second.tools() == {"bank__pay"}, "it is served by what the file says now"
-            assert first.tools() == {"bank__pay"} and first.is_owner() and not second.is_owner()
+            assert first.tools() == {"bank__pay"} and owner_of([first, second]) is first
             assert "joined the Sluice that runs" in second.said()
 
 
@@ -239,7 +240,7 @@ def test_a_client_with_a_broken_file_joins_and_says_what_is_in_force(tmp_path: P
         file.write_text(text)
         with client(started, "two") as second:
             second.hello()
-            assert second.tools() == {"bank__pay", "bank__look"} and first.is_owner()
+            assert second.tools() == {"bank__pay", "bank__look"} and owner_of([first, second]) is first
             said = second.said()
             assert "sluice.yaml:" in said and "not in force" in said and "joined the Sluice that runs" in said
             first.process.kill()
@@ -261,7 +262,8 @@ def test_who_takes_over_begins_with_the_file_as_it_is_by_then(tmp_path: Path) ->
     with served(started) as first, served(started, "two") as second:
         edit(tmp_path, deny_look)
         first.process.send_signal(signal.SIGKILL)
-        assert second.tools() == {"bank__pay"} and second.is_owner()
+        assert second.tools() == {"bank__pay"}
+        second.wait_until_owner()
 
 
 def test_one_file_by_two_names_is_one_sluice(tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ def test_one_file_by_two_names_is_one_sluice(tmp_path: Path) -> None:
     link = tmp_path / "link.yaml"
     link.symlink_to("sluice.yaml")
     with served(started) as first, served([*started[:-1], str(link)], "two") as second:
-        assert first.is_owner() and not second.is_owner()
+        assert owner_of([first, second]) is first
         assert run(tmp_path, "servers", "-c", "link.yaml").returncode == 0
 
 

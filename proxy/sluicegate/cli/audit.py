@@ -189,7 +189,7 @@ def approvals(
     """Report who approved what, and what became of it."""
     rows = list_approvals(find(_directory(where, config_file), _filter(since, until)))
     head = ["APPROVAL", "ASKED", "BY", "TOOL", "STATE", "DECIDED BY", "OUTCOME"]
-    give(as_json, rows, table([head, *map(_approval, rows)]))
+    give(as_json, rows, [table([head, *map(_approval, rows)])])
 
 
 def _approval(row: Record) -> list[str]:
