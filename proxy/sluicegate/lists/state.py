@@ -2,16 +2,15 @@
 
 from typing import Literal
 
-from sluicegate.call import Client
 from sluicegate.lists.shelves import Lists
 
 
-def missing(lists: Lists, server_key: str, client: Client) -> Literal["", "starting", "failed", "hung"]:
-    """Why the client's lists have nothing of that server, "" if they have something or are about to."""
+def missing(lists: Lists, server_key: str, is_known: bool) -> Literal["", "starting", "failed", "hung"]:
+    """Why a client's lists have nothing of that server, "" if they have something (`is_known`) or are about to."""
     server = lists.servers[server_key]
     if server.status == "down":
         return "failed"
-    if server.status != "starting" or lists.known(server_key, client) is not None:
+    if server.status != "starting" or is_known:
         return ""
     return "hung" if lists.starts.hangs(server) else "starting"
 

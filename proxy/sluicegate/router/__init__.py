@@ -124,7 +124,8 @@ class Router:
             return Result(await self._with_tasks(call, merge.mirrored(about, SUPPORTED, ttl_ms)))
         abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].status != "down"]
         subscribes = any(snapshot.subscribes for _, snapshot in seen if snapshot)  # also one that will come back
-        missing = {key: why for key, _ in seen if (why := state.missing(self._lists, key, call.client))}
+        lacking = ((key, state.missing(self._lists, key, found is not None)) for key, found in seen)
+        missing = {key: why for key, why in lacking if why}
         return Result(await self._with_tasks(call, merge.merged(abouts, SUPPORTED, ttl_ms, subscribes, missing)))
 
     async def _with_tasks(self, call: Call, value: Json) -> Json:
