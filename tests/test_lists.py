@@ -8,7 +8,7 @@ import pytest
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
 from sluicegate.call import Call, Failure, Outcome, Result, Target
-from sluicegate.catalog.bounds import Bounds
+from sluicegate.catalog.bounds import Bounds, Intake
 from sluicegate.hub import Event
 from sluicegate.lists import about, kept, patience, shelf, shelves
 from sluicegate.message import Json, Notification
@@ -495,6 +495,27 @@ async def test_an_app_may_call_its_own_servers_tool_by_own_name_unless_that_is_a
         assert await target(front, "tools/call", name="refresh") is None
 
 
+async def test_a_stored_definition_is_called_by_no_name_before_the_server_has_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What changed since it was stored may have to be withheld."""
+    ui, store = {"name": "panel", "_meta": {"ui": {"resourceUri": "ui://panel"}}}, MemoryStore()
+    async with Front(Scripted("app", tools=[ui, "refresh"], templates=["x:{y}"]), store=store) as front:
+        await target(front, "tools/call", name="refresh")
+        with anyio.fail_after(5):
+            while await store.get(kept.alias(front.servers["app"], CLIENT)) is None:
+                await anyio.lowlevel.checkpoint()
+    late = Scripted("app", tools=[ui, "refresh"], templates=["x:{y}"])
+    late.status, late.is_ready = "starting", anyio.Event()
+    late.start_left = late.start_timeout = 0.05
+    async with Front(late, store=store, list_timeout=0.05) as front:
+        await front.lists.all(CLIENT, "list")
+        ref = {"type": "ref/resource", "uri": "app+x:{y}"}
+        for method, params in (("tools/call", {"name": "refresh"}), ("completion/complete", {"ref": ref})):
+            found = await front.resolver.resolve(Call(CLIENT, method, params))
+            assert found is not None and found.is_stored, method
+
+
 async def test_transparent_mode_renames_nothing_and_forwards_unlisted_names_only_if_told() -> None:
     settings = {"prefixes": {"a": ""}, "transparent": True}
     async with Front(Scripted("a", tools=["x__y"]), **settings) as front:
@@ -586,3 +607,9 @@ async def test_what_is_learned_is_bounded(monkeypatch: Any) -> None:
     async with Front(server) as front:
         await front.names("resources/list")
         assert list(front.lists.shelf("a", CLIENT).learned) == [f"https://x.test/{n}" for n in (7, 8, 9)]
+
+
+def test_a_list_in_one_page_over_the_bound_of_bytes_is_cut_there() -> None:
+    page = [{"name": f"t{number}", "description": "x" * 100} for number in range(30)]
+    taken, cut = Intake(Bounds(bytes=2_000)).take(page, None)
+    assert 0 < len(taken) < 30 and "limits.list_bytes" in cut

@@ -87,3 +87,11 @@ def test_a_worker_that_is_given_the_config_knows_what_is_disabled() -> None:
     checked = check("  bad: {command: '${env:X}'}")
     assert checked.config is not None
     assert pickle.loads(pickle.dumps(checked.config)).disabled == {"bad": "variable X is not set"}
+
+
+@pytest.mark.parametrize(
+    "servers", ['{a: ["${env:X}"]}', '[{url: "${env:X}"}]', '{a: "${env:X}"}', '"${env:X}"', '[["${env:X}"]]']
+)
+def test_a_missing_variable_in_a_section_of_another_shape_is_an_error_like_any_other(servers: str) -> None:
+    checked = config.check_text(f"policy: {{use: open}}\nservers: {servers}\n", "f", Path(), {})
+    assert checked.errors and checked.config is None

@@ -63,3 +63,9 @@ def test_nothing_is_proven_by_trouble(status: int | None) -> None:
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 200])
 def test_a_plain_refusal_over_http_is_a_legacy_server(status: int) -> None:
     assert proves_legacy(Lost("", sent=False, status=status))
+
+
+def test_only_what_looks_like_a_revision_is_repeated() -> None:
+    error = {"code": -32022, "message": "", "data": {"supported": ["2031-01-01", "secret \x1b[31m"]}}
+    with pytest.raises(Lost, match=r"speaks only 2031-01-01$"):
+        judge(Response(1, error=error))

@@ -31,6 +31,7 @@ from sluicegate.message import Json, Response
 log = logging.getLogger(__name__)
 
 _AGAIN: Final = 0.05
+_PATIENCE: Final = 5.0  # seconds that the Sluice that runs has to say what is in force
 Serve = Callable[[pipes.Reader, pipes.Writer], Awaitable[None]]
 
 
@@ -167,7 +168,9 @@ async def _join(seat: Seat) -> None:
     """Has whoever runs the firewall read the file again, and says what is in force there."""
     if (address := seat.admin()) is None:
         return
-    answer = await Peer(0, None, address).ask({"method": "GET", "path": JOIN, "headers": []}, b"")
+    answer = None
+    with anyio.move_on_after(_PATIENCE):
+        answer = await Peer(0, None, address).ask({"method": "GET", "path": JOIN, "headers": []}, b"")
     if answer is None or answer.status != 200:
         log.warning("the Sluice that runs does not say what is in force")
         return

@@ -39,9 +39,10 @@ class Intake:
     def take(self, page: Sequence[Any], cursor: str | None) -> tuple[Sequence[Any], str]:
         """The items of a page that are taken, and why the walk ends here although the server has more, "" if it does
         not. `cursor` leads to the next page, None where there is none."""
-        self._bytes += sum(map(_size, page))
-        if self._bytes > self._bounds.bytes:
-            return (), f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
+        for number, item in enumerate(page):
+            self._bytes += _size(item)
+            if self._bytes > self._bounds.bytes:
+                return page[:number], f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
         room = self._bounds.items - self._items
         self._items += min(room, len(page))
         if len(page) > room or (len(page) == room and cursor is not None):

@@ -34,12 +34,21 @@ class Missing:
         return replace(finding, message=f"the server {key} is disabled: {finding.message}")
 
 
+def _section(value: Any, key: Any) -> dict[str, Any] | None:
+    """What the file says of that server; None where it is no section."""
+    servers = value.get("servers") if isinstance(value, dict) else None
+    section = servers.get(key) if isinstance(servers, dict) else None
+    return section if isinstance(section, dict) else None
+
+
 def missing_in_servers(source: Source) -> Missing:
     found = Missing()
     for path, place in source.places.items():
         if path[0] != "servers" or len(path) < 3 or (why := source.missing.get(place.value)) is None:
             continue
-        key, section = str(path[1]), source.value["servers"][path[1]]
+        key, section = str(path[1]), _section(source.value, path[1])
+        if section is None:
+            continue  # it has another shape, which is an error of its own
         found.owners[place.value] = key
         known = found.sections.setdefault(key, _known(section))
         if path[2] in Server.model_fields:

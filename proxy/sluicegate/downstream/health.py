@@ -39,7 +39,7 @@ class Health:
 
     def why(self, client: Client) -> str:
         """Why it cannot be reached, as far as that client may know."""
-        return why_not(client, self._key, self.error, self.lines()) if self.error.text else "it is still starting."
+        return why_not(client, self._key, self.error, self.lines) if self.error.text else "it is still starting."
 
     def log(self, **more: Any) -> Json:
         """The fields of a record in the log."""

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from sluicegate.call import Era
 from sluicegate.downstream.connection import Connection
-from sluicegate.downstream.keys import MODERN_KEY, Key, nobodys_key, spare_for
+from sluicegate.downstream.keys import MODERN_KEY, SPARE, Key, nobodys_key, spare_for
 from sluicegate.downstream.process import memory
 from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings
 from sluicegate.era.revisions import LISTS
@@ -44,6 +44,7 @@ class Slot:
     error: Exception | None = None
     arrived: anyio.Event = field(default_factory=anyio.Event)
     is_wanted: bool = True  # False when we end it ourselves: then its end is no failure
+    legacy: Key = SPARE  # what it is if its server turns out to speak no modern revision
 
     @property
     def is_live(self) -> bool:
@@ -206,6 +207,7 @@ class Pool:
         try:
             async with anyio.create_task_group() as group:
                 try:
+                    slot.legacy = self.first
                     connection = slot.connection = await self._open(slot.key, group)
                     if connection.era != slot.key.era:
                         self._move(slot)
@@ -236,8 +238,9 @@ class Pool:
         """It has not become the connection that was wanted: nobody may use it who waited for that one."""
         slot.error = NotModern(gone=True)
         self._slots.pop(slot.key, None)
-        slot.key = self.first
-        self._slots.setdefault(slot.key, slot)
+        slot.key = slot.legacy
+        if slot.key.session is None or slot.key == self.first:  # else that session has ended meanwhile
+            self._slots.setdefault(slot.key, slot)
 
     def _forget(self, slot: Slot) -> None:
         if self._slots.get(slot.key) is slot:

@@ -4,6 +4,7 @@ Decides only; who asks, and on which channel, is the dialler. A wrong *legacy* v
 and a wrong *modern* one fails loudly, so legacy is what is left when nothing proves the other.
 """
 
+import re
 from typing import Final
 
 from sluicegate.call import HEADER_MISMATCH, MISSING_CAPABILITY, MODERN, UNSUPPORTED_VERSION, Era
@@ -13,6 +14,8 @@ from sluicegate.era.revisions import LEGACY
 from sluicegate.message import Json, Response
 
 Eras = frozenset[Era]
+
+_REVISION: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 LEGACY_ONLY: Final[Eras] = frozenset({"legacy"})
 _UNDECIDED: Final = frozenset({401, 403, 408, 429})
@@ -34,7 +37,9 @@ def judge(answer: Response) -> Eras:
 def _named(data: Json) -> Eras:
     supported = versions(data.get("supported"))
     if not (eras := _eras(supported)) and supported:
-        raise Lost(f"the server speaks only {', '.join(supported)[:100]}", sent=False)
+        # Only what looks like a revision is repeated: it goes into the log and to every client.
+        known = [version for version in supported if _REVISION.fullmatch(version)]
+        raise Lost(f"the server speaks only {', '.join(known[:5]) or 'other revisions'}", sent=False)
     return eras or LEGACY_ONLY
 
 

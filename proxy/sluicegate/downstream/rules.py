@@ -3,7 +3,7 @@
 Decides only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sluicegate.call import MISSING_CAPABILITY, Call, Client, Failure, Outcome, Result, refuse
@@ -59,6 +59,7 @@ LOCAL: Final = "local"
 """The principal of who sits at this machine: on its own stdin and stdout, it runs Sluice."""
 
 
+Lines = Callable[[], Sequence[str]]
 ANEW: Final = "dev.sluice/began_anew"
 
 
@@ -75,17 +76,17 @@ def unavailable(call: Call, server: str, why: str) -> Outcome:
     return refuse(call.method, "server_unavailable", f"The server {server} {why}.")
 
 
-def why_not(client: Client, server: str, error: Lost, lines: Sequence[str], end: str = "") -> str:
+def why_not(client: Client, server: str, error: Lost, lines: Lines, end: str = "") -> str:
     """Why a server fails, as far as that client may know it. Who runs Sluice sees what the server wrote."""
-    if client.principal != LOCAL:
+    if client.principal != LOCAL:  # cleaning what it wrote takes milliseconds, which others must not make us spend
         return f"{error.text}. {end}Ask who runs Sluice: `sluice servers` shows more."
-    if not lines:
+    if not (found := lines()):
         return f"{error}. {end}`sluice servers` shows more."
-    return f"{error}. {end}The last that it wrote, in its own words and not in Sluice's:{quoted(server, lines)}"
+    return f"{error}. {end}The last that it wrote, in its own words and not in Sluice's:{quoted(server, found)}"
 
 
-def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge, lines: Sequence[str] = ()) -> Outcome:
-    """What the caller gets in place of an answer. `lines` are what the server wrote last."""
+def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge, lines: Lines = list) -> Outcome:
+    """What the caller gets in place of an answer. `lines` gives what the server wrote last."""
     if isinstance(error, TooLarge):
         return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
     if isinstance(error, TimeoutError):

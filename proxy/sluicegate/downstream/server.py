@@ -175,7 +175,7 @@ class DownstreamServer:
     async def _start(self, call: Call) -> Outcome:
         if not self._breaker.admits():
             why = f"it has failed repeatedly and is left alone for a moment: {self._health.error.text}"
-            return failed(call, self.key, Lost(why, sent=False), self._health.lines())
+            return failed(call, self.key, Lost(why, sent=False), self._health.lines)
         try:
             if not self._gate.enter_at_once() and not await self._gate.enter(self.settings.timeout):
                 self._breaker.gave_up()
@@ -250,7 +250,7 @@ class DownstreamServer:
         else:
             self._breaker.failed()
             self._health.failed(error, f"no answer to {call.method} in time")
-        return failed(call, self.key, error, self._health.lines())
+        return failed(call, self.key, error, self._health.lines)
 
     def _lost(self, lost: Lost) -> None:
         if lost.gone and not lost.sent:
@@ -281,15 +281,15 @@ class DownstreamServer:
             except OSError as error:
                 raise as_lost(error) from None
         why = "all its connections are taken" if self._status == "up" else "it is still starting"
-        raise Lost(why, sent=False)
+        raise Full(why, sent=False)
 
     async def _open(self, key: Key, group: TaskGroup) -> Connection:
         """Every dial passes here, and waits for the end of a back-off."""
+        legacy = self._pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
         if self._pause.left > _PATIENT:
             raise as_lost(self._health.error, "it failed a moment ago")
         if (wait := self._pause.left) > 0:
             await anyio.sleep(wait)
-        legacy = self._pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
         try:
             declared = decode_fast(legacy.declared.encode())
             connection = await self._dialler.open(key.era, group, declared, legacy.session)

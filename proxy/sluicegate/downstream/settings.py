@@ -89,7 +89,7 @@ class NotModern(Lost):
 
 
 class Full(Lost):
-    """As many connections as there may be are in use. That is no failure of the server."""
+    """It cannot be had now, and that is no failure of the server: its connections are in use, or it still starts."""
 
 
 class TaskGone(Lost):

@@ -18,7 +18,7 @@ def not_started(command: Sequence[str], env: Mapping[str, str], cwd: str | None,
     name, path = Path(program).name, env.get("PATH", os.defpath)
     if not isinstance(error, OSError):
         return _lost(f"the command {name} cannot be started: {error}")
-    if cwd is not None and not Path(cwd).is_dir():
+    if cwd is not None and not os.path.isdir(cwd):
         return _lost("its working directory does not exist", cwd)
     has_folder = os.path.dirname(program) != ""
     place = os.path.join(cwd or "", program) if has_folder else shutil.which(program, os.F_OK, path)

@@ -163,6 +163,7 @@ class Conversation:
             self._jobs.cancel(note.params.get("requestId"))
         elif note.method == "notifications/initialized" and self.session is not None:
             self.session.initialized = True
+            self.session.ready.set()
             self._listen_if_open()
         elif note.method == legacy_client.ROOTS_CHANGED and self.session is not None:
             self.session.tell_servers(note.method)

@@ -7,6 +7,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
+import anyio
+
 from sluicegate.call import Client, Failure, Outcome, Result
 from sluicegate.era import legacy_client
 from sluicegate.era.revisions import LOG_LEVELS
@@ -14,6 +16,7 @@ from sluicegate.listen.asking import Asks, Send, ask_aside
 from sluicegate.listen.listening import Listening
 from sluicegate.message import INVALID_PARAMS, Json, Notification, Response
 
+READY_WITHIN: Final = 10.0
 # A client can outlive the process that asked it: what it answers late must not be taken for an answer to another.
 _FIRST_ASKS: Final = 1 << 40
 
@@ -25,6 +28,7 @@ class PipeSession:
     asks: Asks = field(default_factory=lambda: Asks(1 + secrets.randbelow(_FIRST_ASKS)))
     level: str | None = None
     initialized: bool = False  # the client has said so
+    ready: anyio.Event = field(default_factory=anyio.Event)  # it has, or never will
 
     @property
     def revision(self) -> str:
@@ -46,13 +50,19 @@ class PipeSession:
             self.listening.tell(method)
 
     async def ask(self, id: str, method: str, params: Json, send: Send) -> Response | None:
-        """A question outside of any call; None where this is another session, or it is too early to ask."""
-        if self.client.session != id or not self.initialized:
+        """A question outside of any call; None where this is another session, or its client is never ready. A server
+        that was started for this session may ask before the client has said that it is initialized."""
+        if self.client.session != id:
+            return None
+        with anyio.move_on_after(READY_WITHIN):
+            await self.ready.wait()
+        if not self.initialized:
             return None
         return await ask_aside(self.asks, self.client, method, params, send)
 
     def end(self) -> None:
         """Nothing more is told, asked or answered."""
         self.initialized = False
+        self.ready.set()
         self.asks.close()
         self.listening.stop()

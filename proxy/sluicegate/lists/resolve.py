@@ -81,13 +81,21 @@ class Resolver:
             return await self._app_tool(call, name) if kind == "tool" and SEPARATOR not in name else None
         entry = self._lists.find(server, call.client, kind, name)
         if entry is None:
-            snapshot = await self._lists.snapshot(server, call.client, (kind, name))
+            await self._lists.recall(call.client)
+            snapshot = await self._lists.snapshot(server, call.client, self._awaited(call, server, kind, name))
             entry = snapshot.find.get((kind, name)) if snapshot else None
             if entry is not None and self._lists.is_stored(server, call.client, kind):
                 return replace(entry.target, is_stored=True)
         if entry is not None:
             return entry.target
         return Target(server, kind, name, name) if self._forward else None
+
+    def _awaited(self, call: Call, server: str, kind: Kind, name: str) -> tuple[Kind, str] | None:
+        """What is waited for as long as its server may take to start: only what the client may use, or the time would
+        tell it what is hidden."""
+        known = self._lists.known(server, call.client)
+        entry = known.find.get((kind, name)) if known else None
+        return (kind, name) if entry is not None and self._may_list(call, server, entry.target) else None
 
     async def _app_tool(self, call: Call, name: str) -> Target | None:
         """Apps call their own server's tools by own name (SEP-1865), without knowing that they were renamed."""
@@ -99,7 +107,7 @@ class Resolver:
         if len(found) != 1:
             return None
         snapshot, target = found[0]
-        return target if snapshot.has_app else None
+        return await self._named(call, "tool", target.public) if snapshot.has_app else None
 
     # ------------------------------------------------------------ resources and templates
 
@@ -118,7 +126,7 @@ class Resolver:
         for key, snapshot in await self._candidates(call, uri):
             entry = snapshot.find.get(("res", uri)) if snapshot else None
             if entry is not None and self._may_list(call, key, entry.target):
-                return entry.target
+                return replace(entry.target, is_stored=self._lists.is_stored(key, call.client, "res"))
         return None
 
     def _is_withheld(self, call: Call, uri: str) -> bool:

@@ -186,7 +186,7 @@ class Lists:
 
     async def _walk(self, shelf: Shelf, client: Client, methods: tuple[str, ...], announce: set[str]) -> None:
         await self._recall(shelf, client)
-        before, whole = digests(shelf.snapshot), digests(shelf.whole)
+        before, whole = digests(shelf.snapshot), shelf.whole.digest if shelf.whole else b""
         began = asyncio.get_running_loop().time()
         complete = False
         try:
@@ -211,7 +211,7 @@ class Lists:
             self._soon(shelf.server.key, DEBOUNCE if complete else RETRY)
         if complete:
             await self.starts.listed(shelf.server)
-        if complete and shelf.whole is not None and whole != digests(shelf.whole):
+        if complete and shelf.whole is not None and whole != shelf.whole.digest:
             await self._kept.remember(shelf.server, shelf.scope, client, shelf.whole, shelf.era)
 
     def _rehome(self, shelf: Shelf, client: Client) -> None:
