@@ -18,7 +18,7 @@ class Starts:
         return server.status == "starting" and (server.key in self._hung or server.start_left <= 0)
 
     async def recall(self, server: Server) -> None:
-        if server.status == "starting" and await self._kept.has_hung(server):
+        if await self._kept.has_hung(server):  # also of one that is up by now: its list takes the mark away
             self._hung.add(server.key)
 
     async def wait(self, server: Server) -> None:

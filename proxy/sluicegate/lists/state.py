@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from sluicegate.catalog.snapshot import KINDS
 from sluicegate.lists.shelves import Lists
 
 
@@ -35,6 +36,9 @@ def describe(lists: Lists, server_key: str) -> str:
         return f"cut: {'; '.join(cut)}"
     if any(shelf.recalled for shelf in found):
         return "as stored: the server has not listed yet"
+    open_ones = {method for shelf in found if shelf.whole for method in KINDS if method not in shelf.whole.listings}
+    if found and open_ones:
+        return f"missing: {', '.join(sorted(open_ones))} was not answered"
     if found:
         return "complete"
     return "missing: the server has not listed yet" if shelves else "not asked for yet"
