@@ -74,11 +74,16 @@ async def run(once: bool, say: Say) -> int:
     if sys.platform == "win32":
         return await _play(once, say)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_cancel_at_signal, signals, group.cancel_scope)
-            code = await _play(once, say)
-            group.cancel_scope.cancel()
-            return code
+        group = anyio.create_task_group()
+        try:
+            async with group:
+                group.start_soon(_cancel_at_signal, signals, group.cancel_scope)
+                code = await _play(once, say)
+                group.cancel_scope.cancel()
+                return code
+        except BaseExceptionGroup:  # what was under way when the signal came may fail of it
+            if not group.cancel_scope.cancel_called:
+                raise
     raise KeyboardInterrupt
 
 
