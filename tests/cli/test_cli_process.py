@@ -488,12 +488,12 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path, words: str, read
         process.stdout.read(reads)
         process.stdout.close()
         process.stdout = None
-        assert process.communicate(timeout=30)[1] == b""
+        assert process.communicate(timeout=60)[1] == b""
 
 
 async def test_ctrl_c_ends_what_goes_on_with_130_and_no_trace(tmp_path: Path) -> None:
     env, command = audit_log(tmp_path, 1), [sys.executable, "-m", "sluicegate", "audit", "tail", "-f"]
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):  # the process starts slowly on a busy machine
         async with await anyio.open_process(command, cwd=tmp_path, env=env) as process:
             assert process.stdout is not None and process.stderr is not None
             assert b"admin" in await process.stdout.receive()
