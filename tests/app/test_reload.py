@@ -230,7 +230,9 @@ async def test_files_that_keep_changing_are_left_until_they_are_quiet(
         await bed.next()
 
 
-async def test_what_only_a_restart_changes_is_told_until_it_is_taken_back(bed: Bed) -> None:
+async def test_what_only_a_restart_changes_is_told_until_it_is_taken_back(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
     servers = SETTINGS["servers"]
     async with watching(bed) as reload:
         for changes, restart in (
@@ -251,6 +253,11 @@ async def test_what_only_a_restart_changes_is_told_until_it_is_taken_back(bed: B
                 while reload.config is not bed.applied[-1][0]:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
             assert set(reload.restart) == set(restart), changes
+            warned = [vars(one) for one in caplog.records if "needs_a_restart" in vars(one)]
+            assert [(one["levelname"], set(one["needs_a_restart"])) for one in warned] == (
+                [("WARNING", set(restart))] if restart else []
+            )
+            caplog.clear()
 
 
 async def test_the_one_client_of_stdio_keeps_its_roles_until_a_restart(bed: Bed) -> None:

@@ -105,6 +105,20 @@ def test_policies_that_come_with_sluice_have_nothing_to_warn_of(sluice: Sluice, 
         assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_a_model_of_ones_own_is_accepted_if_it_is_the_same_and_said_to_be_of_no_use(
+    sluice: Sluice, tmp_path: Path
+) -> None:
+    model = (ROOT / "policies" / "model.conf").read_text()
+    (tmp_path / "model.conf").write_text(model + "# ours\n")
+    (tmp_path / "sluice.yaml").write_text(CONFIG.replace("policy: {", "policy: {model: model.conf, "))
+    done = sluice("check")
+    assert done.returncode == 0 and done.stdout.startswith("sluice.yaml:1:10 deprecated-key warning:")
+    assert sluice("explain", "--as", "ci", "call", "k8s/scale").returncode == 0
+    (tmp_path / "model.conf").write_text(model.replace("glob(r.obj, p.obj)", "keyMatch(r.obj, p.obj)"))
+    done = sluice("check")
+    assert done.returncode == 3 and "remove policy.model from the config" in done.stdout
+
+
 # ---------------------------------------------------------------- explain
 
 

@@ -4,7 +4,7 @@ Used wherever a policy is read: at the start, at a reload, and by the commands t
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sluicegate.call import Target
@@ -19,9 +19,10 @@ from sluicegate.policy.rulebook import Rulebook, nobody_accepted
 from sluicegate.policy.sense import Known
 
 
-def load(config: Config) -> Loaded:
-    """The policy of a config, checked and tested. Raises `PolicyError`. Reads files: not for the event loop."""
-    about = sources(config), profiles(config), known(config), classes(config)
+def load(config: Config, tools: Mapping[str, frozenset[str]] = {}) -> Loaded:
+    """The policy of a config, checked and tested. Raises `PolicyError`. Reads files: not for the event loop.
+    `tools` has the own names of the tools of each server whose list is known."""
+    about = sources(config), profiles(config), replace(known(config), tools=tools), classes(config)
     loaded = files.load(*about, shadow=_is_shadow(config))
     # What comes with Sluice is for everybody: roles that are not given here, for one, are no mistake of this config.
     return loaded if config.policy.use is None else replace(loaded, warnings=())
@@ -43,7 +44,7 @@ def profiles(config: Config) -> dict[str, Profile]:
 
 
 def known(config: Config) -> Known:
-    """Whom and what the policy can speak of. Which tools there are shows only when servers answer."""
+    """Whom and what the policy can speak of, as far as the config says."""
     clients = config.clients
     given = [clients.local.roles, clients.anonymous.roles if clients.anonymous else ()]
     given += [key.roles for key in clients.keys.values()]

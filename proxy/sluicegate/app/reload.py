@@ -135,7 +135,9 @@ class Reload:
             self.restart = tuple(_fixed(self._running, fresh.config, self.transport))
             for finding in fresh.loaded.warnings:
                 log.warning(str(finding))
-            log.info("config reloaded", extra={"policy": revision, "needs_a_restart": list(self.restart)})
+            log.info("config reloaded", extra={"policy": revision})
+            if self.restart:
+                log.warning("a part of the config needs a restart", extra={"needs_a_restart": list(self.restart)})
         elif before:
             log.info("the config is again what is in force")
         self.problems = ()

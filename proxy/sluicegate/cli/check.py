@@ -12,8 +12,11 @@ from sluicegate.app.approving import DATABASE
 from sluicegate.cli.programs import not_found
 from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, located, say, stop, tell_json
 from sluicegate.lists import pin_store
+from sluicegate.lists.kept import places, tool_names
 from sluicegate.lists.pinboard import Pinboard
 from sluicegate.policy.finding import PolicyError
+from sluicegate.policy.globs import is_glob
+from sluicegate.policy.words import suggest
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import peek
 
@@ -36,8 +39,33 @@ def _find(named: Path | None) -> tuple[Path, config.Checked]:
     checked = config.check(path)
     if checked.config is None:
         return path, checked
-    known = replace(checked, findings=[*checked.findings, *_replaced(path, checked.config)])
-    return path, _with_policy(path, known, checked.config)
+    tools = stored_tools(checked.config)
+    unknown = config.locate(path, _unknown_tools(checked.config, tools))
+    known = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config)])
+    return path, _with_policy(path, known, checked.config, tools)
+
+
+def stored_tools(loaded: config.Config) -> dict[str, frozenset[str]]:
+    """Own names of the tools of every server whose list is stored. One that relays what it does not list has others."""
+    prefixes = {
+        key: places(key, server.identity) for key, server in loaded.servers.items() if server.unlisted == "refuse"
+    }
+    stored = peek(loaded.state.dir / DATABASE, tuple(prefixes.values()))
+    lists = {
+        key: tool_names(data for place, data in stored.items() if place.startswith(prefix))
+        for key, prefix in prefixes.items()
+    }
+    return {key: names for key, names in lists.items() if names is not None}
+
+
+def _unknown_tools(loaded: config.Config, tools: Mapping[str, frozenset[str]]) -> Iterator[config.Problem]:
+    """Whole names in `classes`, of which one with a typing mistake leaves its tool without a class."""
+    for key, names in tools.items():
+        for name in loaded.servers[key].tools.classes:
+            if not is_glob(name) and name not in names:
+                place = ("servers", key, "tools", "classes", name)
+                message, hint = f"{key} has no tool of this name", suggest(name, names)
+                yield config.Problem(place, "unknown-tool", message, hint, at_key=True, severity="warning")
 
 
 def _replaced(path: Path, loaded: config.Config) -> Iterator[config.Finding]:
@@ -59,9 +87,11 @@ async def _board(loaded: config.Config, kept: Mapping[str, bytes]) -> Pinboard:
     return board
 
 
-def _with_policy(path: Path, checked: config.Checked, loaded: config.Config) -> config.Checked:
+def _with_policy(
+    path: Path, checked: config.Checked, loaded: config.Config, tools: Mapping[str, frozenset[str]]
+) -> config.Checked:
     try:
-        found, sound = list(law.load(loaded).warnings), checked.config
+        found, sound = list(law.load(loaded, tools).warnings), checked.config
     except PolicyError as error:
         found, sound = error.findings, None
     absent = config.locate(path, not_found(loaded))

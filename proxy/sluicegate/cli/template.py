@@ -17,7 +17,6 @@ policy:
   # files: [policies/policy.csv]       # rows: who may do what. Instead of `use`
   # arguments: policies/arguments      # JSON Schemas, SERVER/TOOL.json
   # tests: policies/tests.yaml         # what it promises: sluice policy test
-  # model: policies/model.conf         # the casbin model, if not the one that comes with Sluice
   # mode: enforce          # shadow: let pass what the rows deny, and log it, ...
   # until: 2030-01-31      # ... until then
   # on_deny: hide          # a refused tool looks unknown; `explain` says which rule refused it

@@ -20,7 +20,8 @@ class Policy(Section):
     files: tuple[FilePath, ...] = ()
     """Rows of a policy of your own, as CSV; all files together are one policy."""
     model: FilePath | None = None
-    """The casbin model that the rows are read by; the one that comes with Sluice unless set."""
+    """Deprecated, and without effect: rows are read by the one model that comes with Sluice. A file with other
+    definitions is an error."""
     arguments: FilePath | None = None
     """A folder of JSON Schemas, SERVER/TOOL.json, that the arguments of calls have to meet."""
     tests: FilePath | None = None

@@ -31,6 +31,12 @@ def _there_is_one_policy(config: Config) -> Iterator[Problem]:
             yield Problem(("policy", key), "two-policies", message, "remove one of them", at_key=True)
 
 
+def _there_is_one_model(config: Config) -> Iterator[Problem]:
+    if config.policy.model is not None and config.policy.use is None:
+        message = "this key has no effect: Sluice reads rows by one model, which comes with it"
+        yield Problem(("policy", "model"), "deprecated-key", message, "remove it", severity="warning", at_key=True)
+
+
 def _shadow_mode_ends(config: Config) -> Iterator[Problem]:
     policy = config.policy
     if policy.mode == "shadow" and policy.until is None:
@@ -266,7 +272,7 @@ def _has_otel() -> bool:
 
 
 RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
-    _there_is_one_policy, _older_transport_is_legacy,
+    _there_is_one_policy, _there_is_one_model, _older_transport_is_legacy,
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
     _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list,

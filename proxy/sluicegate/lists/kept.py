@@ -3,6 +3,7 @@
 Knows where they stand there and whose they are; when to keep and when to recall one is said elsewhere.
 """
 
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final
 
@@ -48,9 +49,24 @@ class Kept:
         await self._store.put(alias(server, client), there.encode(), KEEP)
 
 
+def places(key: str, identity: str) -> str:
+    """What the keys of all stored lists of one server begin with."""
+    return f"snapshot/{key}/{_short(identity)}/"
+
+
+def tool_names(stored: Iterable[bytes]) -> frozenset[str] | None:
+    """Own names of the tools in stored lists of one server, whichever client they were for; None if none is known."""
+    found: set[str] | None = None
+    for value in map(_decoded, stored):
+        match value:
+            case {"lists": {"tools/list": {"items": list() as items}}}:
+                found = (found or set()) | {item["name"] for item in items if isinstance(item, dict)}
+    return None if found is None else frozenset(found)
+
+
 def place(server: Server, scope: str) -> str:
     """Another server under the same key, or the same one under another, has lists of its own."""
-    return f"snapshot/{server.key}/{_short(server.identity)}/{_short(scope)}"
+    return places(server.key, server.identity) + _short(scope)
 
 
 def alias(server: Server, client: Client) -> str:

@@ -103,8 +103,9 @@ def check_model(text: str, file: str) -> list[Finding]:
         model = _parse(text)
     except (RuntimeError, ValueError, KeyError, AttributeError) as error:
         return [Finding(file, 1, 1, "bad-model", "error", f"not a casbin model: {error}")]
+    message = 'Sluice reads rows by one model, where "{}" is another'
     return [
-        Finding(file, _line_of(text, name), 1, "bad-model", "error", f'"{name}" is not as this version reads it', hint)
+        Finding(file, _line_of(text, name), 1, "bad-model", "error", message.format(name), hint)
         for section, definitions in _DEFINITIONS.items()
         for name, expected in definitions.items()
         if (hint := _compare(model, section, name, expected))
@@ -115,7 +116,7 @@ def _compare(model: Any, section: str, name: str, expected: str) -> str:
     definition = (model[section] or {}).get(name)
     found = "" if definition is None else "".join(str(definition.value).split())
     shown = expected if section == "g" else expected.replace("_", ".")
-    return "" if found == expected else f"expected {name} = {shown}"
+    return "" if found == expected else f"remove policy.model from the config; Sluice's own has {name} = {shown}"
 
 
 def _line_of(text: str, name: str) -> int:

@@ -6,7 +6,6 @@ Every file is read once, and the revision is a digest of just those bytes: what 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +26,8 @@ from sluicegate.policy.profiles import BUILT_IN, Profile
 from sluicegate.policy.rules import Policy
 from sluicegate.policy.sense import Known
 from sluicegate.policy.table import Row, read_rows
+from sluicegate.policy.target import plain, read_target
+from sluicegate.policy.words import suggest
 
 BUNDLED: Final = ("open", "personal", "team")
 
@@ -87,7 +88,7 @@ def load(
     model = reader.text(sources.model)
     rows = list(reader.rows())
     arguments = reader.arguments(known or Known())
-    cases = reader.cases()
+    cases = reader.cases(known or Known())
     findings = [*check_model(model, sources.show(sources.model)), *reader.findings, *lint(rows, profiles, known)]
     _raise_errors(findings)
     policy = Policy(Engine(model), rows, profiles, reader.revision(profiles), shadow)
@@ -174,7 +175,7 @@ class _Reader:
                 self._wrong(path, "stray-schema", "an argument rule stands at SERVER/TOOL.json")
             elif (data := self._bytes(path)) is not None and (schema := self._schema(path, data)):
                 schemas[server, tool], digests[server, tool] = schema, sha256(data).hexdigest()
-                self._check_tool(path, tool, known.tools.get(server))
+                self._check_tool(path, 1, server, tool, known)
         return ArgumentRules(schemas, digests)
 
     def _schema(self, path: Path, data: bytes) -> Schema | None:
@@ -186,21 +187,27 @@ class _Reader:
             self._wrong(path, f"schema-{error.code}", error.text)
         return None
 
-    def _check_tool(self, path: Path, tool: str, tools: frozenset[str] | None) -> None:
-        if tools is not None and tool not in tools:
-            near = get_close_matches(tool, tools, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else ""
-            shown = self._sources.show(path)
-            self.findings.append(Finding(shown, 1, 1, "unknown-tool", "warning", f"no tool {tool} there", hint))
+    def _check_tool(self, path: Path, line: int, server: str, tool: str, known: Known) -> None:
+        tools, shown = known.tools.get(server), self._sources.show(path)
+        if known.servers is not None and server not in known.servers:
+            message, hint = f'no server is called "{server}"', suggest(server, known.servers)
+            self.findings.append(Finding(shown, line, 1, "unknown-server", "warning", message, hint))
+        elif tools is not None and tool not in tools:
+            message, hint = f"{server} has no tool {plain(tool)}", suggest(tool, tools)
+            self.findings.append(Finding(shown, line, 1, "unknown-tool", "warning", message, hint))
 
     # -------------------------------------------------------- tests.yaml
 
-    def cases(self) -> list[Case]:
+    def cases(self, known: Known) -> list[Case]:
         path = self._sources.tests
         if path is None:
             return []
         cases, findings = read_cases(self._items(path), self._sources.show(path))
         self.findings += findings
+        for case in cases:
+            if case.verb == "call":
+                target = read_target(case.verb, case.text)
+                self._check_tool(path, case.line, target.server, target.own, known)
         return cases
 
     def _items(self, path: Path) -> list[tuple[int, Any]]:
