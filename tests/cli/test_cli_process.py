@@ -87,8 +87,8 @@ def test_check_exits_0_on_warnings(sluice: Any, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("policy: {use: open}\n")
     for done in (sluice("check", "-c", "other.yaml"), sluice("check", SLUICE_CONFIG="other.yaml")):
         assert done.returncode == 0
-        assert done.stdout.count("warning:") == 2
-        assert done.stderr == "other.yaml: fine, 2 warnings\n"
+        assert done.stdout.count("warning:") == 1
+        assert done.stderr == "other.yaml: fine, 1 warning\n"
     (tmp_path / "sluice.yaml").write_text(GOOD)
     assert (sluice("check").stdout, sluice("check").stderr) == ("", "sluice.yaml: fine\n")
 
@@ -130,6 +130,13 @@ def test_an_address_that_the_machine_does_not_have_is_said(sluice: Any, tmp_path
         assert done.returncode == 3
         assert f"sluice.yaml:4:10 cannot-listen cannot listen on {host}:7499 (listen.mcp): " in done.stderr
         assert "this machine has no such address: set listen.mcp to one that it has" in done.stderr
+
+
+def test_serve_says_that_no_http_client_gets_in_and_stdio_does_not(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way, so that neither starts")
+    (tmp_path / "sluice.yaml").write_text("policy: {use: open}\nservers: {}\nstate: {dir: state}\n")
+    commands = ("serve", "stdio", "check")
+    assert ["no-clients" in run(tmp_path, command).stderr for command in commands] == [True, False, False]
 
 
 @pytest.mark.parametrize("command", ["serve", "stdio"])
@@ -248,7 +255,9 @@ def test_codex_and_goose_get_toml_and_yaml(tmp_path: Path) -> None:
     goose = YAML(typ="safe").load(said[said.index("extensions:") :])["extensions"]["sluice"]
     assert codex["command"] == goose["cmd"] and codex["args"] == goose["args"]
     assert Path(goose["cmd"]).is_absolute() and goose["args"][-1] == str(tmp_path / "sluice.yaml")
-    assert run(tmp_path, "init", "--for", "emacs").returncode == 2
+    refused = run(tmp_path, "init", "--for", "emacs")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("emacs is no client whose form is known; --for takes one of claude-desktop, ")
 
 
 @pytest.mark.parametrize(
@@ -447,6 +456,24 @@ def test_keys_are_listed_with_what_became_of_them_and_without_their_hashes(sluic
         ("ann", "good", ["role:ops", "role:lead"]), ("bob", "expired", []), ("cat", "revoked", []),
     ]  # fmt: skip
     assert "aaaa" not in done.stdout + json.dumps(rows)
+
+
+@pytest.mark.parametrize("value", ["${env:NOT_SET}", "${env:NOT_SET}/x", "${nonsense}", "", "~nobody-of-that-name/x"])
+def test_a_key_is_revoked_nowhere_while_the_config_cannot_tell_where_state_is(tmp_path: Path, value: str) -> None:
+    (tmp_path / "sluice.yaml").write_text(KEYS.replace("dir: state", f"dir: '{value}'"))
+    done = run(tmp_path, "keys", "revoke", "cat")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "sluice.yaml:4:14 " in done.stderr and "--state-dir DIR" in done.stderr
+    assert run(tmp_path, "stdio").returncode == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["sluice.yaml"]
+    assert run(tmp_path, "keys", "revoke", "cat", "--state-dir", "there").returncode == 0
+
+
+@pytest.mark.parametrize(("state", "place"), [("{dir: mine, more: 1}", "mine"), ("{}", ".local/state/sluice")])
+def test_a_key_is_revoked_where_state_is_while_the_config_is_broken(tmp_path: Path, state: str, place: str) -> None:
+    (tmp_path / "sluice.yaml").write_text(KEYS.replace("{dir: state}", state) + "nonsense: 1\n")
+    assert run(tmp_path, "keys", "revoke", "cat", env={"HOME": str(tmp_path)}).returncode == 0
+    assert list((tmp_path / place).iterdir())
 
 
 def test_keys_of_sluice_itself_are_rotated_and_counted(sluice: Any, tmp_path: Path) -> None:

@@ -345,11 +345,22 @@ def test_warnings_name_what_works_but_can_hardly_be_meant() -> None:
     checked = config.check_text(text, "f", Path("/base"), {})
     assert [(f.line, f.column, f.code) for f in checked.findings] == [(3, 104, "expired-key"), (4, 1, "no-servers")]
     assert checked.config is not None
-    bare = config.check_text("policy: {use: open}\nservers: {a: {command: x}}", "f", Path("/base"), {})
-    assert [str(finding) for finding in bare.findings] == [
-        "f:1:1 no-clients warning: no HTTP client gets in; only `sluice stdio` works "
+
+
+@pytest.mark.parametrize(
+    ("said", "at"),
+    [
+        ("policy: {use: open}\nlisten: {mcp: '127.0.0.1:1'}", "1:1"), ("policy: {use: team}", "1:1"),
+        ("policy: {use: open}\nclients: {keys: {}}", "2:1"), ("policy: {use: open}", None),
+        ("policy: {use: open}\nclients: {local: {roles: ['role:a']}}", None),
+    ],
+)  # fmt: skip
+def test_that_no_http_client_gets_in_is_said_of_a_file_that_speaks_of_http(said: str, at: str | None) -> None:
+    checked = config.check_text(f"{said}\nservers: {{a: {{command: x}}}}", "f", Path("/base"), {})
+    assert [str(finding) for finding in checked.findings] == ([
+        f"f:{at} no-clients warning: no HTTP client gets in; only `sluice stdio` works "
         "(add a key (`sluice keys new NAME`), or clients.anonymous on loopback)"
-    ]
+    ] if at else [])  # fmt: skip
 
 
 SECRET = "hunter2-correct-horse"

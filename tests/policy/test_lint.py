@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sluicegate.policy.finding import Finding
 from sluicegate.policy.lint import lint
 from sluicegate.policy.sense import Denies, Known, is_wider
-from sluicegate.policy.table import read_rows
+from sluicegate.policy.table import read_rows, written
 from tests.policy.policies import PROFILES, build, lines
 
 KNOWN = Known(
@@ -130,14 +130,22 @@ def test_what_is_not_known_is_not_judged() -> None:
 def test_any_text_is_rows_or_findings_and_no_line_is_lost(text: str) -> None:
     rows, findings = read_rows(text, "p.csv")
     lint(rows, PROFILES, KNOWN)
-    written = [line.strip() for line in text.removeprefix("\ufeff").split("\n")]
-    assert len(rows) + len(findings) == len([line for line in written if line and not line.startswith("#")])
+    lines_of_it = [line.strip() for line in text.removeprefix("\ufeff").split("\n")]
+    assert len(rows) + len(findings) == len([line for line in lines_of_it if line and not line.startswith("#")])
 
 
 def test_a_finding_reads_as_one_line() -> None:
     assert str(find("p, role:dev, *, *, *, Deny")[0]) == (
         'p.csv:1:23 wrong-effect "Deny" is no effect (did you mean "deny"?)'
     )
+
+
+def test_a_row_that_is_shown_is_read_back_as_it_was_whatever_stands_in_its_fields() -> None:
+    fields = ('jwt:https://login.example#ann "a", of b', "*", "tool:x, y", "*", "allow")
+    rows, findings = read_rows(written("p", *fields), "p.csv")
+    assert (findings, rows[0].fields) == ([], fields)
+    assert str(rows[0]) == written("p", *fields)
+    assert written("g", "key:a", "role:b") == "g, key:a, role:b"
 
 
 @given(lines)

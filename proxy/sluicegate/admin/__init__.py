@@ -44,6 +44,7 @@ from sluicegate.admin.audit import show as show_head
 from sluicegate.admin.page import Page
 from sluicegate.admin.pins import Pins, accept, show
 from sluicegate.message import Json
+from sluicegate.policy.table import written
 from sluicegate.store.keys import is_same
 
 log = logging.getLogger(__name__)
@@ -225,7 +226,7 @@ class _Admin:
             return None
         log.info("admin: %s without the right asked for %s", who, path)
         self._sources.denied(who, area, act)
-        row = f"p, {who}, sluice, admin:{area}, {act}, allow"
+        row = written("p", who, "sluice", f"admin:{area}", act, "allow")
         return to_error(403, f"{who} lacks the right admin:{area} {act} on sluice; a row gives it: {row}")
 
     # ------------------------------------------------------------ /api/v1/

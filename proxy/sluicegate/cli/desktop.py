@@ -82,7 +82,7 @@ def read(data: bytes, suffix: str = ".json") -> Imported:
     """Raises `NotAClientConfig`."""
     document = {".toml": _parse_toml, ".yaml": _parse_yaml, ".yml": _parse_yaml}.get(suffix, _parse)(data)
     if not isinstance(document, dict):
-        raise NotAClientConfig("this is not a JSON object")
+        raise NotAClientConfig(f"this is not a {'YAML mapping' if suffix in ('.yaml', '.yml') else 'JSON object'}")
     imported = Imported()
     for root, name, entry, project in _entries(document, OTHER_ROOTS.get(suffix, ROOTS)):
         imported.root = root

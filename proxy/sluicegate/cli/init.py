@@ -21,7 +21,7 @@ def init(
         Path | None, typer.Option("--from", metavar="FILE", help="A desktop client's file.", show_default=False)
     ] = None,
     for_: Annotated[
-        Desktop | None,
+        str | None,
         typer.Option(
             "--for",
             metavar="CLIENT",
@@ -35,6 +35,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """Write a config file."""
+    if for_ is not None and for_ not in list(Desktop):
+        stop(Code.USAGE, f"{for_} is no client whose form is known; --for takes one of {', '.join(Desktop)}")
     imported = _import(from_) if from_ else Imported()
     for key, server in imported.servers.items():
         imported.notes += [f"{key}: {note}" for note in make_absolute(server)]
@@ -46,7 +48,7 @@ def init(
     say(f"wrote {config_file}" + (f" with {count(len(imported.servers), 'server')}" if from_ else ""))
     for finding in config.check(config_file).findings:
         say(str(finding))
-    client = for_ or (client_of(from_, imported.root) if from_ else Desktop.CLAUDE_DESKTOP)
+    client = Desktop(for_) if for_ else (client_of(from_, imported.root) if from_ else Desktop.CLAUDE_DESKTOP)
     say(f"next: sluice check -c {config_file}; then tell your client about us, in the form of {client.value}:")
     say(snippet(client, *_command(config_file)))
 

@@ -99,12 +99,13 @@ def revoke(
         stop(Code.USAGE, _BAD_NAME)
     path = config.find_config(config_file)
     said = config.draft(path)
-    entry = _at(said, "clients", "keys", name)
+    entry = _at(said and said.value, "clients", "keys", name)
     if entry is None and config.check(path).config is not None:
         stop(Code.NEGATIVE, f"{path} has no key {name} under clients.keys")
-    directory = state_dir or state_of(path, said)
+    directory = state_dir or (config.state_of(said) if said else None)
     if directory is None:
-        stop(Code.CONFIG, f"{path} cannot be read; say where its state.dir is: --state-dir DIR")
+        problems = config.check(path).errors
+        stop(Code.CONFIG, *map(str, problems), "nothing was revoked: say where state.dir is, with --state-dir DIR")
     hash = _at(entry, "hash")
     known = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
     has_been = Revoked(directory).has(name, known or "")
@@ -123,13 +124,3 @@ def _at(value: Any, *path: str) -> Any:
     for part in path:
         value = value.get(part) if isinstance(value, dict) else None
     return value
-
-
-def state_of(path: Path, said: Any) -> Path | None:
-    """Where the config puts its state, whatever else is wrong with it."""
-    if not isinstance(said, dict):
-        return None
-    named = _at(said, "state", "dir")
-    if isinstance(named, str):
-        return path.absolute().parent / Path(named).expanduser()
-    return config.default_state() if "state" not in said else None

@@ -14,7 +14,6 @@ import anyio
 import typer
 
 from sluicegate import app, config, demo
-from sluicegate.cli.keys import state_of
 from sluicegate.cli.talk import Code, ConfigFile, count, load, located, say, stop
 from sluicegate.listen.serve import CannotListen
 from sluicegate.policy.finding import PolicyError
@@ -47,7 +46,7 @@ def serve(
     if orders >= 0:
         _serve_as_worker(orders)
         return
-    path, loaded = load(config_file)
+    path, loaded = load(config_file, for_http=True)
     with _told(path, loaded.listen):
         if workers == 1:
             _run(partial(app.serve, loaded, announce=say, file=path))
@@ -111,19 +110,21 @@ def stdio(
     with _told(path):
         if checked.config is not None:
             _run(partial(app.serve_stdio, checked.config, file=path))
-        elif not _run(partial(app.join_stdio, path, _state(path))):
+        elif (state := _state(path)) is None or not _run(partial(app.join_stdio, path, state)):
             raise typer.Exit(Code.CONFIG)
 
 
-def _state(path: Path) -> Path:
+def _state(path: Path) -> Path | None:
     """Where a file that cannot be used seems to have its state: good for looking whether a Sluice runs there."""
-    if (said := config.draft(path)) is not None:
-        return state_of(path, said) or config.default_state()
-    try:
-        found = _STATE.search(path.read_text("utf-8", "replace"))
-    except OSError:
-        found = None
-    return config.default_state() if found is None else path.absolute().parent / Path(found[1]).expanduser()
+    source = config.draft(path)
+    if source is None:  # no YAML: what its lines say
+        try:
+            found = _STATE.search(path.read_text("utf-8", "replace"))
+        except OSError:
+            found = None
+        named = {"state": {"dir": found[1]}} if found else {}
+        source = config.Source(str(path), path.absolute().parent, value=named)
+    return config.state_of(source)
 
 
 def demo_(once: Annotated[bool, typer.Option("--once", help="Exit when everything was shown.")] = False) -> None:

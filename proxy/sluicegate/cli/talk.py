@@ -69,14 +69,18 @@ def stop(code: Code, *reasons: str) -> NoReturn:
     raise typer.Exit(code)
 
 
-def load(named: Path | None, *, quietly: bool = False, only_errors: bool = False) -> tuple[Path, config.Config]:
+def load(
+    named: Path | None, *, quietly: bool = False, only_errors: bool = False, for_http: bool = False
+) -> tuple[Path, config.Config]:
     """The config of a command that needs one, and its file. Its findings are said; those that make it unusable are
     raised."""
     path = config.find_config(named)
     checked = config.check(path)
     if checked.config is None:
         raise config.ConfigError(checked.findings)
-    for finding in () if quietly else checked.errors if only_errors else checked.findings:
+    closed = config.locate(path, config.nobody_gets_in(checked.config)) if for_http else []
+    findings = [*checked.findings, *(finding for finding in closed if finding not in checked.findings)]
+    for finding in () if quietly else checked.errors if only_errors else findings:
         say(str(finding))
     return path, checked.config
 

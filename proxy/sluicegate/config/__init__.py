@@ -36,16 +36,16 @@ from sluicegate.config.models import (
 )
 from sluicegate.config.names import RESERVED, is_key_name, is_server_key
 from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
-from sluicegate.config.rules import broken_rules, named_files
+from sluicegate.config.rules import broken_rules, named_files, nobody_gets_in
 from sluicegate.config.source import Source, parse, read
 from sluicegate.config.units import Address, Rate
 
 __all__ = [
     "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients", "Config",
     "ConfigError", "Finding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient", "Log",
-    "Names", "Policy", "Problem", "Profile", "Rate", "Server", "State", "StdioServer", "Telemetry", "Tools", "Webhook",
-    "check", "check_text", "default_state", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
-    "load", "locate", "make", "places", "schema",
+    "Names", "Policy", "Problem", "Profile", "Rate", "Server", "Source", "State", "StdioServer", "Telemetry", "Tools",
+    "Webhook", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key", "load",
+    "locate", "make", "nobody_gets_in", "places", "schema", "state_of",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"
@@ -90,17 +90,26 @@ def check(path: Path) -> Checked:
     return replace(checked, files=(path, *source.included, *checked.files))
 
 
-def draft(path: Path) -> Any:
+def draft(path: Path) -> Source | None:
     """What the file says, whatever is wrong with it: nothing of it may be relied on. None where it is no YAML."""
     try:
-        return read(path).value
+        return read(path)
     except ConfigError:
         return None
 
 
-def default_state() -> Path:
-    """Where state is kept unless the file says so."""
-    return Path(State.model_fields["dir"].default).expanduser()
+def state_of(source: Source) -> Path | None:
+    """Where a file puts its state, whatever else is wrong with it; None where that cannot be told, such as for a
+    variable that is not set."""
+    state = source.value.get("state") or {} if isinstance(source.value, dict) else None
+    place = source.places.get(("state", "dir")) or source.places.get(("state",))
+    if not isinstance(state, dict) or (place and any(_at(finding) == place.value for finding in source.findings)):
+        return None
+    try:
+        known = {key: value for key, value in state.items() if key == "dir"}
+        return State.model_validate(known, context={"base": source.base}).dir
+    except ValidationError:
+        return None
 
 
 def check_text(text: str, file: str, base: Path, environ: Mapping[str, str]) -> Checked:

@@ -232,6 +232,13 @@ def _tokens_are_for_one_port(config: Config) -> Iterator[Problem]:
 
 
 def _somebody_gets_in(config: Config) -> Iterator[Problem]:
+    """Of a file that says nothing of HTTP, `serve` alone says it: `sluice stdio` needs no client keys."""
+    others = config.clients.model_fields_set - {"local"}
+    if others or "listen" in config.model_fields_set or config.policy.use == "team":
+        yield from nobody_gets_in(config)
+
+
+def nobody_gets_in(config: Config) -> Iterator[Problem]:
     if config.clients.anonymous is None and not config.clients.keys and not config.clients.jwt.issuers:
         message = "no HTTP client gets in; only `sluice stdio` works"
         hint = "add a key (`sluice keys new NAME`), or clients.anonymous on loopback"

@@ -122,7 +122,10 @@ def read_path(value: Any, info: ValidationInfo) -> Path:
     """Relative to the config file; `~` is the home directory."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise problem("wrong-type", "expected a path")
-    return base_of(info.context) / Path(value).expanduser()
+    try:
+        return base_of(info.context) / Path(value).expanduser()
+    except RuntimeError:  # of ~NAME
+        raise problem("wrong-type", "there is no such user, or they have no home directory") from None
 
 
 def read_command(value: Any, info: ValidationInfo) -> str:

@@ -20,6 +20,7 @@ COLUMNS: Final = {
     "g": ("member", "role"),
 }
 _FIELD = re.compile(r'[ \t]*(?:"((?:[^"]|"")*)"|([^",]*?))[ \t]*(,|$)')
+_QUOTED = re.compile(r'[",]|^\s|\s$')
 # Characters that a reviewer cannot see: controls, formats (zero width, bidi, tags), line and paragraph separators.
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp"})
 
@@ -48,10 +49,16 @@ class Row:
         return self.kind == "p" and self.last == "deny"
 
     def __str__(self) -> str:
-        return ", ".join((self.kind, *self.fields))
+        return written(self.kind, *self.fields)
 
     def column(self, field: str) -> int:
         return self.columns[COLUMNS[self.kind].index(field) + 1]
+
+
+def written(*fields: str) -> str:
+    """The row of these fields as a file has it."""
+    quoted = ('"' + field.replace('"', '""') + '"' if _QUOTED.search(field) else field for field in fields)
+    return ", ".join(quoted)
 
 
 def read_rows(text: str, file: str) -> tuple[list[Row], list[Finding]]:
