@@ -114,6 +114,28 @@ async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_w
         ]  # fmt: skip
 
 
+async def test_a_question_about_an_undeclared_list_that_was_not_answered_is_asked_again_but_not_for_ever(
+    caplog: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(about, "UNDECLARED_TIME", 0.05)
+    server = Scripted("a", capabilities={})
+    for method in ("tools/list", "resources/list", "resources/templates/list"):
+        server.answers[method] = hang
+    async with Front(server) as front:
+        with anyio.fail_after(20):
+            assert await front.names("tools/list") == []
+            server.answers["tools/list"] = pages_of(page("x"))
+            server.answers["resources/list"] = always(Failure(-32603, "busy"))
+            for _ in range(about.TRIES + 2):
+                front.lists.outdate("a")
+                assert await front.names("tools/list") == ["a__x"]
+        assert [server.count(method) for method in ("prompts/list", "resources/templates/list")] == [1, about.TRIES]
+        assert server.count("resources/list") == about.TRIES
+        assert [record.message for record in caplog.records if "without declaring" in record.message] == [
+            "server a lists tools without declaring them",
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("answer", "expected", "asked"),
     [
@@ -289,6 +311,78 @@ async def test_a_server_that_hangs_is_waited_for_once_and_the_others_are_listed(
                 slow.is_ready.set()
                 assert (await anext(events)).notification == TOOLS_CHANGED
             assert await front.names("tools/list") == ["fast__f", "slow__s"]
+
+
+@pytest.mark.parametrize(
+    "early",
+    [("server/discover", {}), ("resources/read", {"uri": "x:1"}), ("completion/complete", {})],
+    ids=["greeting", "plain URI", "reference"],
+)
+@pytest.mark.parametrize("transparent", [True, False], ids=["transparent", "prefixed"])
+async def test_on_stdio_nothing_that_is_asked_before_takes_a_server_out_of_the_first_list(
+    transparent: bool, early: tuple[str, Json]
+) -> None:
+    slow = Scripted("slow", tools=["s"])
+    slow.status, slow.is_ready = "starting", anyio.Event()
+    prefixes = {"slow": "" if transparent else "slow"}
+    settings = {"prefixes": prefixes, "transparent": transparent, "for_starts": True, "list_timeout": 0.05}
+    async with Front(slow, **settings) as front:
+        found: list[list[str]] = []
+
+        async def walk() -> None:
+            found.append(await front.names("tools/list"))
+
+        with anyio.fail_after(10):
+            method, params = early
+            await front.resolver.resolve(Call(CLIENT, method, params))
+            await front.ask(method, **params)
+            async with anyio.create_task_group() as group:
+                group.start_soon(walk)
+                await anyio.sleep(0.2)  # more than a list of a server that is up may take
+                assert not found
+                slow.status = "up"
+                slow.is_ready.set()
+        assert found == [["s" if transparent else "slow__s"]]
+
+
+async def test_the_greeting_of_one_server_on_stdio_waits_for_it_once_though_tasks_are_asked_for_too() -> None:
+    slow, order = Scripted("slow", tools=["s"]), list[str]()
+    slow.status, slow.is_ready = "starting", anyio.Event()
+
+    async def note(what: str, seconds: float = 0) -> None:
+        await (anyio.sleep(seconds) if seconds else front.ask("server/discover"))
+        order.append(what)
+
+    async with Front(slow, prefixes={"slow": ""}, transparent=True, for_starts=True, list_timeout=1.0) as front:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(note, "greeting")
+                group.start_soon(note, "one timeout and a half", 1.5)
+    assert order == ["greeting", "one timeout and a half"]
+
+
+async def test_a_name_waits_no_longer_than_one_list_may_take_though_it_is_listed_twice() -> None:
+    """The second walk is due because the list changed during the first."""
+    server, order = Scripted("a", tools=["x"]), list[str]()
+
+    async def answer(call: Call) -> Outcome:
+        if server.count("tools/list") > 1:
+            await anyio.sleep_forever()
+        await anyio.sleep(0.6)
+        front.lists.publish("a", None, TOOLS_CHANGED)
+        return Result(page("x"))
+
+    async def note(what: str, seconds: float = 0) -> None:
+        await (anyio.sleep(seconds) if seconds else front.lists.snapshot("a", CLIENT))
+        order.append(what)
+
+    server.answers["tools/list"] = answer
+    async with Front(server, list_timeout=1.0) as front:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(note, "snapshot")
+                group.start_soon(note, "one timeout and a half", 1.5)
+    assert order == ["snapshot", "one timeout and a half"]
 
 
 async def test_a_call_waits_for_the_list_of_its_own_server_only() -> None:

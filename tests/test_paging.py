@@ -7,12 +7,14 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import OTHER, Front, Scripted, resources
+from scripted_server import CLIENT, OTHER, Front, Scripted, resources
 
 from sluicegate.call import Call, Failure, Outcome, Result
-from sluicegate.message import INVALID_PARAMS, Json
+from sluicegate.lists import kept
+from sluicegate.message import INVALID_PARAMS, Json, Notification
 from sluicegate.router import pages
 from sluicegate.router.pages import MAX_EMPTY, MAX_PAGES, Trace
+from sluicegate.store.memory import MemoryStore
 
 METHODS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
 
@@ -200,6 +202,81 @@ async def test_a_server_that_hangs_costs_its_list_timeout_once() -> None:
         for _ in range(3):
             assert await front.names("resources/list") == ["b+x:1"]
         assert server.count("resources/list") == 1
+
+
+async def store_of(server: Scripted) -> MemoryStore:
+    """What a run leaves behind in which that server has listed."""
+    store = MemoryStore()
+    async with Front(server, store=store) as front:
+        with anyio.fail_after(10):
+            await front.names("tools/list")
+            while await store.get(kept.alias(server, CLIENT)) is None:
+                await anyio.lowlevel.checkpoint()
+    return store
+
+
+def starting(server: Scripted) -> Scripted:
+    server.status, server.is_ready = "starting", anyio.Event()
+    return server
+
+
+def start(front: Front, server: Scripted) -> None:
+    server.status = "up"
+    server.is_ready.set()
+    front.lists.moved(server.key)
+
+
+async def test_on_stdio_resources_wait_for_a_start_though_the_other_lists_are_stored() -> None:
+    server, quick = Scripted("a", tools=["x"], resources=["x:1"]), Scripted("b", resources=["x:2"])
+    store = await store_of(server)
+    slow = starting(Scripted("a", tools=["x"], resources=["x:1"]))
+    async with Front(slow, quick, store=store, for_starts=True, list_timeout=0.05) as front:
+        found: list[str] = []
+
+        async def walk() -> None:
+            found.extend(await front.names("resources/list"))
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(walk)
+                await anyio.sleep(0.2)  # more than a list of a server that is up may take
+                assert not found and await front.names("tools/list") == ["a__x"]
+                start(front, slow)
+        assert found == ["a+x:1", "b+x:2"]
+
+
+@pytest.mark.parametrize("for_starts", [True, False], ids=["stdio", "http"])
+async def test_resources_of_a_server_that_starts_too_slowly_are_announced_when_it_has_started(
+    for_starts: bool,
+) -> None:
+    store = await store_of(Scripted("a", tools=["x"], resources=["x:1"]))
+    slow = starting(Scripted("a", tools=["x"], resources=["x:1"]))
+    slow.start_left = 0.1
+    heard: list[str] = []
+
+    async def hear(notification: Notification) -> None:
+        heard.append(notification.method)
+
+    listening = {"toolsListChanged": True, "resourcesListChanged": True}
+    async with Front(slow, store=store, for_starts=for_starts, list_timeout=0.05) as front:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(
+                    front.router, Call(CLIENT, "subscriptions/listen", {"notifications": listening}, emit=hear)
+                )
+                while not heard:
+                    await anyio.lowlevel.checkpoint()
+                for _ in range(2):
+                    assert await front.names("resources/list") == []
+                assert slow.count("resources/list") == 0
+                start(front, slow)
+                while heard[1:] != ["notifications/resources/list_changed"]:
+                    await anyio.lowlevel.checkpoint()
+                assert await front.names("resources/list") == ["a+x:1"]
+                front.lists.moved("a")
+                await front.lists.snapshot("a", CLIENT)
+                group.cancel_scope.cancel()
+        assert heard[1:] == ["notifications/resources/list_changed"]
 
 
 async def test_first_pages_of_the_next_servers_are_asked_for_together() -> None:

@@ -4,8 +4,8 @@
 keeps what came; `resolve` looks names and URIs up in it. None of them judges: what a client may see they are told.
 """
 
-from sluicegate.lists.resolve import MayList, Resolver
+from sluicegate.lists.resolve import Known, MayList, Resolver
 from sluicegate.lists.settings import ListSettings
 from sluicegate.lists.shelves import Lists
 
-__all__ = ["ListSettings", "Lists", "MayList", "Resolver"]
+__all__ = ["Known", "ListSettings", "Lists", "MayList", "Resolver"]

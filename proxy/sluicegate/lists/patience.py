@@ -4,7 +4,8 @@ A stored list is shown while its server starts, so only a server that is up is w
 Without one it depends on who asks. A client on stdio may keep its first list for ever: it waits for every server that
 is still starting, each at most `start_timeout` after that server's own start. A client over HTTP waits for the first
 servers that answer, and then no longer than PATIENCE after the last answer. A server that is down delays no list.
-Whoever was left behind is not waited for again until it has listed; list_changed follows then.
+Whoever was left behind is not waited for again until it has listed; list_changed follows then. A client on stdio
+leaves nobody behind that is still starting, and nobody at all with what is no list.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Final
 
 import anyio
 
+from sluicegate.call import Server
 from sluicegate.lists.shelf import Shelf
 
 PATIENCE: Final = 2.0
@@ -23,16 +25,23 @@ ANSWERING: Final = 0.5
 Walks = Mapping[asyncio.Task[None], Shelf]
 
 
-async def wait(walks: Walks, shelves: Iterable[Shelf], timeout: float, for_starts: bool) -> None:
-    """`timeout` is that of the list of a server that is up; `for_starts` is whether servers that start are waited
-    for."""
+async def wait(walks: Walks, shelves: Iterable[Shelf], timeout: float, for_starts: bool, is_list: bool) -> None:
+    """`timeout` is that of the list of a server that is up; `for_starts` is whether a list (`is_list`) waits for
+    servers that start."""
     stored = {walk for walk, shelf in walks.items() if shelf.recalled and shelf.server.status == "up"}
     if stored:
         await asyncio.wait(stored, timeout=MOMENT)
     unknown = {walk: shelf for walk, shelf in walks.items() if not shelf.recalled and not walk.done()}
-    await (_until_listed(unknown, timeout) if for_starts else _briefly(unknown, shelves, timeout))
+    await (_until_listed(unknown, timeout) if for_starts and is_list else _briefly(unknown, shelves, timeout))
     for walk, shelf in unknown.items():
-        shelf.late = shelf.late or not walk.done()
+        is_left = not for_starts or (is_list and shelf.server.status != "starting")
+        shelf.late = shelf.late or (is_left and not walk.done())
+
+
+async def start(server: Server, timeout: float, for_starts: bool) -> None:
+    """Waits for a server that is still starting, as long as a list of its resources does."""
+    with anyio.move_on_after(max(server.start_left - ANSWERING, 0.0) if for_starts else timeout):
+        await server.ready(is_needed=True)
 
 
 async def _until_listed(walks: Walks, timeout: float) -> None:

@@ -17,6 +17,8 @@ from functools import partial
 from typing import Final, Literal
 from weakref import WeakValueDictionary
 
+import anyio
+
 from sluicegate.call import Client, Era, Kind, Server
 from sluicegate.catalog.snapshot import KINDS, Entry, Face, Listing, Snapshot, assemble, listing
 from sluicegate.era.revisions import LISTS
@@ -107,12 +109,12 @@ class Lists:
         is_listed = shelf.snapshot is not None and name in shelf.snapshot.find
         # Once it has started, a connection of the client's own may have to start, too.
         start = shelf.server.start_left + shelf.server.start_timeout if is_listed and shelf.recalled else 0.0
-        timeout = max(self.settings.list_timeout, start)
-        for _ in range(2):
-            due = self._due(shelf, client)
-            if due is None or (shelf.late and shelf.is_whole):
-                break
-            await asyncio.wait({due}, timeout=timeout)
+        with anyio.move_on_after(max(self.settings.list_timeout, start)):
+            for _ in range(2):
+                due = self._due(shelf, client)
+                if due is None or (shelf.late and shelf.is_whole):
+                    break
+                await asyncio.wait({due})
         return shelf.snapshot
 
     def is_stored(self, server_key: str, client: Client, kind: Kind) -> bool:
@@ -126,12 +128,22 @@ class Lists:
         its first words for none."""
         shelves = await self.recall(client)
         walks = {due: shelf for shelf in shelves if (due := self._due(shelf, client)) and self._is_awaited(shelf)}
-        for_starts, timeout = self.settings.for_starts and not self.settings.transparent, self.settings.list_timeout
-        if walks and not (for_starts and use == "greeting"):
-            await patience.wait(walks, shelves, timeout, self.settings.for_starts and use == "list")
+        for_starts, timeout = self.settings.for_starts, self.settings.list_timeout
+        if walks and not (for_starts and use == "greeting" and not self.settings.transparent):
+            await patience.wait(walks, shelves, timeout, for_starts, use == "list")
         for shelf in shelves:
             self._revalidate(shelf, client)
         return [(shelf.server.key, shelf.snapshot) for shelf in shelves]
+
+    async def has_started(self, server_key: str, client: Client) -> bool:
+        """Whether the server can be asked for its resources, of which nothing is stored, after a wait for its start.
+        A client that got its list without them is told when they can be had."""
+        shelf = self.shelf(server_key, client)
+        server = shelf.server
+        if server.status == "starting" and not (shelf.missed or self.starts.hangs(server)):
+            await patience.start(server, self.settings.list_timeout, self.settings.for_starts)
+        shelf.missed = server.status == "starting"
+        return not shelf.missed
 
     async def recall(self, client: Client) -> list[Shelf]:
         """What is known without asking a server, from the store where it is not in memory."""
@@ -191,6 +203,7 @@ class Lists:
         complete = False
         try:
             await self.starts.wait(shelf.server)
+            began = asyncio.get_running_loop().time()
             self._rehome(shelf, client)
             announce |= shelf.changed  # whatever was announced before the first page is asked for is covered
             shelf.changed = set()
@@ -334,6 +347,9 @@ class Lists:
     def moved(self, server_key: str) -> None:
         """The server came up or went down: all its lists come or go. Who listens is told that it went at once, and that
         it came when it has listed."""
+        for shelf in self.of(server_key):
+            shelf.announced[LIST_OF["res"]] += shelf.missed
+            shelf.missed = False
         self.outdate(server_key)
         if self.servers[server_key].status == "down":
             for method in KINDS:

@@ -25,7 +25,7 @@ from sluicegate.catalog import merge
 from sluicegate.catalog.snapshot import KINDS
 from sluicegate.era.revisions import LISTS, SUPPORTED
 from sluicegate.hub import Hub
-from sluicegate.lists import Lists, MayList, Resolver, state
+from sluicegate.lists import Known, Lists, MayList, Resolver, state
 from sluicegate.message import METHOD_NOT_FOUND, Json
 from sluicegate.router.following import Following
 from sluicegate.router.listen import Listener, MaySee
@@ -121,16 +121,16 @@ class Router:
         ttl_ms = min(ttls, default=0)
         if self._transparent:
             about = next((snapshot.about for _, snapshot in seen if snapshot), None)
-            return Result(await self._with_tasks(call, merge.mirrored(about, SUPPORTED, ttl_ms)))
+            return Result(await self._with_tasks(call, known, merge.mirrored(about, SUPPORTED, ttl_ms)))
         abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].status != "down"]
         subscribes = any(snapshot.subscribes for _, snapshot in seen if snapshot)  # also one that will come back
         lacking = ((key, state.missing(self._lists, key, found is not None)) for key, found in seen)
         missing = {key: why for key, why in lacking if why}
-        return Result(await self._with_tasks(call, merge.merged(abouts, SUPPORTED, ttl_ms, subscribes, missing)))
+        return Result(await self._with_tasks(call, known, merge.merged(abouts, SUPPORTED, ttl_ms, subscribes, missing)))
 
-    async def _with_tasks(self, call: Call, value: Json) -> Json:
+    async def _with_tasks(self, call: Call, known: Known, value: Json) -> Json:
         """Tasks are declared to the one client whose servers have them in its own form."""
-        declared = await self.tasks.declared(call)
+        declared = await self.tasks.declared(call, known)
         if not declared:
             return value
         capabilities: Json = {**value["capabilities"]}
@@ -145,7 +145,7 @@ class Router:
             return handler
 
         async def declared(call: Call) -> Outcome:
-            (_, snapshot), *_ = await self._lists.all(call.client)
+            (_, snapshot), *_ = await self._lists.all(call.client, "list")
             if snapshot is not None and not snapshot.declares(LISTS[call.method].capability):
                 return Failure(METHOD_NOT_FOUND, "Method not found")
             return await handler(call)

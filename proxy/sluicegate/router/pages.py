@@ -207,11 +207,12 @@ class Pages:
         if isinstance(start, Failure) or isinstance(trace, Failure):
             return _STALE
         page = _Page(self._lists.settings.page)
-        keys = []
-        for key, snapshot in _from(await self._lists.all(call.client, "list"), start.server):
+        known = list(_from(await self._lists.all(call.client, "list"), start.server))
+        keys = [key for key, snapshot in known if not self._is_skipped(call, key, snapshot)]
+        started = await asyncio.gather(*(self._lists.has_started(key, call.client) for key in keys))
+        keys = [key for key, has_started in zip(keys, started, strict=True) if has_started]
+        for key, snapshot in known:
             self._note_ttl(page, key, snapshot, call)
-            if not self._is_skipped(call, key, snapshot):
-                keys.append(key)
         ahead = _Ahead(lambda key: self._ask(call, key, Trace()), keys)
         try:
             for key in keys:

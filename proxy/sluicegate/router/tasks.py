@@ -26,7 +26,7 @@ from sluicegate.call import (
 )
 from sluicegate.catalog.cursor import Position
 from sluicegate.era import tasks
-from sluicegate.lists import Lists, MayList
+from sluicegate.lists import Known, Lists, MayList
 from sluicegate.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.router.pages import Cursors
 from sluicegate.router.taskbook import MAX_TASKS, Record, TaskBook
@@ -53,13 +53,14 @@ class Tasks:
 
     # ------------------------------------------------------------ what is offered
 
-    async def offered(self, call: Call) -> Json | None:
+    async def offered(self, call: Call, known: Known | None = None) -> Json | None:
         """What the servers that this client may see do as tasks in its own era; None where none does. Where no form
-        of it can be relayed as it is, nothing is declared, and calls are waited for."""
+        of it can be relayed as it is, nothing is declared, and calls are waited for. `known` is what `Lists.all` gave,
+        where that was waited for."""
         if not tasks.knows(call.client):
             return None
         found: list[Json] = []
-        for key, snapshot in await self._lists.all(call.client, "greeting"):
+        for key, snapshot in await self._lists.all(call.client, "greeting") if known is None else known:
             era = self._servers[key].era_for(call.client) or self._lists.stored_era(key, call.client)
             is_alike = era == call.client.era
             if is_alike and snapshot is not None and self._may_see(call, key):
@@ -67,9 +68,9 @@ class Tasks:
                 found += [] if said is None else [said]
         return {part: {} for said in found for part in said} if found else None
 
-    async def declared(self, call: Call) -> Json:
+    async def declared(self, call: Call, known: Known) -> Json:
         """The same as capabilities."""
-        said = await self.offered(call)
+        said = await self.offered(call, known)
         if said is None:
             return {}
         if call.client.era == "modern":
