@@ -8,6 +8,7 @@ import pytest
 
 from sluicegate.admin import Settings, Sources, application
 from sluicegate.message import Json
+from sluicegate.network.hosts import ServedNames
 
 TOKEN = "operator-secret"
 KEY = "client-key"
@@ -22,7 +23,7 @@ async def list_tools(client: str) -> list[Json] | None:
 def asker(
     peer: tuple[str, int] = LOOPBACK, reasons: list[str] | None = None, at: str = "http://127.0.0.1:7411", **given: Any
 ) -> httpx.AsyncClient:
-    settings = Settings(TOKEN, frozenset({"Admin.acme.com", "admin.acme.com:9"}), frozenset({"https://App.acme.com"}))
+    names = ServedNames(("Admin.acme.com",), ("https://App.acme.com",), trusted_proxies=given.get("proxies", ()))
     sources = Sources(
         ready=lambda: list(reasons or []),
         metrics=given.get("metrics", lambda: lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
@@ -30,8 +31,9 @@ def asker(
         list_tools=list_tools,
         principal_of=lambda key: "key:ci" if key == KEY else None,
         may=lambda who, area, act: who == "local" or (who, area) in given.get("rights", ()),
+        refused=given.get("refused"),
     )
-    transport = httpx.ASGITransport(app=application(settings, sources), client=peer)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=application(Settings(TOKEN, names), sources), client=peer)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url=at)
 
 
@@ -178,6 +180,37 @@ async def test_pages_of_other_origins_may_not_ask(origins: list[str], status: in
         headers = [("Origin", origin) for origin in origins]
         for path in ("/api/v1/servers", "/metrics", "/livez"):
             assert (await ask.get(path, headers=[*headers, *OPERATOR.items()])).status_code == status
+
+
+async def test_a_page_that_a_foreign_name_led_here_may_not_even_read_metrics() -> None:
+    """DNS rebinding: Host and Origin are the page's own name."""
+    async with asker() as ask:
+        page = {"Host": "rebound.evil.com:7411", "Origin": "http://rebound.evil.com:7411"}
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert (await ask.get(path, headers={"Host": page["Host"]})).status_code == 200
+            assert (await ask.get(path, headers=page)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("proxies", "address"),
+    [(("127.0.0.0/8",), "203.0.113.9"), (("127.0.0.1", "10.0.0.1"), "203.0.113.9"), (("10.0.0.1",), "127.0.0.1"),
+     ((), "127.0.0.1")],
+)  # fmt: skip
+async def test_a_refused_credential_is_recorded_with_the_address_that_a_trusted_proxy_names(
+    proxies: tuple[str, ...], address: str
+) -> None:
+    seen: list[tuple[str, str]] = []
+    async with asker(proxies=proxies, refused=lambda *what: seen.append(what)) as ask:
+        lines = [("X-Forwarded-For", "198.51.100.1"), ("X-Forwarded-For", "203.0.113.9")]
+        assert (await ask.get("/api/v1/servers", headers=lines)).status_code == 401
+    assert seen == [(address, "admin_none")]
+
+
+@pytest.mark.parametrize("name", ["Forwarded", "X-Forwarded-Proto", "X-Forwarded-Ssl", "X-Real-IP", "Via"])
+async def test_whoever_was_forwarded_is_not_of_this_machine_whatever_proxy_it_was(name: str) -> None:
+    async with asker(proxies=("127.0.0.1",)) as ask:
+        answer = await ask.get("/api/v1/servers", headers={**OPERATOR, name: "127.0.0.1"})
+        assert answer.status_code == 401
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ import httpx
 
 from sluicegate.call import Call, Failure, Outcome, Result
 from sluicegate.listen.identity import Identity, IdentitySettings, Key
+from sluicegate.listen.identity.issuers import KeySets
 from sluicegate.listen.listener import Listener
 from sluicegate.listen.serve import HttpServer
 from sluicegate.listen.settings import Settings, Wire
@@ -188,10 +190,12 @@ async def site(
     identity: IdentitySettings = TWO_KEYS,
     wire: Wire = Wire(),  # noqa: B008
     drain: float = 0.2,
+    clock: Callable[[], float] = time.time,
+    keysets: KeySets | None = None,
     **more: Any,
 ) -> AsyncIterator[Site]:
     handler, ended = Scripted(), []  # type: tuple[Scripted, list[str]]
-    who = Identity(identity)
+    who = Identity(identity, clock, keysets)
     listener = Listener(handler, INFO, who, settings, ended.append, **more)
     server = HttpServer(listener, "127.0.0.1", 0, wire, drain)
     with anyio.fail_after(60):
@@ -220,6 +224,22 @@ def modern(method: str, id: Any = 1, name: str | None = None, **params: Any) -> 
 def call(name: str, id: Any = 1, **arguments: Any) -> dict[str, Any]:
     """Body of a legacy tools/call."""
     return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+
+
+BAD_BATCHES: dict[str, list[Any]] = {
+    "empty": [],
+    "an id twice": [call("echo", id=1), call("echo", id=1)],
+    "an id twice, with a notification": [
+        call("echo", id="a"), {"jsonrpc": "2.0", "method": "notifications/x"}, call("none", id="a"),
+    ],
+    "initialize": [{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}],
+    "too many": [call("echo", id=n) for n in range(51)],
+    "a number": [call("echo"), 1],
+    "a batch": [call("echo"), [call("echo", id=2)]],
+    "no id": [call("echo"), {"jsonrpc": "2.0", "id": None, "method": "x"}],
+    "a request of a later revision": [call("echo"), modern("tools/call", 2, "echo")[1]],
+}  # fmt: skip
+"""Of 2025-03-26; each is refused as a whole, on every transport."""
 
 
 async def open_session(

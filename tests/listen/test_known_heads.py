@@ -1,13 +1,21 @@
 """Requests whose head the connection has seen before: read without the parser, and with the same result."""
 
 import json
+import time
 from typing import Any
 
 import anyio
 import pytest
-from listen_harness import Raw, call, modern, open_session, post, site
+from issuer import AUDIENCE, issuer
+from listen_harness import ANYBODY, TWO_KEYS, A, Raw, call, key, modern, open_session, patch, post, site
 
-from sluicegate.listen.settings import Wire
+from sluicegate.listen.identity import IdentitySettings
+from sluicegate.listen.identity.issuers import Issuer, KeySets
+from sluicegate.listen.identity.tokens import TokenSettings
+from sluicegate.listen.settings import Settings, Wire
+from sluicegate.network.egress import Egress
+from sluicegate.network.fetch import Fetcher
+from sluicegate.network.hosts import MCP_PORT, HostOriginPolicy, ServedNames
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -106,3 +114,86 @@ async def test_legacy_requests_of_equal_heads_go_to_their_session() -> None:
             assert (await asked(raw, post(call("echo", at, text=str(at)), lines[at % 2])))["id"] == at
         sessions = [seen.client.session for seen in here.handler.calls if seen.method == "tools/call"]
         assert sessions == [line.partition(": ")[2] for line in lines] * 3
+
+
+# ---------------------------------------------------------------- what may change is checked for each request
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def refused(raw: Raw, data: bytes) -> int:
+    raw.writer.write(data)
+    return (await raw.answer())[0]
+
+
+async def test_a_known_head_ends_with_its_key() -> None:
+    clock = Clock()
+    settings = IdentitySettings(keys=(key("a", A, expires=2_000.0),))
+    async with site(identity=settings, clock=clock) as here:
+        raw = await here.raw(b"")
+        for _ in range(3):
+            await asked(raw, echo("same"))
+        clock.now = 2_000.0
+        assert await refused(raw, echo("same")) == 401
+        clock.now = 1_000.0
+        await asked(raw, echo("same"))
+        here.identity.replace(IdentitySettings(keys=(key("a", "another"),)))
+        assert await refused(raw, echo("same")) == 401
+        assert len(here.handler.calls) == 4
+
+
+async def test_a_known_head_ends_with_its_token() -> None:
+    with issuer() as login:
+        clock = Clock()
+        clock.now = start = float(int(time.time()))
+        settings = IdentitySettings(tokens=TokenSettings((Issuer(login.url, AUDIENCE),)))
+        async with site(identity=settings, clock=clock, keysets=KeySets(Fetcher(Egress()), clock)) as here:
+            token = login.token(exp=start + 100)
+            raw, data = await here.raw(b""), echo("same").replace(A.encode(), token.encode())
+            for _ in range(3):
+                await asked(raw, data)
+            clock.now = start + 100
+            assert await refused(raw, data) == 401
+            assert len(here.handler.calls) == 3
+
+
+async def test_a_known_head_has_the_roles_that_are_in_force() -> None:
+    async with site() as here:
+        raw = await here.raw(b"")
+        for roles in (("role:a",), ("role:b",), ()):
+            here.identity.replace(IdentitySettings(keys=(key("a", A, roles=roles),)))
+            await asked(raw, echo("same"))
+        assert [seen.client.roles for seen in here.handler.calls] == [("role:a",), ("role:b",), ()]
+
+
+async def test_a_known_head_is_anonymous_as_long_as_somebody_may_be() -> None:
+    async with site(identity=ANYBODY) as here:
+        raw, data = await here.raw(b""), echo("same").replace(f"Authorization: Bearer {A}\r\n".encode(), b"")
+        for _ in range(3):
+            await asked(raw, data)
+        here.identity.replace(TWO_KEYS)
+        assert await refused(raw, data) == 401
+
+
+async def test_a_known_head_passes_the_policy_of_hosts_that_is_in_force() -> None:
+    async with site(patch(Settings(), "names", allowed_hosts=("mcp.acme.com",))) as here:
+        raw, data = await here.raw(b""), echo("same").replace(b"Host: localhost", b"Host: mcp.acme.com")
+        for _ in range(3):
+            await asked(raw, data)
+        here.listener._policy = HostOriginPolicy(ServedNames(), MCP_PORT)
+        assert await refused(raw, data) == 421
+        assert len(here.handler.calls) == 3
+
+
+async def test_a_page_is_judged_at_each_request() -> None:
+    async with site(patch(Settings(), "names", allowed_origins=("https://app.acme.com",))) as here:
+        raw, data = await here.raw(b""), echo("same", 1, "Origin: https://app.acme.com")
+        for _ in range(3):
+            await asked(raw, data)
+        here.listener._policy = HostOriginPolicy(ServedNames(), MCP_PORT)
+        assert await refused(raw, data) == 403

@@ -7,7 +7,22 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from listen_harness import A, B, Raw, Site, call, events, key, messages, open_session, patch, post, site, until
+from listen_harness import (
+    BAD_BATCHES,
+    A,
+    B,
+    Raw,
+    Site,
+    call,
+    events,
+    key,
+    messages,
+    open_session,
+    patch,
+    post,
+    site,
+    until,
+)
 
 from sluicegate.listen.identity import IdentitySettings
 from sluicegate.listen.settings import Settings
@@ -521,17 +536,12 @@ async def test_a_batch_without_requests_is_accepted() -> None:
         assert (answer.status_code, answer.content) == (202, b"")
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [[], [call("echo", id=1), call("echo", id=1)], [{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}],
-     [call("echo", id=n) for n in range(51)], [call("echo"), 1], [call("echo"), [call("echo", id=2)]],
-     [call("echo"), {"jsonrpc": "2.0", "id": None, "method": "x"}]],
-)  # fmt: skip
-async def test_a_bad_batch_is_refused_as_a_whole(batch: list[Any]) -> None:
+@pytest.mark.parametrize("case", BAD_BATCHES)
+async def test_a_bad_batch_is_refused_as_a_whole(case: str) -> None:
     async with site() as here, here.client() as client:
         await open_session(client, "2025-03-26", initialized=False)
         known = len(here.handler.calls)
-        answer = await client.post("/mcp", json=batch)
+        answer = await client.post("/mcp", json=BAD_BATCHES[case])
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32600)
         assert "id" not in answer.json()
         assert len(here.handler.calls) == known

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from listen_harness import ANYBODY, TWO_KEYS, A, B, Raw, Site, call, key, modern, patch, site, until
+from listen_harness import ANYBODY, BAD_BATCHES, TWO_KEYS, A, B, Raw, Site, call, key, modern, patch, site, until
 
 from sluicegate.call import Call, InputRequired, Outcome, Result
 from sluicegate.listen.identity import IdentitySettings
@@ -126,6 +126,18 @@ async def test_a_batch_is_answered_by_one_event_in_its_one_revision() -> None:
     async with site() as here, stream(here) as client:
         await client.initialize("2025-06-18")
         assert await client.post([call("echo")]) == 400
+
+
+@pytest.mark.parametrize("case", BAD_BATCHES)
+async def test_a_bad_batch_is_refused_as_a_whole(case: str) -> None:
+    async with site() as here, stream(here) as client:
+        await client.initialize("2025-03-26")
+        async with here.client() as poster:
+            answer = await poster.post(client.endpoint, json=BAD_BATCHES[case])
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32600)
+        assert "id" not in answer.json()
+        assert (await client.ask(request("ping", "after")))["id"] == "after"
+        assert all(call.method != "tools/call" for call in here.handler.calls)
 
 
 async def test_progress_comes_before_its_answer_and_a_cancelled_call_is_never_answered() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from listen_harness import ANYBODY, A, call, modern, open_session, patch, post, site
 
-from sluicegate.listen.settings import Names, Settings
+from sluicegate.listen.settings import Settings
+from sluicegate.network.hosts import ServedNames
 
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
@@ -27,7 +28,7 @@ def assert_error(answer: tuple[int, dict[str, str], bytes], status: int, code: i
      ("a/?x=", 400), ("a#", 400), ("a?", 400), ("[::1].evil", 400), ("", 400), ("a b", 400), ("u@localhost", 400)],
 )  # fmt: skip
 async def test_a_host_that_is_not_ours_reaches_nothing(host: str, status: int) -> None:
-    settings = Settings(names=Names(allowed_hosts=("mcp.acme.com", "only.port:8443")))
+    settings = Settings(names=ServedNames(allowed_hosts=("mcp.acme.com", "only.port:8443")))
     async with site(settings) as here:
         _, body = modern("tools/list")
         headers = ("MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list")
@@ -52,7 +53,7 @@ async def test_there_is_exactly_one_host(hosts: list[str]) -> None:
      (["http://localhost", "http://localhost"], 403), (["http://localhost", "http://evil.com"], 403)],
 )  # fmt: skip
 async def test_an_origin_that_is_not_ours_is_refused(origins: list[str], status: int) -> None:
-    settings = Settings(names=Names(allowed_origins=("https://app.acme.com",)))
+    settings = Settings(names=ServedNames(allowed_origins=("https://app.acme.com",)))
     _, body = modern("tools/list")
     headers = ["MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list", *(f"Origin: {o}" for o in origins)]
     async with site(settings) as here:
@@ -62,7 +63,7 @@ async def test_an_origin_that_is_not_ours_is_refused(origins: list[str], status:
 
 
 async def test_only_an_allowed_origin_gets_cors() -> None:
-    settings = Settings(names=Names(allowed_origins=("https://app.acme.com",)))
+    settings = Settings(names=ServedNames(allowed_origins=("https://app.acme.com",)))
     async with site(settings) as here, here.client() as client:
         asked = {
             "access-control-request-method": "POST",

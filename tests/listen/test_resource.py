@@ -9,10 +9,11 @@ from listen_harness import site
 from sluicegate.listen.identity import IdentitySettings
 from sluicegate.listen.identity.issuers import Issuer
 from sluicegate.listen.identity.tokens import TokenSettings
-from sluicegate.listen.settings import Names, Settings
+from sluicegate.listen.settings import Settings
+from sluicegate.network.hosts import ServedNames
 
 TOKENS = IdentitySettings(tokens=TokenSettings((Issuer("https://login.test", "x"), Issuer("https://login.test", "y"))))
-TRUSTING = Settings(names=Names(trusted_proxies=("127.0.0.1",)))
+TRUSTING = Settings(names=ServedNames(trusted_proxies=("127.0.0.1",)))
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 SAID = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "mcp.acme.com", "X-Forwarded-Prefix": "/tools/"}
 
@@ -48,7 +49,7 @@ async def test_the_resource_is_what_the_client_sees_of_us(
     ("public", "path"), [("https://acme.com", ""), ("https://acme.com/", ""), ("https://a.b/c", "/c")]
 )
 async def test_a_public_url_is_the_resource_as_it_is_written(public: str, path: str) -> None:
-    settings: Any = Settings(names=Names(public_url=public))
+    settings: Any = Settings(names=ServedNames(public_url=public))
     async with site(settings, identity=TOKENS) as here, here.client(None) as client:
         answer = await client.get(f"{WELL_KNOWN}{path}")
         assert answer.status_code == 200 and answer.json()["resource"] == public.rstrip("/")
@@ -61,7 +62,7 @@ async def test_without_an_issuer_there_is_no_metadata() -> None:
 
 
 async def test_pages_of_an_allowed_origin_may_read_it() -> None:
-    settings = Settings(names=Names(allowed_origins=("https://app.test",)))
+    settings = Settings(names=ServedNames(allowed_origins=("https://app.test",)))
     async with site(settings, identity=TOKENS) as here, here.client(None) as client:
         answer = await client.get(WELL_KNOWN, headers={"Origin": "https://app.test"})
         assert answer.headers["access-control-allow-origin"] == "https://app.test"

@@ -6,7 +6,7 @@ credential; `/api/v1/` needs the operator's token, from this machine alone, or a
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 from urllib.parse import parse_qs
@@ -14,16 +14,7 @@ from urllib.parse import parse_qs
 import anyio
 
 from sluicegate.admin import page as pages
-from sluicegate.admin.access import (
-    Host,
-    Scope,
-    bearer,
-    header,
-    host_of,
-    is_known_host,
-    is_known_origin,
-    is_loopback_peer,
-)
+from sluicegate.admin.access import Scope, bearer, header, is_loopback_peer, peer_of
 from sluicegate.admin.answer import (
     JSON,
     MAX_BODY,
@@ -44,12 +35,14 @@ from sluicegate.admin.audit import show as show_head
 from sluicegate.admin.page import Page
 from sluicegate.admin.pins import Pins, accept, show
 from sluicegate.message import Json
+from sluicegate.network.forwarded import ForwardedHeaders
+from sluicegate.network.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.table import written
 from sluicegate.store.keys import is_same
 
 log = logging.getLogger(__name__)
 
-_PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
+_PROBES: Final = ADMIN_PORT.any_host
 _API: Final = "/api/v1/"
 _QUEUE: Final = ("approvals", "grants")
 _OPERATOR: Final = "local"  # whom the operator's token stands for, in the policy as elsewhere
@@ -58,11 +51,8 @@ MAX_QUERY: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Hosts are `name` or `name:port`, origins as browsers write them."""
-
     operator_token: str
-    allowed_hosts: frozenset[str] = frozenset()
-    allowed_origins: frozenset[str] = frozenset()
+    names: ServedNames = field(default_factory=ServedNames)
 
 
 async def nobody(credential: str) -> tuple[None, str]:
@@ -120,35 +110,25 @@ def _methods(path: str) -> tuple[str, ...]:
     return "GET", "HEAD"
 
 
-def _address(scope: Scope) -> str:
-    peer = scope.get("client")
-    return str(peer[0]) if peer else "unknown"
-
-
 class _Admin:
     def __init__(self, settings: Settings, sources: Sources) -> None:
         self._token, self._sources = settings.operator_token, sources
-        self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
-        self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
+        self._policy = HostOriginPolicy(settings.names, ADMIN_PORT)
+        self._forwarded = ForwardedHeaders(settings.names)
 
     async def answer(self, scope: Scope, receive: Receive) -> Answer | Events:
         """Host, then Origin, then path and method, then the credential: the order of the contract."""
         path, method = scope["path"], scope["method"]
-        host = host_of(scope)
-        if host is None:
-            return to_error(400, "one well-formed Host header is needed")
-        # Probes come from orchestrators, under whatever name or address they use.
-        if path not in _PROBES and not is_known_host(scope, host, self._hosts):
-            return to_error(421, "this Host is not served here: add it to listen.allowed_hosts")
-        if not is_known_origin(scope, self._origins):
-            return to_error(403, "this Origin may not ask")
+        refused = self._policy.check(scope["headers"], scope.get("server"), path)
+        if refused is not None:
+            return to_error(refused.status, refused.text)
         is_page = path.startswith(pages.PATH) and self._sources.page is not None
         if path not in _PROBES and not path.startswith(_API) and not is_page:
             return to_error(404, "no such path")
         if method not in (allowed := _methods(path)):
             return to_error(405, f"served here: {', '.join(allowed)}", (b"allow", ", ".join(allowed).encode("ascii")))
         if path in _PROBES:
-            return await self._probe(scope, path, host)
+            return await self._probe(scope, path)
         if self._sources.page is not None and is_page:  # the link is the credential
             return await self._page(scope, receive, self._sources.page)
         who = await self._known(scope)
@@ -163,7 +143,7 @@ class _Admin:
 
     # ------------------------------------------------------------ probes
 
-    async def _probe(self, scope: Scope, path: str, host: Host) -> Answer:
+    async def _probe(self, scope: Scope, path: str) -> Answer:
         if path == "/livez":
             return to_json(200, {"status": "ok"})
         if path == "/metrics":
@@ -173,16 +153,16 @@ class _Admin:
             return Answer(200, body, kind)
         reasons = self._sources.ready()
         status, word = (503, "not ready") if reasons else (200, "ready")
-        if await self._may_see_reasons(scope, host):
+        if await self._may_see_reasons(scope):
             notes = self._sources.notes()
             return to_json(status, {"status": word, "reasons": reasons, **({"notes": notes} if notes else {})})
         return Answer(status, b"", "text/plain")
 
-    async def _may_see_reasons(self, scope: Scope, host: Host) -> bool:
+    async def _may_see_reasons(self, scope: Scope) -> bool:
         """With a credential; without one from this machine, if it is no page that a foreign name led here."""
         if await self._known(scope) is not None:
             return True
-        return is_loopback_peer(scope) and is_known_host(scope, host, self._hosts)
+        return is_loopback_peer(scope) and self._policy.is_known(scope["headers"], scope.get("server"))
 
     async def _page(self, scope: Scope, receive: Receive, page: Page) -> Answer:
         id = scope["path"].removeprefix(pages.PATH)
@@ -215,7 +195,7 @@ class _Admin:
 
     def _refused(self, scope: Scope, why: str) -> None:
         if self._sources.refused is not None:
-            self._sources.refused(_address(scope), why)
+            self._sources.refused(self._forwarded.client(peer_of(scope), scope["headers"]), why)
 
     def _refusal(self, who: str, path: str, is_write: bool) -> Answer | None:
         """None for who may ask: a row of the policy says so."""

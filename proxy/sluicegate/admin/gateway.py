@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from sluicegate.admin.access import Scope, host_of
+from sluicegate.admin.access import Scope
 from sluicegate.admin.answer import (
     Answer,
     Application,
@@ -33,6 +33,7 @@ from sluicegate.admin.page import PATH as PAGES
 from sluicegate.admin.peers import LOOK, Peer, Up, request
 from sluicegate.message import Json
 from sluicegate.metrics.merged import Merged
+from sluicegate.network.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 
 _API: Final = "/api/v1/"
 _DONE: Final = 200
@@ -46,8 +47,11 @@ class Gateway:
     """`down` says which workers are not up, and why Sluice as a whole is not ready; `owner_of` gives the number of
     the worker that a principal belongs to."""
 
-    def __init__(self, up: Up, down: Callable[[], list[str]], owner_of: Callable[[str], int]) -> None:
+    def __init__(
+        self, up: Up, down: Callable[[], list[str]], owner_of: Callable[[str], int], names: ServedNames
+    ) -> None:
         self._up, self._down, self._owner_of = up, down, owner_of
+        self._policy = HostOriginPolicy(names, ADMIN_PORT)
         self._merged, self._merging = Merged(), anyio.Lock()
 
     def __repr__(self) -> str:
@@ -65,7 +69,10 @@ class Gateway:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | Events:
         path, is_look = scope["path"], scope["method"] in ("GET", "HEAD")
-        if path == "/livez" and is_look and host_of(scope) is not None:
+        refused = self._policy.check(scope["headers"], scope.get("server"), path)
+        if refused is not None:
+            return to_error(refused.status, refused.text)
+        if path == "/livez" and is_look:
             return to_json(200, {"status": "ok"})
         body = await read_body(receive)
         if body is None:

@@ -12,6 +12,7 @@ from sluicegate.admin.access import Scope, header
 from sluicegate.admin.answer import Application, Receive, Send, send_answer, to_json
 from sluicegate.admin.approvals import Approvals
 from sluicegate.admin.page import Page
+from sluicegate.app import slices
 from sluicegate.app.admitting import bearer_of, identities
 from sluicegate.app.approving import people
 from sluicegate.app.core import Core
@@ -53,7 +54,7 @@ def admin_application(
         return client is not None and judges.judge.may_administer(client, area, act)
 
     return admin.application(
-        admin.Settings(token, frozenset(config.listen.allowed_hosts), frozenset(config.listen.allowed_origins)),
+        admin.Settings(token, slices.names(config)),
         admin.Sources(
             ready=partial(_unready, config, inner, is_stopping),
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,

@@ -21,6 +21,7 @@ from sluicegate.listen.identity.tokens import TokenSettings
 from sluicegate.lists import ListSettings
 from sluicegate.lists.pinboard import Pinned
 from sluicegate.message import Json
+from sluicegate.network.hosts import ServedNames
 
 
 def server(
@@ -154,10 +155,16 @@ def _issuers(config: Config, admin: bool) -> tuple[Issuer, ...]:
     )
 
 
+def names(config: Config) -> ServedNames:
+    """Those of both ports."""
+    listen = config.listen
+    return ServedNames(listen.allowed_hosts, listen.allowed_origins, listen.public_url, listen.trusted_proxies)
+
+
 def listening(config: Config) -> wire.Settings:
-    limits, listen = config.limits, config.listen
+    limits = config.limits
     return wire.Settings(
-        names=wire.Names(listen.allowed_hosts, listen.allowed_origins, listen.public_url, listen.trusted_proxies),
+        names=names(config),
         limits=wire.Limits(limits.max_request, limits.max_depth, limits.max_batch, limits.streams),
     )
 

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from sluicegate import telemetry
 from sluicegate.admin.gateway import Gateway
 from sluicegate.admin.peers import Peer
-from sluicegate.app import law
+from sluicegate.app import law, slices
 from sluicegate.app.http import Announce, admin_port, greeting, policy_line, stopping, url
 from sluicegate.app.meeting import Meeting, new_meeting
 from sluicegate.app.share import Share
@@ -54,7 +54,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         meeting = stack.enter_context(new_meeting(state))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
         crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
-        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count))
+        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), slices.names(config))
         backstage = admin_port(config, gateway.application())
         crew.admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())

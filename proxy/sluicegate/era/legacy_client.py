@@ -23,19 +23,23 @@ from sluicegate.call import (
     TaskStarted,
 )
 from sluicegate.era import asks, older, tasks
-from sluicegate.era.modern_client import Parsed, capability_key
+from sluicegate.era.modern_client import Parsed, capability_key, is_modern
 from sluicegate.era.params import is_token, posing
 from sluicegate.era.revisions import LEGACY, LISTS, LOG_LEVELS, META, MODERN_METHODS, NEWEST_LEGACY, REVISIONS, Revision
 from sluicegate.message import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Json,
     ListResponse,
+    Malformed,
+    Message,
     Notification,
     Request,
     RequestId,
     Response,
+    read,
 )
 
 # <= 2025-11-25 server/utilities/logging: before the first setLevel the server decides
@@ -217,3 +221,26 @@ class Rising:
 
 
 _RELAYED: Final = frozenset({"notifications/resources/updated", *(entry.changed for entry in LISTS.values())})
+
+
+# ---------------------------------------------------------------- batches
+
+
+def read_batch(values: list[Any], limit: int) -> list[Message]:
+    """The messages of a batch, all of them or none, on every transport (2025-03-26 basic/index#batching). Raises
+    `Malformed`, without an id: it is about the whole."""
+    if not 0 < len(values) <= limit:
+        raise Malformed(INVALID_REQUEST, f"a batch has 1 to {limit} messages")
+    try:
+        messages = [read(value) for value in values]
+    except Malformed as bad:
+        raise Malformed(bad.code, bad.text) from None
+    requests = [message for message in messages if isinstance(message, Request)]
+    if any(request.method == "initialize" for request in requests):  # 2025-03-26 basic/lifecycle#initialization
+        raise Malformed(INVALID_REQUEST, "initialize must not be part of a batch")
+    if any(is_modern(request) for request in requests):
+        raise Malformed(INVALID_REQUEST, "a request of a later revision must not be part of a batch")
+    # 2025-03-26 basic/index#requests: an id is used once in a session. Two answers with one id cannot be told apart.
+    if len({request.id for request in requests}) != len(requests):
+        raise Malformed(INVALID_REQUEST, "an id is used twice in a batch")
+    return messages

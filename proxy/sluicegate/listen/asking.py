@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -88,6 +88,11 @@ class Asks:
             return False
         self.answer(Response(value["id"], {}))
         return True
+
+    def spoil_all(self, values: list[Any]) -> None:
+        """These came in a batch that is refused: none of them is taken for an answer."""
+        for value in values:
+            self.spoil(value)
 
     def close(self) -> None:
         """The session is over: who waits need not."""

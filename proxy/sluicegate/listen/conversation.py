@@ -85,15 +85,11 @@ class Conversation:
 
     # ------------------------------------------------------------ messages in
 
-    def read(self, value: Any) -> Message | list[Any]:
+    def read(self, value: Any) -> Message | list[Message]:
         """The message, or the messages of a batch. Raises `Malformed` for what is neither, and nothing is lost: a bad
         response still ends the question it was meant for."""
         if isinstance(value, list):
-            self._check_batch(value)
-            return value
-        return self._read_one(value)
-
-    def _read_one(self, value: Any) -> Message:
+            return self._read_batch(value)
         try:
             return read(value)
         except Malformed as bad:
@@ -101,17 +97,20 @@ class Conversation:
             is_response = self.session is not None and self.session.asks.spoil(value)
             raise Malformed(bad.code, bad.text, None if is_response else bad.id) from None
 
-    def _check_batch(self, values: list[Any]) -> None:
+    def _read_batch(self, values: list[Any]) -> list[Message]:
         """Arrays exist in 2025-03-26 alone (2025-03-26 basic/index#batching, 2025-06-18 changelog)."""
         if self.session is None or not REVISIONS[self.session.revision].batches:
             raise Malformed(INVALID_REQUEST, "batches are not part of this revision")
-        if not 0 < len(values) <= self._terms.max_batch:
-            raise Malformed(INVALID_REQUEST, f"a batch has 1 to {self._terms.max_batch} messages")
+        try:
+            return legacy_client.read_batch(values, self._terms.max_batch)
+        except Malformed:
+            self.session.asks.spoil_all(values)
+            raise
 
-    async def take(self, message: Message | list[Any]) -> None:
+    async def take(self, message: Message | list[Message]) -> None:
         """What `read` gave. Returns at once, unless there is an answer to it at once."""
         if isinstance(message, list):
-            begun = [self._begin_in_batch(value) for value in message]
+            begun = [self._begin(one) for one in message]
             self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None])
             return
         job = self._begin(message)
@@ -119,16 +118,6 @@ class Conversation:
             self._group.start_soon(self._serve, job)
         elif job is not None:
             await self._output.send(job)
-
-    def _begin_in_batch(self, value: Any) -> Job | Response | None:
-        try:
-            message = self._read_one(value)
-        except Malformed as bad:
-            return error(bad.code, bad.text, bad.id)
-        # 2025-03-26 basic/lifecycle: initialize MUST NOT be part of a batch
-        if isinstance(message, Request) and (message.method == "initialize" or modern_client.is_modern(message)):
-            return error(INVALID_REQUEST, "this request cannot be part of a batch", message.id)
-        return self._begin(message)
 
     # ------------------------------------------------------------ what a message starts (decided at once, in order)
 

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from sluicegate.listen.request import Address, Headers, Request, render
+from sluicegate.listen.request import Headers, Request, render
 from sluicegate.listen.settings import Pace
 from sluicegate.message import INVALID_REQUEST, RequestId, Response, encode
 from sluicegate.network.alarms import Alarm
+from sluicegate.network.hosts import Address
 
 # Rendered once: these lines are in every answer.
 _JSON: Final = b"content-type: application/json\r\ncache-control: no-store\r\ncontent-length: %d\r\n"
@@ -62,11 +63,6 @@ class Exchange:
     def client(self) -> str:
         """Its address."""
         return self.peer.client[0] if self.peer.client else "unknown"
-
-    @property
-    def forwarded(self) -> bool:
-        """Whether the request passed another proxy."""
-        return any(name == b"forwarded" or name.startswith(b"x-forwarded-") for name in self.head)
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "stream" if self.opened else "waiting"

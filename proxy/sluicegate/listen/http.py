@@ -31,7 +31,6 @@ from sluicegate.message import (
 
 _JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
-_ROUTING: Final = "routing"  # what the revision's headers say, of a known head
 _NEVER: Final = re.compile(r"q=0(\.0{0,3})?")
 
 
@@ -168,9 +167,9 @@ def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
 
 def serve_modern(edge: Edge, exchange: Exchange, request: Request, principal: Principal) -> Awaitable[None]:
     known = exchange.head.known
-    routing = known.get(_ROUTING)
+    routing = known.routing
     if routing is None:
-        routing = known[_ROUTING] = modern_client.routing(exchange.head.headers)
+        routing = known.routing = modern_client.routing(exchange.head.headers)
     parsed = modern_client.parse(request, routing)
     if isinstance(parsed, modern_client.Rejection):
         return exchange.json(parsed.status, to_bytes(parsed.response))

@@ -6,7 +6,6 @@ to read it. Requests that arrive together are answered one after the other. Know
 """
 
 import asyncio
-import re
 from collections import deque
 from functools import lru_cache
 from typing import Final, NamedTuple, cast
@@ -16,13 +15,12 @@ import httptools
 
 from sluicegate.listen.exchange import error_body
 from sluicegate.listen.received import Received
-from sluicegate.listen.request import STATUS_LINE, Address, Give, Head, Headers, Request, Serve
+from sluicegate.listen.request import STATUS_LINE, Give, Head, Headers, Request, Serve
 from sluicegate.listen.settings import Wire
 from sluicegate.network.alarms import alarms_of
+from sluicegate.network.hosts import Address, authority
 from sluicegate.network.outbox import outbox_of
 
-# RFC 9110 7.2: uri-host [":" port]; a slash, question mark or hash would move the path of a URL built from it.
-_AUTHORITY: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]+")
 _MAX_PIPELINED: Final = 8
 # What makes more of a request than a head and a body of known length.
 _SPECIAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"te"})
@@ -265,7 +263,7 @@ class Http1(asyncio.Protocol):
         if host is None or (len(head) < len(self._headers) and sum(name == b"host" for name, _ in self._headers) > 1):
             raise self._leave(400, "exactly one Host header is required")
         if host != self._host:  # a connection says the same one each time
-            if not _AUTHORITY.fullmatch(host):
+            if authority(host.decode("latin-1")) is None:
                 raise self._leave(400, "malformed Host header")
             self._host = host
         if b"_" in b"".join(head):  # some gateways read Mcp_Name as Mcp-Name

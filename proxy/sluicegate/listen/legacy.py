@@ -30,7 +30,6 @@ from sluicegate.message import (
     Response,
     encode,
     is_id,
-    read,
 )
 
 Refusal = tuple[int, str]
@@ -190,7 +189,11 @@ class Legacy:
         if session is None or not session.revision.batches:
             await exchange.error(400, "arrays are not accepted here")
             return
-        messages = _read_batch(values, self._edge.settings.limits.max_batch)
+        try:
+            messages = legacy_client.read_batch(values, self._edge.settings.limits.max_batch)
+        except Malformed:
+            session.asks.spoil_all(values)
+            raise
         for message in messages:
             if not isinstance(message, Request):
                 self._take(session, message)
@@ -277,19 +280,3 @@ def _set_level(session: Session, level: object) -> Outcome:
         return Failure(INVALID_PARAMS, "unknown log level")
     session.level = str(level)
     return Result({})
-
-
-def _read_batch(values: list[Any], limit: int) -> list[Message]:
-    """The messages of a batch, all of them or none. Raises `Malformed`, without an id: it is about the whole."""
-    if not 0 < len(values) <= limit:
-        raise Malformed(-32600, f"a batch has 1 to {limit} messages")
-    try:
-        messages = [read(value) for value in values]
-    except Malformed as bad:
-        raise Malformed(bad.code, bad.text) from None
-    requests = [message for message in messages if isinstance(message, Request)]
-    if any(request.method == "initialize" for request in requests):  # 2025-03-26 basic/lifecycle#initialization
-        raise Malformed(-32600, "initialize must not be part of a batch")
-    if len({request.id for request in requests}) != len(requests):
-        raise Malformed(-32600, "an id is used twice in a batch")
-    return messages

@@ -17,13 +17,11 @@ import anyio
 from sluicegate.call import MODERN, Client, Emit, Handler
 from sluicegate.era.modern_client import is_modern
 from sluicegate.listen.exchange import Exchange, error_body
-from sluicegate.listen.gate import Gate
 from sluicegate.listen.handover import Handover
 from sluicegate.listen.http import Edge, Streams, check_form, read_json, serve_modern, version
 from sluicegate.listen.identity import Identity, Principal, Refused
 from sluicegate.listen.legacy import Legacy
 from sluicegate.listen.listening import Listening
-from sluicegate.listen.proxies import Proxies
 from sluicegate.listen.request import Gone, TooLarge
 from sluicegate.listen.request import Request as HttpRequest
 from sluicegate.listen.resource import Resource
@@ -32,6 +30,8 @@ from sluicegate.listen.settings import Settings
 from sluicegate.listen.sse import MESSAGES, SSE, EventStreams
 from sluicegate.listen.tasks import Tasks
 from sluicegate.message import INTERNAL_ERROR, Json, Malformed, Request, Response, read
+from sluicegate.network.forwarded import ForwardedHeaders, is_forwarded
+from sluicegate.network.hosts import MCP_PORT, HostOriginPolicy
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,6 @@ _ALLOW: Final = [(b"allow", b"POST, GET, DELETE, OPTIONS")]
 _ALLOW_GET: Final = [(b"allow", b"GET, OPTIONS")]
 _ALLOW_POST: Final = [(b"allow", b"POST, OPTIONS")]
 _SWEEP_EVERY: Final = 2.0
-# Of a head: the lines of a POST to MCP, from no page, that passed all checks but the credential's.
-_PLAIN: Final = "plain"
 
 _PROCESS: Final = token_hex(6)
 _numbers: Final = count(1)
@@ -73,14 +71,14 @@ class Listener:
     ) -> None:
         """`handover`: there are other workers, and who is theirs is served by them."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
-        self._gate = Gate(settings.names)
+        self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams), on_abandoned)
         self._on_sweep, self._handover = on_sweep, handover
         self._tasks = Tasks()
         self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
         self._legacy = Legacy(self._edge, self.sessions)
-        self._proxies = Proxies(settings.names)
-        self._resource = Resource(settings, identity, self._proxies)
+        self._forwarded = ForwardedHeaders(settings.names)
+        self._resource = Resource(settings, identity, self._forwarded)
         self._event_streams = EventStreams(self._edge, on_session_end)
         self._routes = self._lay_out()
 
@@ -91,7 +89,7 @@ class Listener:
         """What is where, with and without a slash at the end. Also under the public path, for proxies that leave it in
         place."""
         routes: dict[str, _Serve] = {self._settings.path: self._route}
-        for prefix in ("", self._proxies.beside):
+        for prefix in ("", self._forwarded.beside):
             routes |= {prefix + SSE: self._open_stream, prefix + MESSAGES: self._post_to_stream}
         if (public := self._settings.names.public_path) is not None:
             routes = {public: self._route} | routes
@@ -158,23 +156,21 @@ class Listener:
     def _serve(self, exchange: Exchange) -> Awaitable[None]:
         """No coroutine, as little as what follows: each of them is made, resumed at each wait of a call, and ended."""
         head = exchange.head
-        if _PLAIN in head.known:
+        if head.known.passed is self._policy:
             return self._enter(exchange, self._take_in)
-        host, origin = head.get(b"host"), head.get(b"origin")
-        if head.duplicate in (b"host", b"origin"):
-            return exchange.error(400 if head.duplicate == b"host" else 403, "given twice")
-        refusal = self._gate.check(host, origin, exchange.server)
+        refusal = self._policy.check(head.headers, exchange.server, head.path)
         if refusal is not None:
             return exchange.error(refusal.status, refusal.text)
+        origin = head.get(b"origin")
         serve = self._routes.get(head.path)
         is_metadata = serve is None and self._resource.is_at(exchange)
         if serve is None and not is_metadata:
             return exchange.error(404, "Not found")
         if head.method == "OPTIONS":
             asked = next((value for name, value in head.headers if name == b"access-control-request-headers"), None)
-            return exchange.empty(204, [*_ALLOW, *self._gate.preflight(origin, asked)])
+            return exchange.empty(204, [*_ALLOW, *self._policy.preflight(origin, asked)])
         if origin is not None:
-            exchange.cors = self._gate.cors(origin)
+            exchange.cors = self._policy.cors(origin)
         if serve is None:
             return self._resource.serve(exchange)
         if _declared(head.get(b"content-length")) > self._settings.limits.max_request:
@@ -207,7 +203,7 @@ class Listener:
                 await serve(exchange, found)
             return
         if self._on_refused is not None:
-            self._on_refused(self._proxies.client(exchange.client, exchange.head), found.reason)
+            self._on_refused(self._forwarded.client(exchange.client, exchange.head.headers), found.reason)
         status, text = (403, "Forbidden") if found.is_known else (401, "Unauthorized")
         await exchange.error(status, text, self._resource.challenge(exchange, found))
 
@@ -219,7 +215,8 @@ class Listener:
         if credential is not None:
             return self._identity.identify(credential, False, None)
         # Which way it came matters for nobody else, and takes a walk.
-        return self._identity.identify(None, exchange.forwarded, exchange.server[0] if exchange.server else None)
+        address = exchange.server[0] if exchange.server else None
+        return self._identity.identify(None, is_forwarded(head.headers), address)
 
     def _route(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
         method = exchange.head.method
@@ -238,7 +235,7 @@ class Listener:
         if problem is not None:
             return exchange.error(*problem)
         if b"origin" not in exchange.head:
-            exchange.head.known[_PLAIN] = True
+            exchange.head.known.passed = self._policy
         return self._take_in(exchange, principal)
 
     def _take_in(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
@@ -279,7 +276,8 @@ class Listener:
         elif exchange.head.duplicate is not None:
             await exchange.error(400, "a header is given twice")
         else:
-            await self._event_streams.open(exchange, principal, self._proxies.prefix(exchange.client, exchange.head))
+            prefix = self._forwarded.prefix(exchange.client, exchange.head.headers)
+            await self._event_streams.open(exchange, principal, prefix)
 
     async def _post_to_stream(self, exchange: Exchange, principal: Principal) -> None:
         if exchange.head.method != "POST":

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from sluicegate.listen.remembered import Remembered
 from sluicegate.network.alarms import Alarms
+from sluicegate.network.hosts import Address
 from sluicegate.network.outbox import Outbox
 
 Headers = list[tuple[bytes, bytes]]
-Address = tuple[str, int | None]
 
 # A body of which nobody has asked for more than this waits in the peer's buffers, not in ours.
 UNASKED: Final = 64 * 1024
@@ -36,14 +37,14 @@ _SINGLE: Final = frozenset(
 class Head(dict[bytes, bytes]):
     """What a request says before its body. Values by lower-case name, of a repeated name the last, and `headers` as
     they came; `duplicate` is one that came twice and must not. Requests of a connection whose lines are the same share
-    one, and what was worked out of these lines is kept in `known`: so most of it is done once a connection."""
+    one, and with it what is `known` of these lines."""
 
     __slots__ = ("duplicate", "headers", "known", "method", "path", "query")
 
     def __init__(self, method: str, path: str, query: bytes, headers: Headers) -> None:
         super().__init__(headers)
         self.method, self.path, self.query, self.headers = method, path, query, headers
-        self.known: dict[str, Any] = {}
+        self.known = Remembered()
         # Almost never does a header come twice, and then their number says so: no walk over them.
         self.duplicate = self._merge() if len(self) < len(headers) else None
 

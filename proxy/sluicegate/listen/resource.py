@@ -8,20 +8,20 @@ from typing import Final
 
 from sluicegate.listen.exchange import Exchange
 from sluicegate.listen.identity import Identity, Refused
-from sluicegate.listen.proxies import Proxies
 from sluicegate.listen.request import Headers
 from sluicegate.listen.settings import Settings
 from sluicegate.message import dump
+from sluicegate.network.forwarded import ForwardedHeaders
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 _ALLOW: Final = [(b"allow", b"GET, HEAD, OPTIONS")]
 
 
 class Resource:
-    def __init__(self, settings: Settings, identity: Identity, proxies: Proxies) -> None:
+    def __init__(self, settings: Settings, identity: Identity, forwarded: ForwardedHeaders) -> None:
         self._public_url = settings.names.public_url
         self._path = settings.path
-        self._identity, self._proxies = identity, proxies
+        self._identity, self._forwarded = identity, forwarded
 
     def __repr__(self) -> str:
         return f"Resource({self._public_url or self._path})"
@@ -34,8 +34,8 @@ class Resource:
             scheme, _, rest = self._public_url.partition("://")
             host, _, path = rest.partition("/")
             return f"{scheme}://{host}", f"/{path}" if path else ""
-        prefix = self._proxies.prefix(exchange.client, exchange.head)
-        return self._proxies.origin(exchange.client, exchange.head), prefix + self._path
+        prefix = self._forwarded.prefix(exchange.client, exchange.head.headers)
+        return self._forwarded.origin(exchange.client, exchange.head.headers), prefix + self._path
 
     def is_at(self, exchange: Exchange) -> bool:
         """Whether this request asks for the metadata: beside the root, or beside the path that it is for. A proxy may

@@ -1,8 +1,9 @@
 """What a listener is told at start: limits, deadlines, names it answers to. Values only, cut from the config
 by whoever composes the program; times are seconds, sizes bytes."""
 
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field
+
+from sluicegate.network.hosts import ServedNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,25 +18,6 @@ class Wire:
     write_buffer: int = 1024 * 1024
     linger: float = 2.0  # how long a refused peer may go on talking, so that it can read why
     is_shared: bool = False  # what came is kept until it is answered: another worker may have to go on with it
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Which Host and Origin values are ours beside loopback: `host` or `host:port`, and whole origins. `public_url` is
-    the MCP endpoint as clients know it, `trusted_proxies` the addresses or networks of those before us."""
-
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-    public_url: str | None = None
-    trusted_proxies: tuple[str, ...] = ()
-
-    @property
-    def public_path(self) -> str | None:
-        return None if self.public_url is None else urlsplit(self.public_url).path or "/"
-
-    @property
-    def public_host(self) -> str | None:
-        return None if self.public_url is None else urlsplit(self.public_url).netloc
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +51,7 @@ class SessionLimits:
 @dataclass(frozen=True, slots=True)
 class Settings:
     path: str = "/mcp"
-    names: Names = Names()
+    names: ServedNames = field(default_factory=ServedNames)
     limits: Limits = Limits()
     pace: Pace = Pace()
     sessions: SessionLimits = SessionLimits()

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
-from sluicegate.listen.gate import is_loopback
 from sluicegate.listen.identity.issuers import KeySets
 from sluicegate.listen.identity.principal import Principal, Refused
 from sluicegate.listen.identity.tokens import Tokens, TokenSettings
+from sluicegate.network.hosts import is_loopback
 
 __all__ = ["Identity", "IdentitySettings", "Key", "Principal", "Refused"]
 
