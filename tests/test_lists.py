@@ -617,7 +617,7 @@ async def test_transparent_mode_renames_nothing_and_forwards_unlisted_names_only
         assert await target(front, "tools/call", name="z") is None
         assert (await target(front, "resources/read", uri="file:///a")) == Target("a", "res", "file:///a", "file:///a")
     async with Front(Scripted("a", tools=["x"]), forward_unlisted=True, **settings) as front:
-        assert await target(front, "tools/call", name="z") == Target("a", "tool", "z", "z")
+        assert await target(front, "tools/call", name="z") == Target("a", "tool", "z", "z", is_unlisted=True)
         assert (await target(front, "tools/call", name="x")).item is not None  # type: ignore
 
 

@@ -74,6 +74,7 @@ class Target:
     own: str
     public: str
     item: Json | None = None
+    is_unlisted: bool = False  # relayed though the server has not listed it: other spellings of a rule's names count
     is_stored: bool = False  # the definition is from an earlier run, and the server has not listed it since
 
 

@@ -340,6 +340,13 @@ def test_only_the_open_policy_is_kept_on_loopback() -> None:
         assert [f.code for f in config.check_text(text, "f", Path("/base"), {}).errors] == errors
 
 
+def test_a_deny_list_does_not_know_names_that_nobody_listed() -> None:
+    server = "{command: x, prefix: '', unlisted: forward, pin: off, tools: {deny: [a]}}"
+    checked = config.check_text(f"policy: {{use: open}}\nservers: {{a: {server}}}", "f", Path("/base"), {})
+    (found,) = [finding for finding in checked.findings if finding.code == "denies-unlisted"]
+    assert found.severity == "warning" and "tools.allow" in found.hint
+
+
 def test_warnings_name_what_works_but_can_hardly_be_meant() -> None:
     text = f"policy: {{use: open}}\nclients:\n  keys: {{a: {{hash: '{HASH}', expires: 2020-01-31}}}}\nservers:\n"
     checked = config.check_text(text, "f", Path("/base"), {})

@@ -1,5 +1,7 @@
 """Every mistake is found, at its line and column, with what to do about it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,3 +172,10 @@ def test_twice_the_rows_are_twice_the_work() -> None:
         return sum(len(list(denies.near(row))) for row in rows if not row.denies)
 
     assert compared(8_000) <= 3 * compared(4_000) + 4_000
+
+
+def test_a_row_that_denies_does_not_know_names_that_nobody_listed() -> None:
+    known = replace(KNOWN, forwarding=frozenset({"git"}))
+    found = find("p, role:dev, git, tool:get_issue, *, deny", known)
+    assert [(f.code, f.level) for f in found] == [("denies-unlisted", "warning")]
+    assert not find("p, role:dev, git, tool:get_issue, *, allow", known)

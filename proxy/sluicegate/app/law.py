@@ -52,6 +52,7 @@ def known(config: Config) -> Known:
         servers=frozenset(key for key, server in config.servers.items() if server.enabled or key in config.disabled),
         roles=frozenset(role for roles in given for role in roles),
         keys=frozenset(clients.keys),
+        forwarding=frozenset(key for key, server in config.servers.items() if server.unlisted == "forward"),
     )
 
 

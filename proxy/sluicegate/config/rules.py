@@ -156,6 +156,14 @@ def _pins_need_a_list(config: Config) -> Iterator[Problem]:
             yield Problem(("servers", key, "unlisted"), "not-pinned", message, hint, severity="warning")
 
 
+def _forwarding_outruns_denies(config: Config) -> Iterator[Problem]:
+    for key, server in config.servers.items():
+        if server.unlisted == "forward" and server.tools.deny:
+            message = "a deny list does not know the names that the server does not list, and those are relayed"
+            hint = "name what may be called in tools.allow, or remove unlisted: forward"
+            yield Problem(("servers", key, "tools", "deny"), "denies-unlisted", message, hint, severity="warning")
+
+
 def _timeouts_are_in_order(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
         if server.max_time < server.timeout:
@@ -282,7 +290,8 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _there_is_one_policy, _there_is_one_model, _older_transport_is_legacy,
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
     _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
-    _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent, _pins_need_a_list,
+    _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
+    _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
     _tokens_are_for_one_port, _somebody_gets_in, _something_is_behind, _sessions_let_go_of_processes,
     _the_extra_is_installed,

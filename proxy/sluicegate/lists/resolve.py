@@ -5,6 +5,7 @@ the contract makes for plain URIs: there the order of the config decides. What a
 here: `may_list` is asked wherever several servers are compared.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -22,6 +23,8 @@ MayList = Callable[[Call, str, Target], bool]
 """(call, server key, target): whether this client may know of the target; the same decision as for a call."""
 
 NAMED: Final[dict[str, Kind]] = {"tools/call": "tool", "prompts/get": "prompt"}
+# 2026-07-28 server/tools#tool-names, and SEP-986, which has the slash. Others could be folded into these by a server.
+_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 WEB: Final = ("http:", "https:")
 SEARCH_AGAIN: Final = 60.0
 
@@ -88,7 +91,7 @@ class Resolver:
                 return replace(entry.target, is_stored=True)
         if entry is not None:
             return entry.target
-        return Target(server, kind, name, name) if self._forward else None
+        return _unlisted(server, kind, name, snapshot) if self._forward else None
 
     def _awaited(self, call: Call, server: str, kind: Kind, name: str) -> tuple[Kind, str] | None:
         """What is waited for as long as its server may take to start: only what the client may use, or the time would
@@ -193,6 +196,18 @@ class Resolver:
         """Remembers a listed resource that is shown under its own URI, so that a read of it finds its way back."""
         if self._only is None:
             self._lists.shelf(server_key, call.client).learn(uri)
+
+
+def _unlisted(server: str, kind: Kind, name: str, snapshot: Snapshot | None) -> Target | None:
+    """A name that the server has not listed: itself, or the one listed name that a server which ignores case could
+    take it for."""
+    if _NAME.fullmatch(name) is None:
+        return None
+    entries = snapshot.find.items() if snapshot else ()
+    alike = [entry.target for (listed, known), entry in entries if listed == kind and known.lower() == name.lower()]
+    if not alike:
+        return Target(server, kind, name, name, is_unlisted=True)
+    return alike[0] if len(alike) == 1 else None
 
 
 def _plain(server: str, uri: str) -> Target:

@@ -1,7 +1,7 @@
 """Per-server tool lists: globs over own names, deny before allow. The same answer for list and call.
 
-Names are compared as they are (`fnmatchcase`): no case folding, no normalisation, so that no spelling of a name
-slips past a rule that the server would still understand.
+Names are compared as they are (`fnmatchcase`): no case folding, no normalisation. A name that its server has not listed
+is also denied in other letters, which the server could still understand.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from sluicegate.call import Client, Decision, Target, Verdict
+from sluicegate.policy.globs import matches_folded
 
 MAX_MEMO: Final = 20_000
 
@@ -34,11 +35,13 @@ def allowlist(servers: Mapping[str, ToolRules]) -> Callable[[Client, Target], De
         if target.kind != "tool" and target.server in servers:
             return _NOT_A_TOOL
         key = (target.server, target.own)
-        decision = memo.get(key)
+        decision = None if target.is_unlisted else memo.get(key)
         if decision is None:
             if len(memo) >= MAX_MEMO:
                 memo.clear()
-            decision = memo[key] = _decide(servers.get(target.server), target)
+            decision = _decide(servers.get(target.server), target)
+            if not target.is_unlisted:
+                memo[key] = decision
         return decision
 
     return decide
@@ -49,7 +52,7 @@ def _decide(rules: ToolRules | None, target: Target) -> Decision:
         return Decision(Verdict.DENY, "default", f"no server {target.server} is configured")
     where = f"servers.{target.server}.tools"
     for glob in rules.deny:
-        if fnmatchcase(target.own, glob):
+        if fnmatchcase(target.own, glob) or (target.is_unlisted and matches_folded(target.own, glob)):
             return Decision(Verdict.DENY, f"{where}.deny: {glob}", f"{target.own} is on the deny list")
     for glob in rules.allow:
         if fnmatchcase(target.own, glob):

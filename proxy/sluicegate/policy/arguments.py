@@ -67,6 +67,10 @@ class ArgumentRules:
         schema = self.schemas.get((server, tool))
         return schema.check(arguments or {}) if schema else None
 
+    def named_like(self, server: str, tool: str) -> list[str]:
+        """The tools with a rule whose names differ from that in case at most."""
+        return [name for key, name in self.schemas if key == server and name.lower() == tool.lower()]
+
     def digest(self, server: str, tool: str) -> str:
         """Equal for two sets of rules that say the same about this tool; "" where they say nothing."""
         return self.digests.get((server, tool), "")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from sluicegate.call import Target
-from sluicegate.policy.globs import is_glob, matches
+from sluicegate.policy.globs import is_glob, matches, matches_folded
 from sluicegate.policy.memo import Memo
 
 Class = Literal["read", "write", "destroy"]
@@ -45,6 +45,8 @@ class Classes:
     def _by_operator(self, target: Target) -> Classified | None:
         if not self.servers.get(target.server):
             return None
+        if target.is_unlisted:
+            return self._search(target)
         key = (target.server, target.own)
         return self._found[key] if key in self._found else self._found.keep(key, self._search(target))
 
@@ -53,7 +55,8 @@ class Classes:
         where = f"servers.{target.server}.tools.classes"
         if target.own in written and not is_glob(target.own):
             return Classified(written[target.own], f"{where}: {target.own}")
-        found = [(CLASSES.index(name), pattern) for pattern, name in written.items() if matches(target.own, pattern)]
+        is_meant = matches_folded if target.is_unlisted else matches
+        found = [(CLASSES.index(name), pattern) for pattern, name in written.items() if is_meant(target.own, pattern)]
         if not found:
             return None
         rank, pattern = max(found)

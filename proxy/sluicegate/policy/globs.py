@@ -38,6 +38,11 @@ def matches(text: str, pattern: str) -> bool:
     return bool(matcher(pattern)(text))
 
 
+def matches_folded(text: str, pattern: str) -> bool:
+    """Whether it matches where case does not count."""
+    return matches(text.lower(), pattern.lower())
+
+
 def escape(text: str) -> str:
     """Text as a glob that matches it alone."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in text)

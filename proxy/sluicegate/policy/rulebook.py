@@ -40,7 +40,9 @@ class Rulebook:
         listed = self.lists(client, target)
         if listed.verdict is Verdict.DENY:
             return listed
-        return self.policy.decide(client, target, self.classify(target).name)
+        act = self.classify(target).name
+        alike = self.policy.decide_alike(client, target, act) if target.is_unlisted else None
+        return alike or self.policy.decide(client, target, act)
 
     def decide_template(self, client: Client, target: Target) -> Decision:
         """For resources/templates/list, and for completions of a template's variables."""
@@ -55,11 +57,18 @@ class Rulebook:
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
         """Why a tool that may be called may not be called with these: `invalid_arguments`."""
-        return self.arguments.check(target.server, target.own, arguments) if target.kind == "tool" else None
+        if target.kind != "tool":
+            return None
+        rules = self.arguments
+        names = rules.named_like(target.server, target.own) if target.is_unlisted else [target.own]
+        return next((wrong for name in names if (wrong := rules.check(target.server, name, arguments))), None)
 
     def explain(self, client: Client, target: Target, arguments: Json | None = None) -> Explanation | Decision:
         """The whole explanation, or the decision of a server's tool list, which no row can change."""
         listed = self.lists(client, target)
         if listed.verdict is Verdict.DENY:
             return listed
-        return explain(self.policy, client, target, self.classify(target), self.arguments, arguments)
+        found = self.classify(target)
+        if target.is_unlisted and (alike := self.policy.decide_alike(client, target, found.name)) is not None:
+            return alike
+        return explain(self.policy, client, target, found, self.arguments, arguments)

@@ -14,7 +14,7 @@ from sluicegate.call import Client, Decision, Target, Verdict
 from sluicegate.catalog.uris import literal_prefix
 from sluicegate.policy import roles
 from sluicegate.policy.engine import RESERVED, Engine
-from sluicegate.policy.globs import covers, escape, meets
+from sluicegate.policy.globs import covers, escape, matches_folded, meets
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.profiles import Profile, find_need
 from sluicegate.policy.shard import Rule, Shard, read_rules, shard
@@ -102,6 +102,17 @@ class Policy:
         key = (held, target.server, target.kind, target.own, act)
         known = self._resources if target.kind == "res" else self._decided
         return known.get(key) or known.keep(key, self._decide(held, target, act))
+
+    def decide_alike(self, client: Client, target: Target, act: str) -> Ruling | None:
+        """The denial of a name that its server has not listed, and that a row denies in other letters, or lets nobody
+        use without an approval. In shadow mode deny rows do not count."""
+        rules, approvals = self._shards_of(self.held(client), target.server)
+        obj = f"{target.kind}:{target.own}"
+        denies = () if self.shadow else [rule for rule in rules.rules if rule.effect == "deny"]
+        for rule in (*denies, *approvals.rules):
+            if matches_folded(obj, rule.obj) and not rule.matches_obj(obj):
+                return Ruling(Verdict.DENY, rule.row.where, "it is not listed, and a row is about other letters", act)
+        return None
 
     def decide_many(
         self, client: Client, wanted: Iterable[tuple[Target, str]], seconds: float = SLICE

@@ -30,6 +30,7 @@ class Known:
     tools: Mapping[str, frozenset[str]] = field(default_factory=dict)
     roles: frozenset[str] | None = None
     keys: frozenset[str] | None = None
+    forwarding: frozenset[str] = frozenset()  # servers of which names are relayed that they did not list
 
 
 def check_sense(rows: Sequence[Row], profiles: Mapping[str, Profile], known: Known) -> Iterator[Finding]:
@@ -90,6 +91,10 @@ def _names(row: Row, known: Known) -> Iterator[Finding]:
     if srv == RESERVED or known.servers is None:
         return
     reached = [server for server in known.servers if matches(server, srv)]
+    if row.denies and obj.startswith(("tool:", "prompt:")) and not known.forwarding.isdisjoint(reached):
+        message = "a row that denies does not know the names that the server does not list, and those are relayed"
+        hint = "allow by name what may be used, or remove unlisted: forward"
+        yield _warn(row, "obj", "denies-unlisted", message, hint)
     if not reached:
         yield _warn(row, "srv", "unknown-server", f'no server is called "{srv}"', suggest(srv, known.servers))
     elif obj.startswith("tool:") and all(server in known.tools for server in reached):
