@@ -257,7 +257,7 @@ def test_an_error_of_a_legacy_client_is_an_error_to_its_legacy_server(method: st
         ("roots/list", {}, {}, {"roots": {}}),
         ("roots/list", {}, {"roots": {}}, None),
         ("elicitation/create", {"message": "m", "requestedSchema": {}}, {}, {"elicitation": {"form": {}}}),
-        ("elicitation/create", {"message": "m", "mode": "url", "url": "u"}, {"elicitation": {"form": {}}},
+        ("elicitation/create", {"message": "m", "mode": "url", "url": "https://u.test"}, {"elicitation": {"form": {}}},
          {"elicitation": {"url": {}}}),
         ("elicitation/create", {"message": "m", "requestedSchema": {}}, {"elicitation": {}}, None),
         ("elicitation/create", {}, {}, None),

@@ -1,5 +1,6 @@
 """The initialize era's dialect towards a server: requests down, answers up to the newest form."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,11 +109,12 @@ PAGE: Json = {"mode": "url", "message": "Log in", "url": "https://a.test/", "eli
 
 def test_pages_to_visit_first_are_an_error_for_one_revision_and_words_for_all_others() -> None:
     error = {"code": -32042, "message": "no", "data": {"elicitations": [PAGE]}}
-    assert dialect.outcome(Call(LEGACY, "tools/call", {}), Response(1, error=error)) == Failure(
+    opens = replace(LEGACY, capabilities={"elicitation": {"url": {}}})
+    assert dialect.outcome(Call(opens, "tools/call", {}), Response(1, error=error)) == Failure(
         -32042, "no", error["data"]
     )
     words = "no\nLog in: https://a.test/"
-    for client in (MODERN, Client("key:a", revision="2025-06-18")):
+    for client in (MODERN, LEGACY, Client("key:a", revision="2025-06-18")):
         told = dialect.outcome(Call(client, "tools/call", {}), Response(1, error=error))
         assert told == Result({"content": [{"type": "text", "text": words}], "isError": True})
         assert dialect.outcome(Call(client, "prompts/get", {}), Response(1, error=error)) == Failure(-32603, words)

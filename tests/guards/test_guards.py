@@ -163,6 +163,10 @@ class Clock:
         return self.now
 
 
+def same(call: Call, outcome: Outcome) -> Outcome:
+    return outcome
+
+
 def retry(state: Any, principal: str = "key:a", **params: Any) -> Call:
     again = call(requestState=state, inputResponses={"q": {"action": "accept"}}, **params)
     return replace(again, client=Client(principal), trail=Trail("c2"))
@@ -173,7 +177,7 @@ ASK = InputRequired({"q": {"method": "elicitation/create"}}, "server state")
 
 @pytest.mark.parametrize("state", ["server state", "", None])
 async def test_a_servers_state_travels_sealed_and_comes_back_byte_for_byte(sealer: Sealer, state: str | None) -> None:
-    guard, server = seal(sealer.seal, sealer.unseal), Server(replace(ASK, state=state), Result({}))
+    guard, server = seal(sealer.seal, sealer.unseal, same), Server(replace(ASK, state=state), Result({}))
     asked = await guard(call(), server)
     assert isinstance(asked, InputRequired) and asked.state and "server state" not in asked.state
     assert await guard(retry(asked.state), server) == Result({})
@@ -185,7 +189,7 @@ async def test_a_servers_state_travels_sealed_and_comes_back_byte_for_byte(seale
 
 async def test_whatever_does_not_fit_the_envelope_is_an_error(sealer: Sealer) -> None:
     clock, server = Clock(), Server(ASK)
-    guard = seal(sealer.seal, sealer.unseal, ttl=60, clock=clock)
+    guard = seal(sealer.seal, sealer.unseal, same, ttl=60, clock=clock)
     asked = await guard(call(arguments={"n": 1}), server)
     assert isinstance(asked, InputRequired) and asked.state is not None
     good = asked.state
@@ -213,14 +217,13 @@ async def test_whatever_does_not_fit_the_envelope_is_an_error(sealer: Sealer) ->
 
 async def test_a_retry_without_a_state_passes_as_it_is(sealer: Sealer) -> None:
     server = Server()
-    await seal(sealer.seal, sealer.unseal)(call(inputResponses=None), server)
+    await seal(sealer.seal, sealer.unseal, same)(call(inputResponses=None), server)
     assert server.seen[0].params == {"name": "push", "inputResponses": None}
 
 
 async def test_rounds_are_counted_and_capped(sealer: Sealer) -> None:
-    guard, server, outcome = seal(sealer.seal, sealer.unseal), Server(ASK), await seal(sealer.seal, sealer.unseal)(
-        call(), Server(ASK)
-    )
+    guard, server = seal(sealer.seal, sealer.unseal, same), Server(ASK)
+    outcome = await guard(call(), Server(ASK))
     rounds = 1
     while isinstance(outcome, InputRequired):
         outcome, rounds = await guard(retry(outcome.state), server), rounds + 1
@@ -228,7 +231,7 @@ async def test_rounds_are_counted_and_capped(sealer: Sealer) -> None:
 
 
 async def test_a_round_reaches_the_server_once_however_often_it_is_sent(sealer: Sealer) -> None:
-    server, outer, inner = Server(ASK, Result({})), seal(sealer.seal, sealer.unseal), commit(MemoryStore().spend)
+    server, outer, inner = Server(ASK, Result({})), seal(sealer.seal, sealer.unseal, same), commit(MemoryStore().spend)
 
     async def chained(call: Call) -> Outcome:
         return await inner(call, server)

@@ -75,7 +75,7 @@ async def open_behind(services: Services, transport: str) -> AsyncIterator[Behin
     redact = redactor(config).written
 
     def server(key: str, told: AnyServer) -> DownstreamServer:
-        settings = slices.server(key, told, config, services.share.of, redact)
+        settings = slices.server(key, told, config, services.share.of, redact, services.own_pages)
         shown = key if told.prefix else ""
         http, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
         return DownstreamServer(

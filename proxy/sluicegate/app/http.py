@@ -98,6 +98,8 @@ async def running(config: Config, file: Path | None = None, place: Place | None 
             backstage = admin_port(config, application)
             backstage.bind()
         admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
+        for page in (url(config.listen.mcp, port.port), admin_url, config.listen.public_url or ""):
+            inner.services.own_pages.add(page)
         if slices.has_reachable_pages(config):
             inner.pages.link = partial(link, inner.services.sealer.seal, admin_url)
         group = await stack.enter_async_context(anyio.create_task_group())

@@ -20,6 +20,7 @@ from sluicegate.guards.enforce import enforce
 from sluicegate.guards.inspect import inspect
 from sluicegate.guards.measure import Measure
 from sluicegate.guards.name import name
+from sluicegate.guards.questions import judged
 from sluicegate.guards.quota import quota
 from sluicegate.guards.record import Record
 from sluicegate.guards.seal import seal
@@ -48,7 +49,7 @@ def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tu
         "record": Record(audit.outcome if audit else None),
         "throttle": throttle(windows["client"]) if "client" in windows else None,
         "name": name(partial(behind.tasking.resolve, resolver), _rewriting(config).__getitem__, resolver.find),
-        "seal": seal(sealer.seal, sealer.unseal),
+        "seal": seal(sealer.seal, sealer.unseal, partial(judged, own=services.own_pages)),
         "enforce": enforce(
             observing.timed(judge.decide, metrics.decided) if metrics else judge.decide,
             judge.check_arguments,

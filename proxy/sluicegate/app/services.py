@@ -21,6 +21,7 @@ from sluicegate.app.share import WHOLE, Share
 from sluicegate.app.tracing import open_tracer
 from sluicegate.audit.log import Audit
 from sluicegate.config import Config, StdioServer
+from sluicegate.era.web_pages import OwnPages
 from sluicegate.metrics import Metrics
 from sluicegate.network.egress import Egress
 from sluicegate.store.keys import KeyRing, Sealer
@@ -40,6 +41,7 @@ class Services:
     egress: Egress
     tracer: Tracer | None
     share: Share
+    own_pages: OwnPages
 
 
 @asynccontextmanager
@@ -68,4 +70,5 @@ async def open_services(
         judges.on_config.append(notes.reloaded)
         judges.reload.on_rejected = notes.rejected
         notes.policy()
-        yield Services(config, judges, sealer, store, audit, metrics, notes, open_egress(config, audit), tracer, share)
+        egress = open_egress(config, audit)
+        yield Services(config, judges, sealer, store, audit, metrics, notes, egress, tracer, share, OwnPages())

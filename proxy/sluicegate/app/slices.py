@@ -13,6 +13,8 @@ from sluicegate.config import AnyServer, Config, HttpServer
 from sluicegate.config.units import Expanded
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
+from sluicegate.era.asks import NO_PAGES
+from sluicegate.era.web_pages import OwnPages
 from sluicegate.guards.inspect import Mode as Strictness
 from sluicegate.listen import settings as wire
 from sluicegate.listen.identity import IdentitySettings, Key
@@ -25,14 +27,15 @@ from sluicegate.network.hosts import ServedNames
 
 
 def server(
-    key: str, server: AnyServer, config: Config, share_of: Callable[[int], int], redact: Callable[[str], str]
-) -> ServerSettings:
+    key: str, server: AnyServer, config: Config, share_of: Callable[[int], int], redact: Callable[[str], str],
+    own_pages: OwnPages = NO_PAGES,
+) -> ServerSettings:  # fmt: skip
     """`share_of` gives our part of a number; `redact` takes out of free text what the audit log would not hold."""
     common = partial(
         ServerSettings, key, server.identity, era=server.era, sharing=server.sharing, lazy=server.lazy,
         idle=server.idle, timeout=server.timeout, max_time=server.max_time, concurrency=share_of(server.concurrency),
         max_result=config.limits.max_result, is_mirrored=not server.prefix, redact=redact, bounds=bounds(config),
-        start_timeout=server.start_timeout,
+        start_timeout=server.start_timeout, own_pages=own_pages,
     )  # fmt: skip
     if isinstance(server, HttpServer):
         headers = {header: value.get_secret_value() for header, value in server.headers.items()}

@@ -298,7 +298,7 @@ class LegacyConnection(Connection):
     def _asked(self, request: Request, exchange: Exchange | None) -> None:
         if request.method == "ping":
             self.wire.tell(encode(Response(request.id, {})))
-        elif (error := asks.objection(request, self._declared)) is not None:
+        elif (error := asks.objection(request, self._declared, self.settings.own_pages)) is not None:
             self.wire.tell(encode(Response(request.id, error=error)))
             if (owner := exchange or self._only_call()) is not None:
                 owner.unmet = request

@@ -6,7 +6,7 @@ Decides only.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sluicegate.call import MISSING_CAPABILITY, Call, Client, Failure, Outcome, Result, refuse
+from sluicegate.call import Call, Client, Failure, Outcome, Result, refuse
 from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.settings import Lost, TaskGone, TooLarge
 from sluicegate.downstream.words import quoted
@@ -40,7 +40,7 @@ def unmet(call: Call, outcome: Outcome, request: Request) -> Outcome:
     if call.client.era == "legacy" or (words := _failed_with(outcome)) is None:
         return outcome
     needed = asks.missing(request, call.client)
-    return outcome if needed is None else Failure(MISSING_CAPABILITY, words, {"requiredCapabilities": needed})
+    return outcome if needed is None else asks.lacking(words, needed)
 
 
 def _failed_with(outcome: Outcome) -> str | None:

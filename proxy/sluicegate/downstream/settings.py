@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sluicegate.catalog.bounds import DEFAULT_BOUNDS, Bounds
+from sluicegate.era.asks import NO_PAGES
+from sluicegate.era.web_pages import OwnPages
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one line on stdio, or of one event in an event stream. Longer ones end their connection."""
@@ -41,6 +43,7 @@ class ServerSettings:
     expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments
     redact: Callable[[str], str] = str  # takes out what the audit log would not hold, from what the server wrote
     bounds: Bounds = DEFAULT_BOUNDS  # of a list that is walked for one call
+    own_pages: OwnPages = NO_PAGES  # which no server may have anybody open
     is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
 
     def __post_init__(self) -> None:

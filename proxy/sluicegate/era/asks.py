@@ -6,13 +6,14 @@ the middle the same question is an entry of `inputRequests` and its answer a bar
 carry. Pure: it knows no connection, and not how long anybody waits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sluicegate.call import Client, Failure
+from sluicegate.call import MISSING_CAPABILITY, Client, Failure
 from sluicegate.era import tasks
 from sluicegate.era.refusal import Refusal
 from sluicegate.era.revisions import META, NEWEST_LEGACY, REVISIONS
+from sluicegate.era.web_pages import OwnPages, address
 from sluicegate.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Request, RequestId, Response
 
 ELICIT: Final = "elicitation/create"
@@ -27,6 +28,12 @@ _ASKING: Final = frozenset(_CAPABILITY.values())
 CARRIED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/ui", tasks.EXTENSION})
 # What these promise is known to those who made them alone.
 _UNKNOWN: Final = frozenset({"extensions", "experimental"})
+NO_PAGES: Final = OwnPages()
+_TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
+# What only the other kind of the same question has: of both, a client could read the one that was not judged.
+_FOREIGN: Final = {
+    (ELICIT, "form"): frozenset({"url", "elicitationId"}), (ELICIT, "url"): frozenset({"requestedSchema"}),
+}  # fmt: skip
 # From 2025-11-25 on elicitation has modes, and sampling has tools and context.
 _PARTS: Final = {"elicitation": ("form", "url"), "sampling": ("tools", "context")}
 
@@ -104,8 +111,9 @@ def opens_pages(client: Client) -> bool:
 # ---------------------------------------------------------------- what a server asks
 
 
-def objection(request: Request, declared: Json) -> Json | None:
-    """The JSON-RPC error for a request that nobody answers, None for one that may go on to a client."""
+def objection(request: Request, declared: Json, own: OwnPages = NO_PAGES) -> Json | None:
+    """The JSON-RPC error for a request that nobody answers, None for one that may go on to a client. This is the one
+    gate for questions, whatever the era of the server and of the client. `own` are the pages that Sluice serves."""
     method, params = request.method, request.params
     if (name := _CAPABILITY.get(method)) is None or (capability := declared.get(name)) is None:
         return _error(METHOD_NOT_FOUND, f"{method} is not supported")
@@ -114,10 +122,37 @@ def objection(request: Request, declared: Json) -> Json | None:
     if method == ELICIT and not _has_mode(capability, params.get("mode", "form")):
         # 2025-11-25 client/elicitation#error-handling
         return _error(INVALID_PARAMS, "elicitation in that mode was not declared")
-    if method == SAMPLE and "tools" not in capability and ("tools" in params or "toolChoice" in params):
+    if method == ELICIT and params.get("url") in own:
+        return _error(INVALID_PARAMS, "the page to open is one of Sluice's own")
+    if method == SAMPLE and "tools" not in capability and _wants_tools(params):
         # 2025-11-25 client/sampling#capabilities
         return _error(INVALID_PARAMS, "sampling with tools was not declared")
     return None
+
+
+def judged(requests: Json, client: Client, own: OwnPages) -> Json | Failure:
+    """The `inputRequests` of a server as this client may be asked them, or why it may not."""
+    declared = for_modern_server(client)
+    made: Json = {}
+    for key, ask in requests.items():
+        method, params = (ask.get("method"), ask.get("params", {})) if isinstance(ask, dict) else (None, None)
+        if not isinstance(method, str) or not isinstance(params, dict):
+            return Failure(INVALID_PARAMS, "The server asked for input in a form that is not known")
+        request = Request(0, method, params)
+        if (error := objection(request, declared, own)) is not None:
+            text = f"The server asked for input that this client cannot be asked for: {error['message']}"
+            needed = missing(request, client) if client.era == "modern" else None
+            return Failure(error["code"], text) if needed is None else lacking(text, needed)
+        foreign = _FOREIGN.get((method, params.get("mode", "form")), frozenset())
+        if not foreign.isdisjoint(params):
+            ask = {**ask, "params": {name: value for name, value in params.items() if name not in foreign}}
+        made[key] = ask
+    return made
+
+
+def lacking(text: str, capabilities: Json) -> Failure:
+    """2026-07-28 basic/index#error-codes: what the client would have to declare."""
+    return Failure(MISSING_CAPABILITY, text, {"requiredCapabilities": capabilities})
 
 
 def missing(request: Request, client: Client) -> Json | None:
@@ -126,7 +161,7 @@ def missing(request: Request, client: Client) -> Json | None:
     if name is None or not _FORMS[request.method](params) or objection(request, for_legacy_server(client)) is None:
         return None
     part = "tools" if name == "sampling" else params.get("mode", "form")
-    is_general = name == "roots" or (name == "sampling" and "tools" not in params)
+    is_general = name == "roots" or (name == "sampling" and not _wants_tools(params))
     return {name: {} if is_general else {part: {}}}
 
 
@@ -135,17 +170,35 @@ def _has_mode(declared: Json, mode: Any) -> bool:
     return mode in declared if declared else mode == "form"
 
 
+def _is_sampling(params: Json) -> bool:
+    messages = params.get("messages")
+    return isinstance(messages, list) and all(isinstance(message, dict) for message in messages) and all(
+        isinstance(block.get("type"), str) for block in _blocks(messages) if isinstance(block, dict)
+    )
+
+
+def _wants_tools(params: Json) -> bool:
+    blocks = (block for block in _blocks(params["messages"]) if isinstance(block, dict))
+    return "tools" in params or "toolChoice" in params or any(block["type"] in _TOOL_BLOCKS for block in blocks)
+
+
+def _blocks(messages: list[Json]) -> Iterator[Any]:
+    for message in messages:
+        content = message.get("content")
+        yield from content if isinstance(content, list) else [content]
+
+
 def _is_elicitation(params: Json) -> bool:
     mode = params.get("mode", "form")
     is_said = isinstance(params.get("message"), str)
     if mode == "url":
-        return is_said and isinstance(params.get("url"), str)
+        return is_said and address(params.get("url")) is not None
     return is_said and mode == "form" and isinstance(params.get("requestedSchema"), dict)
 
 
 _FORMS: Final[dict[str, Callable[[Json], bool]]] = {
     ELICIT: _is_elicitation,
-    SAMPLE: lambda params: isinstance(params.get("messages"), list),
+    SAMPLE: _is_sampling,
     ROOTS: lambda params: True,
 }
 

@@ -78,7 +78,8 @@ def failure(call: Call, error: Json) -> Failure:
     if code == RESOURCE_NOT_FOUND and call.method == "resources/read":
         return not_found(call, text, data)
     if code == URL_ELICITATION_REQUIRED:
-        if call.client.revision == NEWEST_LEGACY and asks.pages(error) is not None:
+        can_open = call.client.revision == NEWEST_LEGACY and asks.opens_pages(call.client)
+        if can_open and asks.pages(error) is not None:
             return Failure(code, text, data)
         return Failure(INTERNAL_ERROR, asks.visits(error))
     # Free for all in these revisions; what the newest one reserved must not be taken for its own. Servers of both eras

@@ -25,6 +25,7 @@ from sluicegate.call import (
 )
 from sluicegate.catalog import places
 from sluicegate.catalog.uris import Rewriting, is_clean
+from sluicegate.era.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.message import Json, Malformed
 
 Resolve = Callable[[Call], Awaitable[Target | Outcome | None]]
@@ -126,6 +127,8 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
             return outcome
         return replace(outcome, requests=_signed(places.asks(outcome.requests, change), target.server))
     data = places.error_data(outcome.data, change)
+    if outcome.code == URL_ELICITATION_REQUIRED:  # whoever says so otherwise was judged before
+        data = {**data, "elicitations": [_shown(page, target.server) for page in data["elicitations"]]}
     return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data, outcome.reason)
 
 
@@ -154,4 +157,8 @@ def signed(ask: Any, server: str) -> Any:
     params = ask.get("params")
     if not isinstance(params, dict) or not isinstance(params.get("message"), str):
         return ask
-    return {**ask, "params": {**params, "message": f"[{server}] {params['message']}"}}
+    return {**ask, "params": _shown(params, server)}
+
+
+def _shown(elicitation: Json, server: str) -> Json:
+    return {**elicitation, "message": f"[{server}] {elicitation['message']}"}

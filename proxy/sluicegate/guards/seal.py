@@ -26,7 +26,12 @@ MAX_ROUNDS: Final = 10
 _RETRY_KEYS: Final = frozenset({"requestState", "inputResponses"})
 
 
-def seal(seal: Seal, unseal: Unseal, ttl: float = 600.0, clock: Callable[[], float] = time.time) -> Guard:
+def seal(
+    seal: Seal, unseal: Unseal, judged: Callable[[Call, Outcome], Outcome], ttl: float = 600.0,
+    clock: Callable[[], float] = time.time,
+) -> Guard:  # fmt: skip
+    """`judged` gives what a client may be asked, or what it gets in place of a question."""
+
     async def guard(call: Call, inner: Handler) -> Outcome:
         target = call.target
         if target is None:
@@ -41,7 +46,7 @@ def seal(seal: Seal, unseal: Unseal, ttl: float = 600.0, clock: Callable[[], flo
             state = envelope["state"]
             own = OwnState(state) if envelope.get("is_own") else state
             call = replace(call, params=_restored(call.params, own))
-        outcome = await inner(call)
+        outcome = judged(call, await inner(call))
         if not isinstance(outcome, InputRequired):
             return outcome
         if round >= MAX_ROUNDS and not outcome.is_held:

@@ -1,0 +1,62 @@
+"""Whether what a server asks may be asked of this client: one gate for servers and clients of both eras.
+
+Questions come as `InputRequired`, with a task, and as the pages that an error of 2025-11-25 names. What may not be
+asked ends the call: its server waits for an answer that nobody will give. Sluice's own questions are not judged.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from sluicegate.call import MISSING_CAPABILITY, Call, Failure, InputRequired, Outcome, Result
+from sluicegate.era import asks
+from sluicegate.era.client_asks import unanswered
+from sluicegate.era.legacy_server import URL_ELICITATION_REQUIRED
+from sluicegate.era.web_pages import OwnPages
+from sluicegate.message import Json
+
+log = logging.getLogger(__name__)
+
+
+def judged(call: Call, outcome: Outcome, own: OwnPages) -> Outcome:
+    """The outcome with what its client may be asked, or what the client gets instead."""
+    if isinstance(outcome, Result):
+        requests = outcome.value.get("inputRequests") if call.method == "tasks/get" else None
+        if not isinstance(requests, dict):
+            return outcome
+        allowed = _allowed(call, requests, own)
+        if isinstance(allowed, Failure):
+            return allowed
+        return Result({**outcome.value, "inputRequests": allowed}, reason=outcome.reason)
+    if isinstance(outcome, InputRequired) and not outcome.is_ours:
+        allowed = _allowed(call, outcome.requests, own)
+        return _instead(call, allowed) if isinstance(allowed, Failure) else replace(outcome, requests=allowed)
+    if isinstance(outcome, Failure) and outcome.code == URL_ELICITATION_REQUIRED:
+        return _pages(call, outcome, own)
+    return outcome
+
+
+def _pages(call: Call, failure: Failure, own: OwnPages) -> Outcome:
+    requests = asks.pages({"data": failure.data})
+    allowed = Failure(0, failure.message) if requests is None else _allowed(call, requests, own)
+    if isinstance(allowed, Failure):
+        return _instead(call, allowed)
+    bare: list[Json] = [_bare(page) for page in failure.data["elicitations"]]
+    return replace(failure, data={**failure.data, "elicitations": bare})
+
+
+def _bare(page: Any) -> Json:
+    return {key: value for key, value in page.items() if key != "requestedSchema"}
+
+
+def _allowed(call: Call, requests: Json, own: OwnPages) -> Json | Failure:
+    allowed = asks.judged(requests, call.client, own)
+    if isinstance(allowed, Failure):
+        server = call.target.server if call.target is not None else ""
+        log.warning("a server's question is not passed on", extra={"server": server, "why": allowed.message})
+    return allowed
+
+
+def _instead(call: Call, why: Failure) -> Outcome:
+    """An error that says what to declare is for a program, all else for whoever reads what a tool answers."""
+    return why if why.code == MISSING_CAPABILITY else unanswered(call.method, why.message)
