@@ -2,13 +2,17 @@
 
 import json
 import re
+import sys
 import time
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicegate.audit import credentials
 from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, canonical, dump
 
 KEY = b"k" * 32
@@ -108,6 +112,97 @@ def test_huge_arguments_are_cut_and_quickly() -> None:
         assert len(shown) < 2 * MAX_CHARS + 10_000
         assert "more)" in shown
     assert time.process_time() - started < 20  # linear: quadratic matching would take hours
+
+
+def corpus(name: str) -> list[Any]:
+    return [json.loads(line) for line in Path(__file__).with_name(name).read_text("utf-8").splitlines()]
+
+
+def test_of_200_leaks_at_least_95_in_100_are_redacted() -> None:
+    leaks = corpus("leaks.jsonl")
+    missed = [leak for leak in leaks if leak["secret"] in dump(PLAIN.arguments(leak["in"], "s/t"))]
+    assert len({json.dumps(leak) for leak in leaks}) >= 200
+    assert all(leak["secret"] in dump(leak["in"]) for leak in leaks)
+    assert len(missed) <= 0.05 * len(leaks), missed
+
+
+def test_of_200_harmless_arguments_at_least_98_in_100_are_left_alone() -> None:
+    harmless = corpus("harmless.jsonl")
+    changed = [shown for value in harmless if (shown := PLAIN.arguments(value, "s/t")) != value]
+    assert len({json.dumps(value) for value in harmless}) >= 200
+    assert len(changed) <= 0.02 * len(harmless), changed
+
+
+def test_the_quick_look_passes_no_leak() -> None:
+    for leak in corpus("leaks.jsonl"):
+        PLAIN.arguments(leak["in"], "s/t")
+        assert not PLAIN.is_innocent(canonical(leak["in"]), "s/t"), leak
+
+
+def test_approvers_and_the_log_of_servers_see_no_leak_either() -> None:
+    for leak in corpus("leaks.jsonl"):
+        masked, _ = PLAIN.masked(leak["in"], "s/t", 64_000, 20_000, 256_000)
+        assert leak["secret"] not in dump(masked), leak
+        (value,) = leak["in"].values()
+        if isinstance(value, str) and len(value) > 20:  # the text itself names the secret
+            assert leak["secret"] not in PLAIN.written(value), leak
+
+
+def test_a_repeated_member_of_json_in_a_string_hides_nothing() -> None:
+    assert "hunter2" not in PLAIN.arguments({"j": '{"password": "hunter2", "password": null}'}, "s/t")["j"]
+
+
+def test_json_in_a_string_that_has_no_secret_stays_as_it_is_written() -> None:
+    text = '{ "a" : [1,  2.50, 1e3],\n "b": NaN }'
+    assert PLAIN.arguments({"j": text}, "s/t") == {"j": text}
+
+
+def test_the_rest_of_a_text_that_names_secrets_without_end_is_one_secret() -> None:
+    shown = PLAIN.written("token=a1 " * 1_000 + "password=hunter2")
+    assert "hunter2" not in shown and shown.count("[redacted:") == 257
+
+
+def test_the_operators_names_are_found_in_texts() -> None:
+    own = Redactor(KEY, ["ssn", "card_number"])
+    for text in ("SSN: 078-05-1120", "card-number=4111", '{"cardNumber": "4111"}', "--card-number 4111"):
+        assert "078-05" not in own.arguments({"t": text}, "s/t")["t"] and "4111" not in own.written(text)
+        assert not own.is_innocent(canonical({"t": text}), "s/t")
+        assert PLAIN.arguments({"t": text}, "s/t") == {"t": text}
+
+
+SHAPES = (
+    "key of the token ", "-eyJaaaaaaa", "eyJ", "-----BEGIN PRIVATE KEY-----x", "https://", "a@",
+    "password: hunter2 ", "\"password\": \"", "password: '\n", "\\\\\\\"password\\\\\\\": \\\\\\\"", "-p ",
+    "mysql -pa ", "a=", "token.", "<password ", "password=a;a", "<password></k><k>", "password \n value",
+    "password: |\n a\n", "password: [\"", "password: a\n", "token           ", "\\", "\"", "Bearer ",
+    "-u aaaaaaaaaa:", "a", "[", "{\"", "?key=", "password==", "ghp_aaaa ", "zip -a -a ", "p\u0430sswd: ",
+)  # fmt: skip
+
+
+def lines_run(text: str) -> int:
+    """How many lines of the detectors' code run for a text."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace if frame.f_code.co_filename == credentials.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        credentials.find(text, credentials.is_secret_name)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_twice_the_text_is_at_most_twice_the_work(shape: str) -> None:
+    text = shape * (8_192 // len(shape))
+    assert lines_run(text * 2) <= 2 * lines_run(text) + 50
+    PLAIN.written(shape * (400_000 // len(shape)))  # one quadratic pattern would take hours
+    assert lines_run(text * 32) < 60_000 + 8 * len(text * 32)
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

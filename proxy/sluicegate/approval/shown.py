@@ -48,9 +48,9 @@ def take(call: Call, redactor: Redactor, review: str) -> Json:
         "digest": redactor.digest(whole.encode("ascii")),
         "is_cut": is_cut,
         "hidden": hidden(arguments),
-        "description": redactor.text(described, MAX_WORDS) if isinstance(described, str) else "",
+        "description": redactor.written(described, MAX_WORDS) if isinstance(described, str) else "",
         "review": review,
-        "reason": redactor.text(reason, MAX_WORDS) if isinstance(reason, str) else "",
+        "reason": redactor.written(reason, MAX_WORDS) if isinstance(reason, str) else "",
     }
 
 

@@ -37,6 +37,7 @@ _MAX_SMALL: Final = 128
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
 
+
 def needs_intent(call: Call) -> bool:
     """Whether the call may do something that must not happen unrecorded."""
     if call.method in ("tools/call", "resources/read", "prompts/get") or call.method in ABOUT_A_TASK:
@@ -128,7 +129,7 @@ class Composer:
         """Any record that is not about one call. Texts are cleaned, whoever chose them."""
         if type not in NOTES:
             raise ValueError(f"no such note: {type}")
-        inner = dump(self._redactor.without_credentials(fields))[1:-1]
+        inner = dump(self._redactor.fields(fields))[1:-1]
         return f'"type":"{type}","time":"{self._stamp()}"{"," if inner else ""}{inner}'.encode("ascii")
 
     # ------------------------------------------------------------ parts

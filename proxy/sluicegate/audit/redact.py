@@ -1,76 +1,46 @@
-"""What of a call's arguments is written down: secrets replaced, sizes bounded, everything in printable ASCII.
+"""What of a call is written down or shown: secrets replaced, sizes bounded, everything in printable ASCII.
 
-Three things make a value a secret: the name of the member that holds it, the look of well-known credentials inside
-a text, and places that the operator names for a tool (JSON pointers, RFC 6901). A secret becomes a keyed digest:
-equal secrets can be told to be equal, and nobody without the key can try out guesses. Pure; knows no file.
+Three things make a value a secret: a name (of its member, or in the text or command line around it), the look of
+well-known credentials (both in `credentials`), and places that the operator names for a tool (JSON pointers, RFC 6901).
+JSON inside a string is read like the rest. A secret becomes a keyed digest: equal secrets can be told to be equal, and
+nobody without the key can try out guesses. Pure; knows no file.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
+from sluicegate.audit import credentials
 from sluicegate.message import Json
 
+IsSecret = Callable[[str], bool]
 _BLOCK: Final = 64  # bytes that SHA-256 works on at once
 MAX_TEXT: Final = 4_096  # characters kept of one text
 MAX_NODES: Final = 2_000  # values kept of one call's arguments
 MAX_CHARS: Final = 64 * 1024  # characters kept of one call's arguments
 MAX_NAME: Final = 256
 MAX_DEPTH: Final = 64
-_OVERLAP: Final = 4_096  # no pattern matches more, so that a cut cannot split a secret
+_OVERLAP: Final = 512  # looked at behind a cut: enough to know a secret that the cut splits
 _MAX_MEMORY: Final = 10_000
 _ANY: Final = "*"  # in a pointer: every element of an array
 
-# Whole names, or ends of them, after lower-casing and without `_`, `-` and blanks.
-_SECRET_NAME: Final = re.compile(
-    r"(?:password|passwd|passphrase|pwd|secret|secrets|secretkey|token|apikey|accesskey|accesskeyid|privatekey|"
-    r"authorization|authkey|credential|credentials|cookie|setcookie|bearer|jwt|otp|pincode|connectionstring|dsn)$"
-)
-# One look decides for most texts: each pattern below needs a run like this, a URL or a parameter.
-_RUN: Final = re.compile(r"[A-Za-z0-9_+/=.\-]{16}")
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_NAMES: Final = re.compile(f"({_STRING}:)|{_STRING}")  # for each string of a JSON text: itself if it is a name, or ""
-_WORD: Final = r"(?<![A-Za-z0-9])"
-_PATTERNS: Final = re.compile(
-    "|".join(
-        (
-            r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[\s\S]{0,3900}?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)",
-            r"(?<=://)[^\s/@:]{0,256}:[^\s/@]{1,256}(?=@)",
-            r"(?<=[?&;])(?i:access_token|refresh_token|id_token|token|api_?key|key|secret|client_secret|password|"
-            r"passwd|pwd|auth|sig|signature|x-amz-signature|x-amz-credential|code)=[^\s&;#\"']{1,2048}",
-            _WORD + r"(?i:bearer|basic|token)[ \t]{1,4}[A-Za-z0-9._~+/\-]{16,4000}={0,2}",
-            _WORD + r"eyJ[A-Za-z0-9_\-]{8,1000}\.[A-Za-z0-9_\-]{8,2000}\.[A-Za-z0-9_\-]{0,1000}",
-            _WORD + r"gh[pousr]_[A-Za-z0-9]{36,255}",
-            _WORD + r"github_pat_[A-Za-z0-9_]{22,255}",
-            _WORD + r"gl(?:pat|ptt|rt|dt|cbt|soat)-[A-Za-z0-9_\-.]{20,255}",
-            _WORD + r"(?:sk|pk|rk)[_\-](?:live|test|proj|ant|or|svcacct|admin)[_\-A-Za-z0-9]{16,255}",
-            _WORD + r"sk-[A-Za-z0-9]{20,255}",
-            _WORD + r"xox[abeoprs]-[A-Za-z0-9\-]{10,255}",
-            _WORD + r"xapp-[A-Za-z0-9\-]{10,255}",
-            _WORD + r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])",
-            _WORD + r"AIza[A-Za-z0-9_\-]{35}",
-            _WORD + r"ya29\.[A-Za-z0-9_\-]{20,1000}",
-            _WORD + r"(?:hf|npm|lin_api|ntn|dop_v1|shpat|shpss|sq0csp|dckr_pat|pul|slc)_[A-Za-z0-9_\-]{20,255}",
-            _WORD + r"pypi-[A-Za-z0-9_\-]{50,255}",
-            _WORD + r"SG\.[A-Za-z0-9_\-]{16,64}\.[A-Za-z0-9_\-]{16,128}",
-            _WORD + r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
-            r"https://hooks\.slack\.com/services/[A-Za-z0-9/]{20,120}",
-        )
-    )
+_STRINGS: Final = re.compile(f"({_STRING}:)|({_STRING})")  # the strings of a JSON text: names and values
+_JSON_BEGINS: Final = frozenset('{["')
+# Objects that are one name and one value: `{"name": "password", "value": "..."}`.
+_PAIR_NAMES: Final = frozenset(
+    "name key header field variable var option param parameter property attribute setting id label path k".split()
 )
-# In free text: what stands before a value (`NAME=`, `NAME: `, `"NAME": "`, `--NAME `), and the value.
-_NAMED: Final = re.compile(
-    r"""(?:(?<![\w\-])(--?)|(?<![\w.\-])["']?)([A-Za-z][\w.\-]{0,255})"""
-    r"""(?(1)(?:[ \t]{0,4}[:=][ \t]{0,4}|[ \t]{1,4})|["']?[ \t]{0,4}[:=][ \t]{0,4})["']?"""
-)
-_VALUE: Final = re.compile(
-    r"""(?:(?i:bearer|basic|token)[ \t]{1,4})?"""
-    r"""(?:(?<=")(?:[^"\\\n]|\\.){1,4096}|(?<=')(?:[^'\\\n]|\\.){1,4096}|[^\s"']{1,4096})"""
-)
+_PAIR_VALUES: Final = frozenset("value values val content data default string v".split())
+_MAX_PAIR: Final = 16
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z_]*")
+_USER_AND_PASSWORD: Final = re.compile(r"(?=.{0,256}[A-Za-z])[^:/]{1,256}:[^/]")
+_PARSED_DEPTH: Final = 8  # what JSON inside a string takes of the depth
 _LONE: Final = re.compile("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
@@ -108,10 +78,12 @@ class Redactor:
     def __init__(self, key: bytes, keys: Iterable[str] = (), pointers: Mapping[str, Iterable[str]] | None = None):
         block = (sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
         self._inner, self._outer = (sha256(bytes(byte ^ pad for byte in block)) for pad in (0x36, 0x5C))
-        self._keys = frozenset(_plain(name) for name in keys)
+        self._keys = frozenset(credentials.plain(name) for name in keys)
+        # Names in texts are looked for only where a text has a hint of one.
+        self._hints = tuple(hint for key in self._keys if (hint := credentials.hint(key)))
         self._pointers = [(tool, [_parse(pointer) for pointer in places]) for tool, places in (pointers or {}).items()]
         self._names: dict[str, bool] = {}
-        self._innocent = {""}  # what `_NAMES` may find: names that are no secrets, as canonical JSON has them
+        self._innocent = {""}  # names that are no secrets, as canonical JSON has them
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._keys)} keys, {len(self._pointers)} tools)"
@@ -138,32 +110,37 @@ class Redactor:
 
     def text(self, text: str, limit: int = MAX_NAME) -> str:
         """A text that a peer chose (a name, a URI): without credentials and not longer than about `limit`."""
-        cut = len(text) - limit
-        if cut > 0:
-            text = text[: limit + _OVERLAP]
-        if _is_suspect(text):
-            text = _PATTERNS.sub(lambda match: self._mark(match.group()), text)
-        return f"{text[:limit]}...({cut} more)" if cut > 0 else text
+        return self._without(text, limit, None)
 
-    def written(self, text: str) -> str:
-        """Free text, such as what a program logs: also without what stands behind the name of a secret."""
+    def written(self, text: str, limit: int | None = None) -> str:
+        """Free text, such as what a program logs: also without what the text itself names as a secret."""
+        return self._without(text, len(text) if limit is None else limit, self._is_secret_name)
+
+    def _without(self, text: str, limit: int, is_secret: IsSecret | None) -> str:
+        cut = len(text) - limit
+        seen = text if cut <= 0 else text[: limit + _OVERLAP]
         parts: list[str] = []
         at = 0
-        for name in _NAMED.finditer(text):
-            is_secret = name.start() >= at and self._is_secret_name(name[2])
-            if is_secret and (value := _VALUE.match(text, name.end())):
-                parts += text[at : name.end()], self._mark(value[0])
-                at = value.end()
-        return _PATTERNS.sub(lambda match: self._mark(match[0]), "".join(parts) + text[at:])
+        for start, end in credentials.find(seen, is_secret, self._hints):
+            if start >= limit:
+                break
+            parts += seen[at:start], self._mark(seen[start:end])
+            at = end
+        shown = "".join((*parts, seen[at:limit]))
+        return f"{shown}...({cut} more)" if cut > 0 else shown
 
     # ------------------------------------------------------------ values
 
     def is_innocent(self, text: str, tool: str) -> bool:
         """Whether arguments, given as canonical JSON, may be written down as they are. A yes is sure and quick;
         a no only means that every value must be looked at."""
-        if len(text) > MAX_TEXT or _is_suspect(text) or "\\ud" in text:
+        if len(text) > MAX_TEXT or credentials.may_look_secret(text):
             return False
-        if not self._innocent.issuperset(_NAMES.findall(text)):
+        strings = _STRINGS.findall(text)
+        if not self._innocent.issuperset([name for name, _ in strings]):
+            return False
+        texts = "\n".join([value for _, value in strings])
+        if "\\u" in texts or credentials.may_name_secret(texts, self._hints):
             return False
         return not (self._pointers and any(fnmatchcase(tool, glob) for glob, _ in self._pointers))
 
@@ -182,33 +159,57 @@ class Redactor:
             value = _change(value, place, lambda secret: self._mark(canonical(secret)))
         return value
 
+    def fields(self, value: Json) -> Any:
+        """What a record says beside a call."""
+        return self._walk(value, _Budget(), MAX_DEPTH, self._is_secret_name)
+
     def without_credentials(self, value: Json) -> Any:
         """Everything but what looks like a credential: no setting lets a token into the log."""
-        return self._walk(value, _Budget(), MAX_DEPTH, _no_name)
+        return self._walk(value, _Budget(), MAX_DEPTH, None)
 
-    def _walk(self, value: Any, budget: _Budget, depth: int, is_secret: Callable[[str], bool]) -> Any:
+    def _walk(self, value: Any, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Any:
         budget.nodes -= 1
         if isinstance(value, str):
-            text = self.text(value, budget.text)
-            budget.chars -= len(text)
-            budget.is_cut |= len(value) > budget.text or budget.chars < 0
-            return text if budget.chars >= 0 else f"...({len(value)} more)"
+            return self._string(value, budget, depth, is_secret)
         if not isinstance(value, dict | list):
             if not isinstance(value, int) or abs(value) < 10**40:
                 return value
             budget.is_cut = True
             return "...(a long number)"
-        if depth == 0 or budget.nodes < 0 or budget.chars < 0:
+        if depth <= 0 or budget.nodes < 0 or budget.chars < 0:
             budget.is_cut = True
             return f"...({len(value)} more)"
         if isinstance(value, list):
-            kept = [self._walk(item, budget, depth - 1, is_secret) for item in value[: budget.nodes + 1]]
-            budget.is_cut |= len(kept) < len(value)
-            return kept if len(kept) == len(value) else [*kept, f"...({len(value) - len(kept)} more)"]
+            return self._items(value, budget, depth, is_secret)
         return self._members(value, budget, depth, is_secret)
 
-    def _members(self, value: Json, budget: _Budget, depth: int, is_secret: Callable[[str], bool]) -> Json:
+    def _string(self, value: str, budget: _Budget, depth: int, is_secret: IsSecret | None) -> str:
+        shown = value
+        if is_secret is not None and len(value) <= budget.text and value[:64].lstrip()[:1] in _JSON_BEGINS:
+            with suppress(ValueError, RecursionError):
+                parsed = json.loads(value)
+                inner = self._walk(parsed, budget, depth - _PARSED_DEPTH, is_secret)
+                shown = value if inner == parsed else json.dumps(inner, ensure_ascii=False)
+        # Also where nothing was found: a parser sees only the last of two members of the same name.
+        text = self._without(shown, budget.text, is_secret)
+        budget.chars -= len(text)
+        budget.is_cut |= len(value) > budget.text or budget.chars < 0
+        return text if budget.chars >= 0 else f"...({len(value)} more)"
+
+    def _items(self, value: list[Any], budget: _Budget, depth: int, is_secret: IsSecret | None) -> list[Any]:
+        kept: list[Any] = []
+        for at, item in enumerate(value[: budget.nodes + 1]):
+            if at and is_secret is not None and isinstance(item, str) and _is_named_before(value, at, is_secret):
+                kept.append(self._mark(item))
+                budget.nodes -= 1
+            else:
+                kept.append(self._walk(item, budget, depth - 1, is_secret))
+        budget.is_cut |= len(kept) < len(value)
+        return kept if len(kept) == len(value) else [*kept, f"...({len(value) - len(kept)} more)"]
+
+    def _members(self, value: Json, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Json:
         kept: Json = {}
+        is_pair = is_secret is not None and _is_pair(value, is_secret)
         for name, item in value.items():
             if budget.nodes < 0 or budget.chars < 0:
                 kept["..."] = f"({len(value) - len(kept)} more)"
@@ -216,19 +217,19 @@ class Redactor:
                 break
             shown = self.text(name)
             budget.chars -= len(shown)
+            is_named = is_secret is not None and is_secret(name)
             # A flag or nothing is no secret; `"password": null` is worth knowing.
-            if item is not None and not isinstance(item, bool) and is_secret(name):
+            if item is None or isinstance(item, bool) or not (is_named or (is_pair and name.lower() in _PAIR_VALUES)):
+                kept[shown] = self._walk(item, budget, depth - 1, is_secret)
+            else:
                 kept[shown] = self._mark(item if isinstance(item, str) else canonical(item))
                 budget.nodes -= 1
-            else:
-                kept[shown] = self._walk(item, budget, depth - 1, is_secret)
         return kept
 
     def _is_secret_name(self, name: str) -> bool:
         known = self._names.get(name)
         if known is None:
-            plain = _plain(name[:MAX_NAME])
-            known = plain in self._keys or _SECRET_NAME.search(plain) is not None
+            known = credentials.plain(name[:MAX_NAME]) in self._keys or credentials.is_secret_name(name)
             if len(self._names) >= _MAX_MEMORY:
                 self._names, self._innocent = {}, {""}
             if len(name) <= MAX_NAME:
@@ -238,16 +239,27 @@ class Redactor:
         return known
 
 
-def _is_suspect(text: str) -> bool:
-    return _RUN.search(text) is not None or "://" in text or "=" in text
+def _is_pair(value: Json, is_secret: IsSecret) -> bool:
+    """Whether an object gives the name of a secret in one member, and so its value in another."""
+    return len(value) <= _MAX_PAIR and any(
+        isinstance(item, str) and name.lower() in _PAIR_NAMES and len(item) <= MAX_NAME and is_secret(item)
+        for name, item in value.items()
+    )
 
 
-def _no_name(name: str) -> bool:
-    return False
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[_\-\s.]", "", name).lower()
+def _is_named_before(items: list[Any], at: int, is_secret: IsSecret) -> bool:
+    """Whether the item before names this one as a secret: an option of a command line, or half of a pair."""
+    name, value = items[at - 1], items[at]
+    if not isinstance(name, str) or not 1 < len(name) <= MAX_NAME:
+        return False
+    if not name.startswith("-"):
+        return len(items) == 2 and is_secret(name) and _PLAIN_WORD.fullmatch(value) is None
+    if name in ("-u", "--user"):
+        return _USER_AND_PASSWORD.match(value) is not None
+    if len(name) == 2:
+        line = " ".join([item[:64] for item in items[max(0, at - 8) : at] if isinstance(item, str)])
+        return name[1] in "pPaw" and credentials.is_password_option(name[1], value, line)
+    return "=" not in name and not value.startswith("-") and is_secret(name.lstrip("-"))
 
 
 # ---------------------------------------------------------------- JSON pointers
