@@ -1,6 +1,8 @@
 """JSON-RPC in and out: one strict reading of what a client sends."""
 
+import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -17,14 +19,18 @@ from sluicegate.message import (
     Request,
     Response,
     SharedList,
+    TooMany,
     decode,
     decode_fast,
+    decode_weighed,
     dump,
     encode,
     encode_batch,
     encode_result,
+    id_unread,
     read,
     to_value,
+    weigh,
 )
 
 UNPARSABLE = {
@@ -81,11 +87,32 @@ VALUE: st.SearchStrategy[bytes] = st.recursive(
 )
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise Malformed(INVALID_REQUEST, "duplicate key")
+    return dict(pairs)
+
+
+def strictly(body: bytes) -> Any:
+    """The reading of another parser, which says of each object whether it has a key twice."""
+
+    def never(text: str) -> Any:
+        raise ValueError(text)
+
+    def finite(text: str) -> float:
+        return float(text) if math.isfinite(float(text)) else never(text)
+
+    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_float=finite, parse_constant=never)
+    value = decoder.decode(body.decode("utf-8"))
+    json.dumps(value, ensure_ascii=False).encode("utf-8")  # no lone surrogates
+    return value
+
+
 def verdict(read: Any, body: bytes) -> Any:
     try:
-        return repr(read(body, 64))  # so that 1, 1.0 and True differ
-    except Malformed as bad:
-        return bad.code, bad.text
+        return repr(read(body))  # so that 1, 1.0 and True differ
+    except ValueError:
+        return "refused"
 
 
 @settings(max_examples=1000)
@@ -96,11 +123,12 @@ def verdict(read: Any, body: bytes) -> Any:
 @example(b'{"a":1e999}')
 @example(b"[" + b"9" * 309 + b".0]")
 def test_the_fast_reading_is_the_strict_one_or_none(body: bytes) -> None:
-    assert verdict(decode, body) == verdict(message._decode_strictly, body)
+    assert verdict(decode, body) == verdict(strictly, body)
+    assert verdict(lambda data: decode_weighed(data, weigh(data, 64, 20_000)), body) == verdict(strictly, body)
 
 
-def test_a_usual_call_is_read_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message, "_decode_strictly", None)
+def test_a_usual_call_is_read_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message, "_pairs", None)
     for text in ("hello", "http://example.com:80/", ":", "é"):
         value = {"jsonrpc": "2.0", "id": 1, "params": {"name": "a:b", "arguments": {"text:": [text, 1.5, -0.0]}}}
         assert decode(dump(value)) == value
@@ -156,6 +184,85 @@ def test_the_depth_that_is_counted_is_the_depth_there_is(value: Any) -> None:
     if deep > 2:
         with pytest.raises(Malformed, match="deeper"):
             decode(dump([value, padding]), max_depth=deep)
+
+
+def nodes(value: Any) -> int:
+    """All values and names, but for the first."""
+    if isinstance(value, dict):
+        return sum(2 + nodes(inner) for inner in value.values()) + (not value)
+    return (sum(1 + nodes(inner) for inner in value) or 1) if isinstance(value, list) else 0
+
+
+@given(JSON)
+def test_the_values_that_are_counted_on_the_bytes_are_the_values_there_are(value: Any) -> None:
+    for data in (dump(value), json.dumps(value, indent=1).encode(), json.dumps(value).encode()):
+        for most in (nodes(value), nodes(value) + 1_000):  # at most the digits of some long numbers are more
+            try:
+                weigh(data, 64, most)
+            except TooMany:
+                assert re.search(rb"[0-9]{32}", data), (data, most)
+        if nodes(value):
+            with pytest.raises(TooMany):
+                weigh(data, 64, nodes(value) - 1)
+
+
+WIDE = {
+    "numbers": b"[" + b"1," * 20_001 + b"1]",
+    "texts": b"[" + b'"",' * 20_001 + b"1]",
+    "lists": b"[" + b"[]," * 10_001 + b"1]",
+    "objects": b"[" + b"{}," * 10_001 + b"1]",
+    "pairs": b"{" + b",".join(b'"%d":1' % number for number in range(10_001)) + b"}",
+    "long names": b"{" + b",".join(b'"%0100d":1' % number for number in range(10_001)) + b"}",
+    "escapes": b"[" + b'"\\u0061\\\\\\"",' * 20_001 + b"1]",
+    "astral characters": b"[" + '"\U0001f600",'.encode() * 20_001 + b"1]",
+    "two million": b"[" + b"1," * 2_000_000 + b"1]",
+    "long numbers": b"[" + b"9" * 4300 + (b"," + b"9" * 4300) * 20 + b"]",
+    "a long text before": b'["' + b"," * 1_000_000 + b'"' + b",1" * 20_001 + b"]",
+}
+
+
+@pytest.mark.parametrize("body", WIDE.values(), ids=WIDE.keys())
+def test_what_has_more_values_than_it_may_is_refused_before_it_is_decoded(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message, "from_json", None)
+    for read_it in (decode, lambda data: decode_fast(data, 20_000)):
+        with pytest.raises(TooMany) as caught:
+            read_it(body)
+        assert caught.value.code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "text", [",[{:" * 250_000, '"' * 250_000, "\\" * 250_000, '\\",' * 250_000, "\U0001f600" * 250_000]
+)
+def test_a_long_text_of_whatever_characters_is_one_value(text: str) -> None:
+    for data in (dump({"a": [text, text]}), json.dumps({"a": [text, text]}).encode()):
+        assert decode(data) == decode_fast(data, 1_000) == {"a": [text, text]}
+
+
+def test_duplicate_keys_of_a_large_message_are_refused() -> None:
+    for twice in (b'"a":1,"a":2', b'"a":1,"\\u0061":2', b'":":1,":":2'):
+        with pytest.raises(Malformed, match="duplicate"):
+            decode(b'{"text":"' + b":" * 30_000 + b'\\"",' + twice + b"}")
+
+
+@pytest.mark.parametrize(
+    ("body", "id"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"result":{}}', 7),
+        (b'{ "id": "a-b", "jsonrpc": "2.0", "result": {}}', "a-b"),
+        (b'{"result":{"id":8},"jsonrpc":"2.0","id":7}\n', 7),
+        (b'{"result":{"id":8},"id":7,"jsonrpc":"2.0"}', 7),
+        (b'{"jsonrpc":"2.0","result":{"a":1,"id":7}}', None),
+        (b'{"jsonrpc":"2.0","result":{"x":"{\\"id\\":7,"}}', None),
+        (b'{"id":007,"result":{}}', None),
+        (b'{"id":"\\u0061","result":{}}', None),
+        (b'{"id":null,"result":{}}', None),
+        (b"[" * 1_000, None),
+    ],
+)
+def test_an_id_is_read_at_the_ends_of_a_message_alone(body: bytes, id: str | int | None) -> None:
+    assert id_unread(body) == id
 
 
 @pytest.mark.parametrize("number", ["100.0", "-0.0", "1e2", "12345678901234567890123", "0.1"])

@@ -80,6 +80,11 @@ def call(id: int, name: str, params: dict) -> None:  # noqa: C901 - a list of tr
     elif name == "big":
         sys.stdout.write("x" * (9 * 1024 * 1024) + "\n")
         sys.stdout.flush()
+    elif name.startswith("wide"):  # a notification of as many values first, which is nobody's
+        notify("notifications/message", level="error", data=[1] * 1_000)
+        head, result = f'"jsonrpc":"2.0","id":{id}', f'"result":{json.dumps({"content": [[]] * 1_000})}'
+        sys.stdout.write("{%s,%s}\n" % ((head, result) if name == "wide first" else (result, head)))
+        sys.stdout.flush()
     elif name == "flood":
         for _ in range(64):
             sys.stderr.write("e" * (1 << 20) + "\n")

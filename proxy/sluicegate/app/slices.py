@@ -34,8 +34,8 @@ def server(
     common = partial(
         ServerSettings, key, server.identity, era=server.era, sharing=server.sharing, lazy=server.lazy,
         idle=server.idle, timeout=server.timeout, max_time=server.max_time, concurrency=share_of(server.concurrency),
-        max_result=config.limits.max_result, is_mirrored=not server.prefix, redact=redact, bounds=bounds(config),
-        start_timeout=server.start_timeout, own_pages=own_pages,
+        max_result=config.limits.max_result, nodes=config.limits.result_nodes, is_mirrored=not server.prefix,
+        redact=redact, bounds=bounds(config), start_timeout=server.start_timeout, own_pages=own_pages,
     )  # fmt: skip
     if isinstance(server, HttpServer):
         headers = {header: value.get_secret_value() for header, value in server.headers.items()}
@@ -168,7 +168,7 @@ def listening(config: Config) -> wire.Settings:
     limits = config.limits
     return wire.Settings(
         names=names(config),
-        limits=wire.Limits(limits.max_request, limits.max_depth, limits.max_batch, limits.streams),
+        limits=wire.Limits(limits.max_request, limits.max_depth, limits.nodes, limits.max_batch, limits.streams),
     )
 
 

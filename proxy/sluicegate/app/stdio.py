@@ -134,8 +134,8 @@ def _server(config: Config, inner: Core) -> Serve:
             await stdio.serve(
                 handle, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
                 server_info=ME, on_session_end=inner.end_session, max_line=limits.max_request,
-                max_depth=limits.max_depth, max_batch=limits.max_batch, on_abandoned=inner.abandon,
-                offer_ask=offer_ask,
+                max_depth=limits.max_depth, max_nodes=limits.nodes, max_batch=limits.max_batch,
+                on_abandoned=inner.abandon, offer_ask=offer_ask,
             )  # fmt: skip
 
     return serve

@@ -106,6 +106,8 @@ REST: Final = """\
 #   max_request: 4MiB
 #   max_result: 8MiB
 #   max_depth: 64                             # nesting of JSON
+#   nodes: 20000                              # values in a client's message
+#   result_nodes: 100000                      # values in a server's message
 #   max_batch: 50                             # messages in a JSON array
 #   headers: 16KiB
 #   streams: 100                              # open streams of a client

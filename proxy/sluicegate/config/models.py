@@ -212,6 +212,10 @@ class Limits(Section):
     """Largest message that is taken from a server."""
     max_depth: Annotated[int, Strict(), Field(ge=1, le=200), WHOLE] = 64
     """Deepest nesting of JSON."""
+    nodes: Annotated[int, Strict(), Field(ge=1000, le=1_000_000), WHOLE] = 20_000
+    """Most values in a client's message, names of members included. Of a long number each four digits count."""
+    result_nodes: Annotated[int, Strict(), Field(ge=1000, le=10_000_000), WHOLE] = 100_000
+    """The same of a message that is taken from a server."""
     max_batch: Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE] = 50
     """Most messages in a JSON array (revision 2025-03-26 only)."""
     headers: Size = written("16KiB")

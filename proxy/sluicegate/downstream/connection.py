@@ -31,9 +31,11 @@ from sluicegate.message import (
     Notification,
     Request,
     Response,
+    TooMany,
     decode_fast,
     dump,
     encode,
+    id_unread,
     read,
 )
 from sluicegate.network.alarms import alarms_of
@@ -258,7 +260,9 @@ class Connection:
 
     def _receive(self, data: bytes, exchange: Exchange | None) -> Exchange | None:
         try:
-            value = decode_fast(data)
+            value = decode_fast(data, self.settings.nodes)
+        except TooMany:
+            return self._overfull(data, exchange)
         except Malformed:
             self._refuse_garbage(data)
             return None
@@ -270,6 +274,15 @@ class Connection:
                 self._take(part, exchange)
             return exchange
         return self._take(value, exchange)
+
+    def _overfull(self, data: bytes, exchange: Exchange | None) -> Exchange | None:
+        """A message with more values than are decoded ends the exchange that it answers."""
+        owner = exchange or self._owner(id_unread(data), None)
+        if owner is None:
+            self._refuse_garbage(data)
+        else:
+            owner.settle(error=TooLarge())
+        return owner
 
     def _take(self, value: Any, exchange: Exchange | None) -> Exchange | None:
         if exchange is not None and type(value) is dict and value.keys() == _PLAIN and value["jsonrpc"] == "2.0":

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from sluicegate.catalog.bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.era.asks import NO_PAGES
 from sluicegate.era.web_pages import OwnPages
+from sluicegate.message import MAX_RESULT_NODES
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one line on stdio, or of one event in an event stream. Longer ones end their connection."""
@@ -39,6 +40,7 @@ class ServerSettings:
     list_timeout: float = 10.0
     start_timeout: float = 30.0  # how long lists wait for a start
     max_result: int = MAX_MESSAGE
+    nodes: int = MAX_RESULT_NODES
     is_sluice: bool = False  # `sluice stdio --url`: what that Sluice writes under its own names is for the client
     expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments
     redact: Callable[[str], str] = str  # takes out what the audit log would not hold, from what the server wrote

@@ -4,19 +4,12 @@
 Clients and operators believe what stands there, so nobody else may write it.
 """
 
-import re
 from typing import Any, Final, get_args
 
 from sluicegate.call import REASON, Reason
 from sluicegate.message import Json
 
 PREFIX: Final = "dev.sluice/"
-def _spelt(char: str) -> str:
-    """A character as it may stand in JSON: itself, or its escape."""
-    return rf"(?:{re.escape(char)}|\\u00(?i:{ord(char):02x}){'|' + 2 * chr(92) + '/' if char == '/' else ''})"
-
-
-_ESCAPED: Final = re.compile("".join(map(_spelt, PREFIX)).encode())
 REASONS: Final = frozenset(get_args(Reason))
 
 
@@ -54,8 +47,9 @@ def for_server(meta: Json) -> Json:
 
 
 def _may_hold(data: bytes | bytearray) -> bool:
-    """A key can be written with escapes, too, each of its letters."""
-    return PREFIX.encode() in data or (b"\\" in data and _ESCAPED.search(data) is not None)
+    """A key can be written with escapes, too, each of its letters: then all keys are looked at. To look for every
+    spelling in the bytes takes longer, 16 ms a MiB where there are many backslashes."""
+    return PREFIX.encode() in data or (b"\\" in data and (b"u00" in data or b"\\/" in data))
 
 
 def _remove(value: Any) -> None:

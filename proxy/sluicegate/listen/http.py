@@ -143,7 +143,7 @@ def version(exchange: Exchange) -> bytes | None:
 def read_json(exchange: Exchange, settings: Settings) -> Any:
     """The body, once it is whole. Raises `TooLarge`, `Gone` and `Malformed`."""
     body = exchange.peer.body_at_hand(settings.limits.max_request)
-    return reserved.from_client(decode(body, settings.limits.max_depth), body)
+    return reserved.from_client(decode(body, settings.limits.max_depth, settings.limits.nodes), body)
 
 
 async def receive_json(exchange: Exchange, settings: Settings) -> Any:

@@ -3,6 +3,7 @@ by whoever composes the program; times are seconds, sizes bytes."""
 
 from dataclasses import dataclass, field
 
+from sluicegate.message import MAX_NODES
 from sluicegate.network.hosts import ServedNames
 
 
@@ -24,6 +25,7 @@ class Wire:
 class Limits:
     max_request: int = 4 * 1024 * 1024
     max_depth: int = 64
+    nodes: int = MAX_NODES
     max_batch: int = 50
     streams: int = 100  # open GET and listen streams of one principal
 

@@ -6,7 +6,8 @@ Knows lines and their limits; what they mean is the conversation's. Pages: 2026-
 
 import secrets
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import anyio
 
@@ -14,7 +15,7 @@ from sluicegate.call import Ask, Client, Handler, Trail
 from sluicegate.era import reserved
 from sluicegate.listen.conversation import Conversation, Terms, error
 from sluicegate.listen.pipes import Output, Reader, Writer, line_writer, lines
-from sluicegate.message import INVALID_REQUEST, Json, Malformed, decode
+from sluicegate.message import INVALID_REQUEST, MAX_NODES, Json, Malformed, decode
 
 MAX_LINE: Final = 4 * 1024 * 1024
 GRACE: Final = 2.0  # seconds that open calls have after EOF
@@ -35,6 +36,7 @@ async def serve(
     trail: Callable[[], Trail] = new_trail,
     max_line: int = MAX_LINE,
     max_depth: int = 64,
+    max_nodes: int = MAX_NODES,
     max_batch: int = 50,
     grace: float = GRACE,
     on_abandoned: Callable[[str], None] = lambda id: None,
@@ -51,7 +53,7 @@ async def serve(
             conversation = Conversation(terms, client, output, group)
             offer_ask(conversation.ask)
             async for line in lines(reader, max_line):
-                await _take(conversation, output, line, max_depth)
+                await _take(conversation, output, line, partial(decode, max_depth=max_depth, max_nodes=max_nodes))
             conversation.wind_up()
             group.cancel_scope.deadline = anyio.current_time() + grace
     finally:
@@ -59,13 +61,13 @@ async def serve(
             conversation.end_session()
 
 
-async def _take(conversation: Conversation, output: Output, line: bytes | None, max_depth: int) -> None:
+async def _take(conversation: Conversation, output: Output, line: bytes | None, decode: Callable[[bytes], Any]) -> None:
     """One line. Whatever is wrong with it is answered; the next one is read as if nothing had been."""
     if line is None:
         await output.send(error(INVALID_REQUEST, "message too long"))
     elif line.strip():
         try:
-            message = conversation.read(reserved.from_client(decode(line, max_depth), line))
+            message = conversation.read(reserved.from_client(decode(line), line))
         except Malformed as bad:  # the id is left out where it could not be read (basic/index#responses)
             await output.send(error(bad.code, bad.text, bad.id))
             return

@@ -1,0 +1,87 @@
+"""Servers whose messages have more values than are decoded: what becomes of the call, on each wire and in both eras."""
+
+import json
+from typing import Any
+
+import pytest
+from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, legacy_start, modern_start, running
+from test_legacy_sse_servers import Older
+
+from sluicegate import message
+from sluicegate.message import Json
+
+MOST = 1_000
+SHAPES: dict[str, Any] = {
+    "numbers": [1] * MOST,
+    "texts": [""] * MOST,
+    "lists": [[]] * MOST,
+    "objects": [{}] * MOST,
+    "pairs": {f"k{number}": 1 for number in range(MOST)},
+    "long numbers": [10**4_000] * 2,
+    "astral characters": ["\U0001f600"] * MOST,
+    "escapes": ['\\"\n'] * MOST,
+}
+
+
+@pytest.fixture(autouse=True)
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all messages that come to the decoder."""
+    sizes: list[int] = []
+    from_json = message.from_json
+
+    def count(data: bytes, **options: Any) -> Any:
+        sizes.append(len(data))
+        return from_json(data, **options)
+
+    monkeypatch.setattr(message, "from_json", count)
+    return sizes
+
+
+def wide(shape: Any) -> Json:
+    return {"content": [], "structuredContent": {"a": shape}, "resultType": "complete"}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_an_answer_with_too_many_values_is_not_decoded(era: str, shape: Any, decoded: list[int]) -> None:
+    async def script(asked: Asked) -> None:
+        if await (modern_start if era == "modern" else legacy_start)(asked):
+            return
+        answer = {"jsonrpc": "2.0", "id": asked.message["id"], "result": wide(shape)}
+        match asked.message["params"]["name"]:
+            case "stream":
+                await asked.stream(event(answer))
+            case "body":
+                await asked.reply(answer)
+            case _:
+                await asked.result({"content": [{"type": "text", "text": '"done"'}], "resultType": "complete"})
+
+    client = MODERN if era == "modern" else LEGACY
+    async with endpoint(script) as (url, _), running(url=url, era=era, nodes=MOST) as rig:
+        assert await rig.reason("body", client) == "result_too_large"
+        assert await rig.reason("stream", client) == "result_too_large"
+        assert await rig.tool("other", client=client) == "done"
+        assert rig.server.status == "up"
+    assert max(decoded) < len(json.dumps(shape))
+
+
+@pytest.mark.parametrize("modes", [(), ("modern",)], ids=["legacy", "modern"])
+@pytest.mark.parametrize("order", ["first", "last"])
+async def test_a_childs_call_ends_and_the_child_stays(modes: tuple[str, ...], order: str, decoded: list[int]) -> None:
+    era = "modern" if modes else "legacy"
+    async with running(command=child(*modes), era=era, nodes=MOST) as rig:
+        assert await rig.reason(f"wide {order}") == "result_too_large"
+        assert await rig.tool("echo", {"a": 1}) == {"a": 1}
+    assert max(decoded) < 2 * MOST
+
+
+async def test_an_event_of_the_2024_transport_ends_its_call_alone(decoded: list[int]) -> None:
+    async def act(server: Older, asked: Asked) -> Json | None:
+        if asked.message["params"]["name"] == "wide":
+            return wide([1] * MOST)
+        return {"content": [{"type": "text", "text": '"done"'}]}
+
+    async with endpoint(Older(act=act)) as (url, _), running(url=url, nodes=MOST) as rig:
+        assert await rig.reason("wide") == "result_too_large"
+        assert await rig.tool("other") == "done"
+    assert max(decoded) < 2 * MOST
