@@ -1,7 +1,7 @@
 """A legacy stdio server of which a test says what it lists and when it speaks. Run as a child process.
 
 `late_server.py FOLDER NAME [SECONDS]`: its tools are the words in FOLDER/NAME.tools, one of its own name without that
-file. It answers its first message after SECONDS, and not while there is FOLDER/NAME.shut.
+file; with FOLDER/NAME.resources it has those that stand there. It answers its first message after SECONDS, and not while there is FOLDER/NAME.shut.
 """
 
 import json
@@ -24,10 +24,14 @@ def tools() -> list[dict[str, object]]:
 
 
 def answer(message: dict) -> dict[str, object]:
+    resources = folder / f"{name}.resources"
     match message["method"]:
         case "initialize":
             about = {"name": name, "version": "1"}
-            return {"result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about}}
+            has = {"tools": {}} | ({"resources": {}} if resources.exists() else {})
+            return {"result": {"protocolVersion": "2025-11-25", "capabilities": has, "serverInfo": about}}
+        case "resources/list" if resources.exists():
+            return {"result": {"resources": [{"uri": uri, "name": uri} for uri in resources.read_text().split()]}}
         case "ping":
             return {"result": {}}
         case "tools/list":

@@ -118,6 +118,39 @@ def test_a_definition_that_is_withheld_when_its_server_has_started_is_unknown(tm
         assert set(heard) == {CHANGED}
 
 
+def test_resources_wait_for_a_start_that_is_quick_enough_and_are_announced_after_one_that_is_not(
+    tmp_path: Path,
+) -> None:
+    """The other lists are stored, so that nothing else waits."""
+    (tmp_path / "a.resources").write_text("x:1")
+
+    def config(start_timeout: str) -> Json:
+        return {"servers": {"a": late(tmp_path, "a", start_timeout=start_timeout), "b": late(tmp_path, "b")}}
+
+    def uris(answer: Json) -> list[str]:
+        return [resource["uri"] for resource in answer["result"]["resources"]]
+
+    with desktop(config("10m"), tmp_path) as client:
+        client.hello()
+        assert names(client.ask("tools/list")) == ["a__a", "b__b"]
+    (tmp_path / "a.shut").touch()
+    with desktop(config("10m"), tmp_path) as client:
+        client.hello()
+        id = client.begin("resources/list")
+        assert names(client.ask("tools/list")) == ["a__a", "b__b"]
+        (tmp_path / "a.shut").unlink()
+        while (message := client.hear()).get("id") != id:
+            pass
+        assert uris(message) == ["a+x:1"]
+    (tmp_path / "a.shut").touch()
+    with desktop(config("1s"), tmp_path) as client:
+        client.hello()
+        assert uris(client.ask("resources/list")) == []
+        (tmp_path / "a.shut").unlink()
+        heard_until(client, "notifications/resources/list_changed")
+        assert uris(client.ask("resources/list")) == ["a+x:1"]
+
+
 def test_a_server_under_the_same_key_does_not_show_what_another_had_listed(tmp_path: Path) -> None:
     with desktop({"servers": {"a": late(tmp_path, "one"), "b": late(tmp_path, "b")}}, tmp_path) as client:
         client.hello()
