@@ -11,8 +11,9 @@ import pytest
 from scripted_servers import MODERN, Rig, child, endpoint, running, until
 
 from sluicegate.audit.redact import Redactor
-from sluicegate.call import Client, Failure, Result
-from sluicegate.downstream.settings import ServerSettings
+from sluicegate.call import Call, Client, Failure, Result
+from sluicegate.downstream.rules import failed
+from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
 from sluicegate.downstream.words import Words
 
 LOCAL = Client("local", revision="2025-11-25", session="desk")
@@ -103,6 +104,21 @@ async def test_who_runs_sluice_sees_the_last_words_of_a_server_and_its_status(
     assert down[0].__dict__["stderr"][0] == "one red" and "status 3" in down[0].__dict__["why"]
     everything = f"{described}{to_local}{to_others}{[record.__dict__ for record in caplog.records]}"
     assert SECRET not in everything and "hunter2" not in everything and "078-05" not in everything
+
+
+@pytest.mark.parametrize("error", [Lost("gone", sent=True), Lost("gone", sent=False), TimeoutError(), TooLarge()])
+def test_what_a_server_wrote_is_cleaned_for_who_runs_sluice_alone_and_only_to_be_quoted(error: Any) -> None:
+    """It takes milliseconds, and other clients may fail as often as they like."""
+    cleaned: list[str] = []
+
+    def lines() -> list[str]:
+        cleaned.append("once")
+        return ["last words"]
+
+    failed(Call(Client("key:a"), "tools/call", {"name": "t"}), "s", error, lines)
+    assert cleaned == []
+    outcome = failed(Call(LOCAL, "tools/call", {"name": "t"}), "s", error, lines)
+    assert len(cleaned) == ("last words" in str(outcome)) == isinstance(error, Lost)
 
 
 async def test_a_server_that_ends_in_the_middle_of_a_call_says_its_last_words_to_local_clients() -> None:

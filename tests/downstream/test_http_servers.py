@@ -11,6 +11,7 @@ import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Script, endpoint, event, legacy_start, modern_start, running, until
 
 from sluicegate.call import Call, Client, Failure, InputRequired, Result, Target
+from sluicegate.catalog.bounds import MAX_IDLE
 from sluicegate.downstream import legacy
 from sluicegate.message import Json, Response
 
@@ -346,6 +347,41 @@ async def test_a_header_mismatch_is_answered_with_the_schema_as_it_is_now() -> N
         stubborn = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 2}}, target=target)
         outcome = await rig.server(stubborn)
         assert isinstance(outcome, Failure) and outcome.code == -32603
+
+
+@pytest.mark.parametrize(
+    ("pages", "asked_for"), [(100, 100), (0, MAX_IDLE), (-1, 3)], ids=["at the end", "nowhere", "page 3 fails"]
+)
+async def test_after_a_header_mismatch_the_tool_is_looked_for_on_every_page(pages: int, asked_for: int) -> None:
+    """Where it is not found, the refusal is what the client gets: it proves that the call was not executed."""
+    new = {"name": "t", "inputSchema": {"properties": {"a": {"type": "integer", "x-mcp-header": "A"}}}}
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked):
+            return
+        if asked.rpc == "tools/list":
+            number = int(asked.message["params"].get("cursor", "1"))
+            if pages < 0 and number == 3:
+                asked.writer.close()
+            elif number == pages:
+                await asked.result({"resultType": "complete", "tools": [new]})
+            else:
+                own = [{"name": f"other{number}" if pages > 0 else "other", "inputSchema": {}}]
+                await asked.result({"resultType": "complete", "tools": own, "nextCursor": str(number + 1)})
+        elif asked.headers.get("mcp-param-a") == "1":
+            await asked.result(COMPLETE)
+        else:
+            await asked.error(-32020, 400)
+
+    async with endpoint(script) as (url, log), running(url=url) as rig:
+        target = Target("scripted", "tool", "t", "p__t", {"name": "t", "inputSchema": {}})
+        call = Call(MODERN, "tools/call", {"name": "t", "arguments": {"a": 1}}, target=target)
+        outcome = await rig.server(call)
+        assert outcome == Result(TEXT) if pages > 0 else isinstance(outcome, Failure) and outcome.code == -32603
+        assert max(int(asked.message["params"].get("cursor", "1")) for asked in log if asked.rpc == "tools/list") == (
+            asked_for + (pages == 0)
+        )
+        assert sum(asked.rpc == "tools/call" for asked in log) == 1 + (pages > 0)
 
 
 async def test_a_tool_with_an_invalid_annotation_is_not_listed_and_the_others_are() -> None:

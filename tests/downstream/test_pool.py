@@ -14,7 +14,7 @@ from sluicegate.downstream.connection import Connection, Receive
 from sluicegate.downstream.exchange import Exchange
 from sluicegate.downstream.keys import MODERN_KEY, SHARED, SPARE, Key, key_for
 from sluicegate.downstream.pool import IDLE, IDLE_LANE, Pool
-from sluicegate.downstream.settings import Full, Lost, ServerSettings
+from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings
 from sluicegate.era.modern_server import Headers
 from sluicegate.era.revisions import Revision
 
@@ -50,13 +50,14 @@ class Bench:
     may_open: anyio.Event = field(default_factory=anyio.Event)
     error: Exception | None = None
     idle: set[str] = field(default_factory=set)
+    era: Era | None = None  # what the server turns out to speak
 
     async def open(self, key: Key, group: TaskGroup) -> Connection:
         await self.may_open.wait()
         if self.error is not None:
             raise self.error
         connection = Connection(SETTINGS, NoWire(), lambda scope, notification: None, {})
-        connection.era = key.era
+        connection.era = self.era or key.era
         self.opened.append(connection)
         return connection
 
@@ -128,6 +129,35 @@ async def test_the_first_client_adopts_the_spare_even_one_that_is_on_its_way() -
         assert len(bench.opened) == 1 and pool.find(SPARE) is None
         await pool.get(B)
         assert len(bench.opened) == 2
+
+
+@pytest.mark.parametrize("meanwhile", ["a client comes", "its session ends"])
+async def test_a_connection_that_turns_out_to_be_legacy_is_for_whom_it_was_made(meanwhile: str) -> None:
+    """The handshake has named the capabilities, and the session, of who was first when it began."""
+    async with pooled(is_open=False) as (pool, bench, group):
+        bench.era = "legacy"
+        if meanwhile == "its session ends":
+            pool.first = B
+        errors: list[str] = []
+
+        async def get() -> None:
+            with pytest.raises(NotModern):
+                await pool.get(MODERN_KEY)
+            errors.append("not modern")
+
+        group.start_soon(get)
+        await anyio.wait_all_tasks_blocked()
+        if meanwhile == "its session ends":
+            pool.end_session("s1")
+        else:
+            pool.first = B
+        bench.may_open.set()
+        await until(lambda: errors)
+        if meanwhile == "its session ends":
+            await until(lambda: bench.opened[0].wire.is_closed)  # type: ignore[attr-defined]
+            assert len(pool) == 0
+        else:
+            assert pool.find(SPARE) is bench.opened[0] and pool.find(B) is None
 
 
 async def test_a_failed_dial_is_told_to_all_who_wait_and_forgotten() -> None:

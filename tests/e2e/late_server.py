@@ -1,7 +1,8 @@
 """A legacy stdio server of which a test says what it lists and when it speaks. Run as a child process.
 
 `late_server.py FOLDER NAME [SECONDS]`: its tools are the words in FOLDER/NAME.tools, one of its own name without that
-file; with FOLDER/NAME.resources it has those that stand there. It answers its first message after SECONDS, and not while there is FOLDER/NAME.shut.
+file; with FOLDER/NAME.resources it has those that stand there. It answers its first message after SECONDS, and not
+while there is FOLDER/NAME.shut.
 """
 
 import json

@@ -27,8 +27,10 @@ class Site:
         self.listens: list[Call] = []
         self.abandoned: list[str] = []
         self.ask: Ask | None = None
+        self.session: str | None = None
 
     async def __call__(self, call: Call) -> Outcome:
+        self.session = call.client.session
         if call.method == "tools/call":
             outcome: Outcome = await self.tool(call)
             return outcome
@@ -168,6 +170,31 @@ async def test_a_session_is_asked_aside_once_it_has_begun() -> None:
         await wire.receive()
         await wire.stream.aclose()
     assert answers[1:] == [None], "the end of the pipe ends the waiting"
+
+
+@pytest.mark.parametrize("is_ready", [True, False], ids=["then it is initialized", "then it leaves"])
+async def test_what_a_session_is_asked_before_it_is_initialized_waits_for_that(is_ready: bool) -> None:
+    """A server that is started for it may be quicker than the client."""
+    site, answers = Site(Asker()), list[Response | None]()
+    async with connected(**site.options()) as wire, anyio.create_task_group() as group:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": ALL, "clientInfo": {"name": "t"}}
+        await wire.ask(request("initialize", 0, hello))
+        ask, id = site.ask, site.session
+        assert ask is not None and id is not None
+
+        async def run() -> None:
+            answers.append(await ask(id, "roots/list", {}))
+
+        group.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        assert answers == []
+        if is_ready:
+            await wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+            question = await wire.receive()
+            await wire.send(answer(question["id"], ROOTED))
+            await wire.until(lambda: answers)
+        await wire.stream.aclose()
+    assert [found and found.result for found in answers] == [ROOTED if is_ready else None]
 
 
 async def test_changed_roots_and_logs_pass_between_calls() -> None:

@@ -116,7 +116,7 @@ class Dialler:
         """A connection of that era, or of the legacy one, and then nobody's, where the server turns out to speak no
         other. `declared` are the capabilities that a legacy server is told of, `session` whose it is from its first
         word on. Raises `Lost` or `OSError`; the wire is closed again then."""
-        wire = self._wire(era)
+        wire, began = self._wire(era), anyio.current_time()
         try:
             with anyio.fail_after(HANDSHAKE_TIME) as scope:
                 if isinstance(wire, ChildWire):
@@ -132,7 +132,7 @@ class Dialler:
                 self.stderr.clear()
                 return await self.open("legacy", group, declared, session)
             what = "initialize" if era == "legacy" else "server/discover"
-            silence = Lost(f"the server did not answer {what} in time", sent=False)
+            silence = Lost(f"the server did not answer {what} in {anyio.current_time() - began:.0f} s", sent=False)
             refusal = error if isinstance(error, Lost) else silence
             if isinstance(wire, SseWire) and refusal.status in _OLDER_TRANSPORT:
                 self._is_older = self._settings.transport == "sse"  # it was, and is not any more

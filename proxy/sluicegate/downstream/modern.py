@@ -6,6 +6,7 @@ Knows that over HTTP the body is mirrored into headers, and that closing a strea
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -165,10 +166,11 @@ class ModernConnection(Connection):
         return self.perform(exchange, call.method, params, self.patience(call.method), headers)
 
     async def _current(self, name: Any) -> Json | None:
-        """A tool's definition as the server has it now."""
+        """A tool's definition as the server has it now; None where that cannot be had in time. Then the refusal stands,
+        which proves that the call was not executed."""
         params: Json = {}
         intake = Intake(self.settings.bounds)
-        with anyio.move_on_after(self.settings.list_timeout):
+        with anyio.move_on_after(self.settings.list_timeout), suppress(Lost, TimeoutError, TooLarge):
             while True:
                 page = (await self._own("tools/list", params, self.settings.list_timeout)).result or {}
                 tools, further = page.get("tools"), page.get("nextCursor")
