@@ -1,13 +1,15 @@
 """One connection: deadlines that a drip of bytes does not move, bounds on what is held for a peer."""
 
+import asyncio
 import json
 
 import anyio
 import pytest
-from listen_harness import Raw, call, modern, open_session, post, site, until
+from listen_harness import Raw, call, modern, open_session, patch, post, site, until
 
-from sluicegate.listen.request import render
-from sluicegate.listen.settings import Wire
+from sluicegate.listen.request import Request, render
+from sluicegate.listen.serve import HttpServer
+from sluicegate.listen.settings import Settings, Wire
 
 QUICK = Wire(head_deadline=0.2, request_deadline=0.4, idle=0.2, stall=0.3, linger=0.1)
 
@@ -27,6 +29,46 @@ async def drip(raw: Raw, data: bytes) -> None:
             await anyio.sleep(0.02)
     except ConnectionError:
         pass
+
+
+REQUEST_LINES = [
+    "GET /livez HTTP/2.0", "GET /livez HTTP/0.9", "GET /livez HTTP/1.2", "GET /livez", "GET /livez%2fx HTTP/1.1",
+    "GET /%6civez HTTP/1.1", "GET /livez%252fx HTTP/1.1", "GET /livez%5cx HTTP/1.1", "GET /livez%00 HTTP/1.1",
+    "GET /livez%0a HTTP/1.1", "GET /livez%2500 HTTP/1.1", "GET /livez#x HTTP/1.1", "GET /livez?x#y HTTP/1.1",
+    "GET /livez%zz HTTP/1.1", "GET /livez% HTTP/1.1", "GET /x/../livez HTTP/1.1", "GET /./livez HTTP/1.1",
+    "GET /x/..;/livez HTTP/1.1", "GET /livez\\x HTTP/1.1", "GET livez HTTP/1.1", "GET * HTTP/1.1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("port", ["mcp", "admin"])
+@pytest.mark.parametrize("line", REQUEST_LINES)
+async def test_a_request_line_that_readers_differ_about_reaches_no_route(port: str, line: str) -> None:
+    """Both ports: what stands behind the connection is called for none of them."""
+    seen: list[str] = []
+
+    async def serve(request: Request) -> None:
+        seen.append(request.head.path)
+
+    async with site() as here, anyio.create_task_group() as tasks:
+        raw = await here.raw(b"")
+        admin = HttpServer(serve, "127.0.0.1", 0)
+        if port == "admin":
+            raw.close()
+            raw = Raw(*await asyncio.open_connection("127.0.0.1", await tasks.start(admin.run)))
+        raw.writer.write(f"{line}\r\nHost: localhost\r\n\r\n".encode())
+        assert (await raw.answer())[0] == 400
+        raw.close()
+        admin.stop(now=True)
+    assert not seen
+
+
+async def test_a_path_with_an_escape_that_has_no_other_spelling_is_a_path() -> None:
+    async with site(patch(Settings(), "names", public_url="https://a.test/my%20tools/mcp")) as here:
+        lines = "Host: localhost\r\nContent-Length: 0\r\n\r\n"
+        raw = await here.raw(f"POST /my%20tools/mcp HTTP/1.1\r\n{lines}".encode())
+        assert (await raw.answer())[0] == 401
+        raw.writer.write(f"POST /my%20toolsx/mcp HTTP/1.1\r\n{lines}".encode())
+        assert (await raw.answer())[0] == 404
 
 
 async def test_a_silent_connection_is_closed_without_a_word() -> None:

@@ -62,24 +62,29 @@ def own_uri(public: str, prefixes: Container[str]) -> tuple[str, str] | None:
 
 # ---------------------------------------------------------------- one spelling
 
-_SLASH = re.compile(r"[/\\]|%2[Ff]|%5[Cc]")
+# `(?:25)*`: whoever decodes a second time reads %252E as a dot.
+_SLASH = re.compile(r"[/\\]|%(?:25)*(?:2[Ff]|5[Cc])")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 # %2F and %5C are slashes; the rest are the unreserved characters of RFC 3986 2.3: - . 0-9 A-Z _ a-z ~
-_HIDDEN = re.compile(r"%(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
+_HIDDEN = re.compile(r"%(?:25)*(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
+# Where a text ends for whoever decodes it to C's strings, and what splits lines.
+_CONTROL = re.compile(r"%(?:25)*(?:[01][0-9A-Fa-f]|7[Ff])")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 # WHATWG URL parsers drop tabs and line breaks anywhere and controls and spaces at both ends: ".\t." is "..".
 _DROPPED = re.compile(r"[\x00-\x1f\x7f]|\A | \Z")
-_DOTS = re.compile(r"(?:\A|[/?#])\.\.?(?=[/?#]|\Z)")
+# Some servers cut a segment at its parameters (`..;x`) before they look for dots.
+_DOTS = re.compile(r"(?:\A|[/?#])\.\.?(?=[/?#;]|%(?:25)*(?:23|3[BbFf])|\Z)")
 
 
 def is_clean(uri: str) -> bool:
     """Whether a URI has the one spelling that policy and server read alike; others are not found.
 
     A hierarchical URI (a slash in it, plain or encoded) may have no dot segments, no percent-encoded unreserved
-    character or slash, no upper-case scheme or host, no `localhost` as authority of a file, no backslash.
-    Opaque ones (`urn:a:b`, `memo:x`) are compared as they are.
+    character or slash, however often it was encoded, no upper-case scheme or host, no backslash; a file has no
+    `localhost` as authority and no empty segment. Opaque ones (`urn:a:b`, `memo:x`) are compared as they are. None
+    has a control character, plain or encoded.
     """
-    if _DROPPED.search(uri):
+    if _DROPPED.search(uri) or _CONTROL.search(uri):
         return False
     if not _SLASH.search(uri):
         return True
@@ -101,7 +106,9 @@ def _is_clean_authority(scheme: str, rest: str) -> bool:
     host = _ESCAPE.sub("", authority.rpartition("@")[2])  # hex digits of an escape have no case
     if host != host.lower():
         return False
-    return scheme.rpartition("+")[2] != "file" or host.partition(":")[0] != "localhost"
+    if scheme.rpartition("+")[2] != "file":
+        return True
+    return host.partition(":")[0] != "localhost" and "//" not in rest[2:]
 
 
 # ---------------------------------------------------------------- templates

@@ -287,7 +287,10 @@ class Wire(asyncio.Protocol):
         reply.status = status
         reply.headed = True
         reply.whole = length is not None and len(length) < 10 and int(length) <= WHOLE
-        reply.until_close = length is None and b"chunked" not in headers.get(b"transfer-encoding", b"").lower()
+        codings = [value.lower() for name, value in reply.raw if name == b"transfer-encoding"]
+        if codings not in ([], [b"chunked"]) or self._parser.get_http_version() not in ("1.0", "1.1"):
+            raise ValueError("framing that readers differ about")  # RFC 9112 6.1 and 2.3
+        reply.until_close = length is None and not codings
         self._keep = self._parser.should_keep_alive()
         if b"keep-alive" in headers:
             hint = _TIMEOUT.search(headers[b"keep-alive"])

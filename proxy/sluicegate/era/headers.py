@@ -38,12 +38,14 @@ def encode_value(value: str | int | bool) -> str:
 
 
 def decode_value(value: str) -> str | None:
-    """The text a header value stands for; None where its sentinel holds no base64 of UTF-8."""
+    """The text a header value stands for; None where its sentinel holds no base64 of UTF-8, or holds it in another
+    spelling than the one that encoding gives (RFC 4648 3.5): decoders differ about bits that stand for nothing."""
     sentinel = _SENTINEL.fullmatch(value)
     if sentinel is None:
         return value
     try:
-        return base64.b64decode(sentinel[1], validate=True).decode()
+        data = base64.b64decode(sentinel[1], validate=True)
+        return data.decode() if base64.b64encode(data).decode() == sentinel[1] else None
     except (binascii.Error, ValueError):
         return None
 

@@ -7,6 +7,7 @@ lifespan and there are no websockets. Knows no application.
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import anyio
 
@@ -68,7 +69,8 @@ def _scope(request: Request) -> Event:
     head = request.head
     return {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
-        "method": head.method, "root_path": "", "path": head.path.removesuffix("/") or "/", "query_string": head.query,
+        "method": head.method, "root_path": "", "query_string": head.query,
+        "path": unquote(head.path.removesuffix("/")) or "/",
         "headers": head.headers, "server": request.server, "client": request.client,
     }  # fmt: skip
 

@@ -6,10 +6,10 @@ to read it. Requests that arrive together are answered one after the other. Know
 """
 
 import asyncio
+import re
 from collections import deque
 from functools import lru_cache
 from typing import Final, NamedTuple, cast
-from urllib.parse import unquote
 
 import httptools
 
@@ -22,6 +22,12 @@ from sluicegate.network.hosts import Address, authority
 from sluicegate.network.outbox import outbox_of
 
 _MAX_PIPELINED: Final = 8
+# RFC 3986 2.3 and 6.2.2: an escape of a letter, digit, "-", ".", "_" or "~" has another spelling, that of a slash,
+# backslash or control character another reading. A fragment is no part of a request target (RFC 9112 3.2).
+_NOT_CANONICAL: Final = re.compile(
+    rb"[\\]|%(?:25)*(?:[01][0-9A-Fa-f]|2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEeFf])"
+    rb"|%(?![0-9A-Fa-f]{2})|/\.\.?(?=[/;]|\Z)"
+)
 # What makes more of a request than a head and a body of known length.
 _SPECIAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"te"})
 
@@ -239,7 +245,7 @@ class Http1(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._check(dict(self._headers))
         parser = self._parser
-        is_1_1 = parser.get_http_version() != "1.0"
+        is_1_1 = parser.get_http_version() == "1.1"
         method, (path, query) = parser.get_method().decode("ascii"), _split(self._url)
         keeps = is_1_1 and parser.should_keep_alive()
         self._incoming = Request(self, Head(method, path, query, self._headers), is_1_1, keeps)
@@ -268,12 +274,30 @@ class Http1(asyncio.Protocol):
             self._host = host
         if b"_" in b"".join(head):  # some gateways read Mcp_Name as Mcp-Name
             raise self._leave(400, "header names must not have underscores")
+        # RFC 9110 5.5: some read UTF-8, others Latin-1.
+        if not b"".join([value for _, value in self._headers]).isascii():
+            raise self._leave(400, "header values must be ASCII")
         if not self._url.startswith(b"/"):  # absolute-form would bring a second, unchecked authority
             raise self._leave(400, "the request target must be a path")
+        if b"#" in self._url or _NOT_CANONICAL.search(self._url.partition(b"?")[0]):
+            raise self._leave(400, "the path is not in its canonical form")
+        self._check_framing(head)
         if self._parser.should_upgrade():  # the parser would give the body away as another protocol's bytes
             raise self._leave(400, "no protocol to upgrade to")
         if len(self._requests) > _MAX_PIPELINED:
             raise self._leave(400, "too many requests at once on one connection")
+
+    def _check_framing(self, head: dict[bytes, bytes]) -> None:
+        """RFC 9112 2.3, 6.1 and 6.2: what intermediaries read differently is refused, though the parser takes it."""
+        version = self._parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise self._leave(400, "the version must be HTTP/1.1 or HTTP/1.0")
+        coding, length = head.get(b"transfer-encoding"), head.get(b"content-length", b"0")
+        is_one = sum(name == b"transfer-encoding" for name, _ in self._headers) < 2
+        if coding is not None and (coding.lower() != b"chunked" or not is_one or version == "1.0"):
+            raise self._leave(400, "Transfer-Encoding must be chunked, once")
+        if length != b"%d" % int(length):
+            raise self._leave(400, "Content-Length must be a plain number")
 
     def _check_size(self) -> None:
         if sum(len(name) + len(value) + 4 for name, value in self._headers) > self._wire.headers:
@@ -385,9 +409,9 @@ class Http1(asyncio.Protocol):
 
 @lru_cache(maxsize=256)
 def _split(target: bytes) -> tuple[str, bytes]:
-    """Path and query of a request target."""
+    """Path and query of a request target; no escape is decoded, for routes have none."""
     url = httptools.parse_url(target)
-    return unquote(url.path.decode("ascii")), url.query or b""
+    return url.path.decode("ascii"), url.query or b""
 
 
 def _address(name: object) -> Address | None:

@@ -121,7 +121,8 @@ def _endpoint(prefix: str, id: str) -> bytes:
 
 
 def _session_id(query: bytes) -> str:
-    return parse_qs(query.decode("latin-1")).get("session_id", [""])[0]
+    ids = parse_qs(query.decode("latin-1")).get("session_id", [])
+    return ids[0] if len(ids) == 1 else ""
 
 
 def _event_writer(exchange: Exchange) -> Put:
