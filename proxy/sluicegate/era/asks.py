@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sluicegate.call import MISSING_CAPABILITY, Client, Failure
-from sluicegate.era import tasks
+from sluicegate.era import members, tasks
 from sluicegate.era.refusal import Refusal
 from sluicegate.era.revisions import META, NEWEST_LEGACY, REVISIONS
 from sluicegate.era.web_pages import OwnPages, address
@@ -146,6 +146,8 @@ def judged(requests: Json, client: Client, own: OwnPages) -> Json | Failure:
         foreign = _FOREIGN.get((method, params.get("mode", "form")), frozenset())
         if not foreign.isdisjoint(params):
             ask = {**ask, "params": {name: value for name, value in params.items() if name not in foreign}}
+        if method == SAMPLE:
+            ask = {**ask, "params": {**ask["params"], "messages": list(map(members.message, params["messages"]))}}
         made[key] = ask
     return made
 

@@ -9,6 +9,7 @@ it knows no task that exists, only what may be said of one. Bounds are milliseco
 from typing import Any, Final, Literal
 
 from sluicegate.call import MISSING_CAPABILITY, Client, Failure, Outcome, Result
+from sluicegate.era import members
 from sluicegate.era.revisions import META, REVISIONS
 from sluicegate.message import INTERNAL_ERROR, Json
 
@@ -159,6 +160,8 @@ def detailed(value: Json) -> Json | None:
         return None
     others = {"result", "error", "inputRequests", "requestState"} - {promised}
     made: Json = {key: inner for key, inner in task.items() if key not in others}
+    if isinstance(made.get("result"), dict):
+        made["result"] = members.result("tools/call", made["result"])
     result = made.get("result")
     if isinstance(result, dict) and isinstance(meta := result.get("_meta"), dict) and RELATED in meta:
         made["result"] = {**result, "_meta": unrelated(meta)}

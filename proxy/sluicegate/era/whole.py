@@ -4,6 +4,7 @@ import json
 from typing import Final
 
 from sluicegate.call import Failure, Outcome, Result
+from sluicegate.era import members
 from sluicegate.message import INTERNAL_ERROR, Json
 
 _NEEDED: Final[dict[str, tuple[str, type]]] = {
@@ -18,6 +19,7 @@ _NEEDED: Final[dict[str, tuple[str, type]]] = {
 def whole(method: str, value: Json) -> Outcome:
     """The result; one without what it is about is no answer. Only of a tool less is known to be meant: servers leave
     `content` out where they say all in structure, and clients of every revision take it for granted."""
+    value = members.result(method, value)
     needed = _NEEDED.get(method)
     if needed is None or isinstance(value.get(needed[0]), needed[1]):
         return Result(value)

@@ -1,0 +1,61 @@
+"""Of a message that may be one of several types only the members of its own type pass."""
+
+from typing import Any
+
+import pytest
+
+from sluicegate.call import Call, Client, Result
+from sluicegate.era import legacy_server, members, modern_server
+from sluicegate.message import Json, Response
+
+EVERY: Json = {
+    "text": "t", "data": "d", "mimeType": "m", "resource": {"uri": "a:b", "text": "t"}, "uri": "c:d", "input": {},
+    "content": [{"type": "text", "text": "x"}], "structuredContent": {}, "annotations": {}, "_meta": {}, "name": "n",
+}  # fmt: skip
+OWN = {"text": "text", "image": "data", "audio": "data", "resource": "resource", "resource_link": "uri",
+       "tool_use": "input"}  # fmt: skip
+COMMON = {"type", "mimeType", "annotations", "_meta", "name"}
+
+
+@pytest.mark.parametrize(("kind", "own"), OWN.items())
+def test_a_block_has_what_its_type_owns(kind: str, own: str) -> None:
+    assert members.block({"type": kind, **EVERY}).keys() == COMMON | {own}
+    results = members.block({"type": "tool_result", "toolUseId": "t", "content": [{"type": kind, **EVERY}]})
+    assert results["content"][0].keys() == COMMON | {own}
+
+
+def test_what_has_no_known_type_or_nothing_foreign_is_itself() -> None:
+    for block in ({"type": "new", **EVERY}, {"type": [], "text": 1}, EVERY, "x", None, {"type": "text", "text": "x"}):
+        assert members.block(block) is block
+
+
+def test_contents_are_text_or_bytes() -> None:
+    assert members.contents({"uri": "a:b", "text": "", "blob": "YQ=="}) == {"uri": "a:b", "text": ""}
+    assert members.block({"type": "resource", "resource": {"uri": "a:b", "text": "", "blob": "YQ=="}}) == {
+        "type": "resource", "resource": {"uri": "a:b", "text": ""},
+    }  # fmt: skip
+    for alone in ({"uri": "a:b", "blob": "YQ=="}, {"uri": "a:b", "text": None, "blob": "YQ=="}):
+        assert members.contents(alone) is alone
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("dialect", [legacy_server, modern_server])
+@pytest.mark.parametrize(
+    ("method", "good", "bad"),
+    [
+        ("tools/call", {"content": [{"type": "text", "text": "x"}]},
+         {"content": [{"type": "text", "text": "x", "resource": {"uri": "a:b"}}]}),
+        ("prompts/get", {"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}]},
+         {"messages": [{"role": "user", "content": {"type": "text", "text": "x", "uri": "a:b"}}]}),
+        ("resources/read", {"contents": [{"uri": "a:b", "text": "x"}]},
+         {"contents": [{"uri": "a:b", "text": "x", "blob": "YQ=="}]}),
+    ],
+)  # fmt: skip
+def test_a_result_is_complete_or_a_question_or_a_task(
+    dialect: Any, revision: str, method: str, good: Json, bad: Json
+) -> None:
+    call = Call(Client("key:a", revision=revision), method, {})
+    unfinished = {"inputRequests": {"q": {}}, "requestState": "s", "task": {"taskId": "t"}}
+    told = dialect.outcome(call, Response(1, {**bad, **unfinished, "resultType": "complete"}))
+    assert isinstance(told, Result) and told.value == dialect.outcome(call, Response(1, good)).value
+    assert not unfinished.keys() & told.value.keys() and "resultType" not in told.value
