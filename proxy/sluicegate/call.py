@@ -40,7 +40,8 @@ REASON = "dev.sluice/reason"
 
 Reason = Literal[
     "denied", "invalid_arguments", "approval_denied", "approval_pending", "approval_expired", "rate_limited",
-    "server_unavailable", "timeout", "result_too_large", "outcome_unknown", "audit_unavailable",
+    "server_unavailable", "timeout", "result_too_large", "result_withheld", "outcome_unknown",
+    "audit_unavailable",
 ]  # fmt: skip
 
 

@@ -5,7 +5,20 @@ from typing import Any
 
 import pytest
 
-from sluicegate.call import Call, Client, Emit, Failure, Guard, InputRequired, Outcome, Result, Target, Trail
+from sluicegate.call import (
+    Call,
+    Client,
+    Decision,
+    Emit,
+    Failure,
+    Guard,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    Trail,
+    Verdict,
+)
 from sluicegate.guards import ORDER, chain
 from sluicegate.guards.inspect import LARGE, Mode, inspect
 from sluicegate.message import Json, Notification
@@ -19,6 +32,13 @@ FILE = Target("git", "res", "file:///a", "g+file:///a")
 TAG = "\U000e0041"
 
 
+def may_read(call: Call, target: Target) -> Decision:
+    """Everything is to be read but what is secret; a person is asked for what is shy."""
+    assert call.method == "resources/read" and (target.server, target.kind) == ("git", "res")
+    verdict = Verdict.DENY if "secret" in target.own else Verdict.ASK if "shy" in target.own else Verdict.ALLOW
+    return Decision(verdict, "a-rule", "because")
+
+
 async def ask(
     outcome: Outcome, mode: Mode = "warn", method: str = "tools/call", target: Target | None = TOOL,
     said: Notification | None = None, emit: Emit | None = None,
@@ -29,7 +49,7 @@ async def ask(
         return outcome
 
     guards: dict[str, Guard | None] = dict.fromkeys(ORDER)
-    guards["inspect"] = inspect({"git": mode}, Outputs().check)
+    guards["inspect"] = inspect({"git": mode}, Outputs().check, may_read)
     call = Call(Client("key:a"), method, {"name": "log"}, target=target, trail=Trail("c"))
     if emit is not None:
         call = Call(call.client, method, call.params, target=target, emit=emit)
@@ -123,11 +143,11 @@ async def test_whatever_a_server_answers_is_inspected(method: str, target: Targe
 @pytest.mark.parametrize("bad", ["a\x1b[31m", f"a{TAG}", "a\u202e", "a\u200bb"])
 async def test_under_block_whatever_would_be_marked_is_withheld_and_nothing_of_it_is_said(bad: str) -> None:
     outcome = await ask(text(bad, "SECRET"), "block")
-    assert value(outcome)["_meta"] == {"dev.sluice/reason": "denied"} and value(outcome)["isError"] is True
+    assert value(outcome)["_meta"] == {"dev.sluice/reason": "result_withheld"} and value(outcome)["isError"] is True
     told = value(outcome)["content"][0]["text"]
     assert told.startswith("This was executed") and "servers.git.results" in told and "SECRET" not in str(outcome)
     read = await ask(Result({"contents": [{"uri": "a:b", "text": bad}]}), "block", "resources/read", FILE)
-    assert isinstance(read, Failure) and read.data == {"reason": "denied"}
+    assert isinstance(read, Failure) and read.data == {"reason": "result_withheld"}
 
 
 async def test_off_is_off() -> None:
@@ -205,3 +225,52 @@ async def test_what_is_said_during_a_call_is_cleaned() -> None:
         await ask(text("x"), said=said, emit=emit)
     assert heard[0].params == {"progressToken": 1, "progress": 1, "message": "50 %"}
     assert heard[1] is clean
+
+
+def link(uri: str) -> Json:
+    return {"type": "resource_link", "name": "n", "uri": uri}
+
+
+def embedded(uri: str) -> Json:
+    return {"type": "resource", "resource": {"uri": uri, "text": "inside"}}
+
+
+@pytest.mark.parametrize(
+    ("block", "is_named"),
+    [
+        (link("file:///open"), False), (embedded("file:///open"), False), (link("https://secret.test/"), False),
+        (link("file:///secret"), True), (embedded("file:///secret"), True), (embedded("https://secret.test/"), True),
+        (link("file:///shy"), False), (embedded("file:///shy"), True), (link("file:///open/../x"), True),
+        ({**embedded("file:///secret"), "type": "other"}, True),
+    ],
+)  # fmt: skip
+async def test_resources_that_the_client_may_not_read_are_named_or_taken_out(block: Json, is_named: bool) -> None:
+    plain = {"type": "text", "text": "x"}
+    for method, target, given in (
+        ("tools/call", TOOL, {"content": [plain, block], "structuredContent": {"result": [block]}}),
+        ("tools/call", TOOL, {"content": [plain], "structuredContent": {"result": {"deep": [block]}}}),
+        ("prompts/get", PROMPT, {"messages": [{"role": "user", "content": block}]}),
+    ):
+        warned = await ask(Result(given), method=method, target=target)
+        assert marks(warned) == ["resources"] * is_named
+        assert {key: part for key, part in value(warned).items() if key != "_meta"} == given
+        blocked = await ask(Result(given), "block", method=method, target=target)
+        assert marks(blocked) == ["resources"] * is_named
+        assert value(blocked).keys() >= given.keys() - {"structuredContent"}
+        assert not is_named or ("inside" not in str(blocked) and "file:///" not in str(blocked))
+        assert is_named or blocked == Result(given)
+
+
+async def test_of_what_was_read_only_the_contents_that_may_be_read_stay() -> None:
+    parts = [{"uri": uri, "text": "t"} for uri in ("file:///a", "file:///b", "file:///secret")]
+    assert marks(await ask(Result({"contents": parts}), method="resources/read", target=FILE)) == ["resources"]
+    blocked = await ask(Result({"contents": parts}), "block", "resources/read", FILE)
+    assert value(blocked)["contents"] == parts[:2]
+    itself = {"contents": [{"uri": "file:///a", "text": "t"}]}
+    assert value(await ask(Result(itself), "block", "resources/read", FILE)) == itself
+
+
+async def test_what_is_withheld_from_a_task_is_told_as_such() -> None:
+    task = {"taskId": "t", "status": "completed", "result": text("a\u202e").value}
+    outcome = await ask(Result(task), "block", "tasks/get")
+    assert isinstance(outcome, Result) and outcome.reason == "result_withheld" and "\u202e" not in str(outcome)

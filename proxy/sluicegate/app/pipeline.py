@@ -58,7 +58,7 @@ def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tu
         "quota": quota(windows["tool"]) if "tool" in windows else None,
         "approve": approve(desk, asked, is_task=True),
         "commit": commit(services.store.spend, audit.intent if audit else None),
-        "inspect": inspect(strict, Outputs().check) if (strict := slices.results(config)) else None,
+        "inspect": inspect(strict, Outputs().check, judge.decide) if (strict := slices.results(config)) else None,
     }
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
     # A call that waits as a task was measured, counted and named when it came: it is made from the decision on.

@@ -123,7 +123,7 @@ class Server(Section):
     all that no person accepted. off where `unlisted: forward` unless set."""
     results: Literal["off", "warn", "block"] = "warn"
     """What becomes of answers that hold terminal orders, hidden text or broken promises: warn takes the characters out
-    and marks the answer; block withholds it; off looks away."""
+    and marks the answer; block withholds it, or takes out resources that the client may not read; off looks away."""
     unlisted: Literal["refuse", "forward"] = "refuse"
     """forward (transparent mode only) also relays names that the server did not list."""
     tools: Tools = Tools()

@@ -26,6 +26,8 @@ from sluicegate.call import (
     TaskStarted,
     refuse,
 )
+from sluicegate.guards import links
+from sluicegate.guards.links import Decide, Links
 from sluicegate.message import Json, Malformed, Notification
 from sluicegate.policy.text import FLAGS, clean, is_plain_json
 
@@ -49,8 +51,8 @@ LARGE: Final = 64 * 1024
 log = logging.getLogger(__name__)
 
 
-def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
-    """`modes` says how strict to be with each server."""
+def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
+    """`modes` says how strict to be with each server; `decide` what a client may read."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         target = call.target
@@ -65,6 +67,8 @@ def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
                 await asyncio.sleep(0)
             is_plain = text is not None and is_plain_json(text)
             judged = _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
+            if isinstance(judged, Result) and judged.reason is None and links.may_hold(text):
+                judged = _judge_links(judged, Links(call, target, decide), mode == "block")
             if is_large:
                 await asyncio.sleep(0)
             return judged
@@ -73,6 +77,14 @@ def inspect(modes: Mapping[str, Mode], check: Check) -> Guard:
         return TaskStarted(clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
 
     return guard
+
+
+def _judge_links(outcome: Result, found: Links, strict: bool) -> Result:
+    if not found.in_result(outcome.value):
+        return outcome
+    meta = outcome.value.get("_meta")
+    before = meta.get(FLAGS, []) if isinstance(meta, dict) else []
+    return Result(_marked(found.without(outcome.value) if strict else outcome.value, {*before, links.FLAG}))
 
 
 def _encoded(outcome: Result) -> bytes | None:
@@ -94,8 +106,8 @@ def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: C
         answered = replace(call, method="tools/call")
         judged = _inspect_result(answered, target, Result(result), False, strict, check)
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
-        task = {**task, "result": judged.value}
-    elif isinstance(requests := task.get("inputRequests"), dict):
+        return Result(clean({**task, "result": judged.value}, set()), reason=judged.reason)
+    if isinstance(requests := task.get("inputRequests"), dict):
         asks = _inspect_asks(call, InputRequired(requests), strict)
         if not isinstance(asks, InputRequired):
             return asks
@@ -127,18 +139,20 @@ def _inspect_asks(call: Call, outcome: InputRequired, strict: bool) -> Outcome:
         found: set[str] = set()
         ask = clean(ask, found)
         if found and strict and call.target is not None:
-            return _withhold(call, call.target, found)
+            return _withhold(call, call.target, found, "The server began this, but its question")
         params = ask.get("params") if isinstance(ask, dict) else None
         requests[key] = {**ask, "params": _marked(params, found)} if found and isinstance(params, dict) else ask
     return replace(outcome, requests=requests)
 
 
-def _withhold(call: Call, target: Target, found: set[str]) -> Outcome:
+def _withhold(
+    call: Call, target: Target, found: set[str], what: str = "This was executed, but its answer"
+) -> Outcome:
     """Says nothing in the server's words: they may be what the result is withheld for."""
     log.info("withheld an answer of %s to %s: %s", target.server, call.client.principal, ", ".join(sorted(found)))
     things = " and ".join(WORDS[flag] for flag in sorted(found))
-    text = f"This was executed, but its answer is withheld: it has {things} (servers.{target.server}.results: block)."
-    return refuse(call.method, "denied", text)
+    text = f"{what} is withheld: it has {things} (servers.{target.server}.results: block)."
+    return refuse(call.method, "result_withheld", text)
 
 
 def _marked(value: Json, found: set[str]) -> Json:

@@ -1,0 +1,86 @@
+"""Resources that stand in an answer: links to them and their contents, which policy did not judge with the call.
+
+One rule for content blocks, messages, contents and structured content: whatever has the form of a link or of an
+embedded resource is one. A link is fine if its client may know of the resource; contents if it may read it without an
+approval. Web pages are no resources: clients fetch those themselves (2026-07-28 server/resources#common-uri-schemes).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from sluicegate.call import Call, Decision, Target, Verdict
+from sluicegate.catalog.uris import is_clean
+from sluicegate.message import Json
+
+Decide = Callable[[Call, Target], Decision]
+"""What a client may do with a resource, as for a read of it."""
+
+FLAG: Final = "resources"
+TAKEN_OUT: Final[Json] = {"type": "text", "text": "[Sluice took out a resource that this client may not read.]"}
+_WEB: Final = ("http:", "https:")
+_MARKS: Final = (b'"resource', b'"contents"')
+
+
+def may_hold(text: bytes | None) -> bool:
+    """Whether a resource may stand in a result, given as JSON. A no is sure."""
+    return text is None or any(mark in text for mark in _MARKS)
+
+
+class Links:
+    """Looks for what the client of one call may not read of one server."""
+
+    def __init__(self, call: Call, target: Target, decide: Decide) -> None:
+        self._call = replace(call, method="resources/read")
+        self._server = target.server
+        self._asked = target.own if target.kind == "res" else None
+        self._decide = decide
+
+    def _may(self, uri: Any, is_content: bool) -> bool:
+        if not isinstance(uri, str) or uri == self._asked or (not is_content and uri.lower().startswith(_WEB)):
+            return True
+        if not is_clean(uri):
+            return False
+        verdict = self._decide(self._call, Target(self._server, "res", uri, uri)).verdict
+        return verdict is Verdict.ALLOW or (verdict is Verdict.ASK and not is_content)
+
+    def _is_bad(self, item: Json) -> bool:
+        if isinstance(inner := item.get("resource"), dict) and not self._may(inner.get("uri"), is_content=True):
+            return True
+        return item.get("type") == "resource_link" and not self._may(item.get("uri"), is_content=False)
+
+    def found(self, value: Any) -> bool:
+        """Whether anything in a JSON value is such a link, or such contents."""
+        todo = [value]
+        for one in todo:  # which grows meanwhile
+            if isinstance(one, dict):
+                if self._is_bad(one):
+                    return True
+                todo += one.values()
+            elif isinstance(one, list):
+                todo += one
+        return False
+
+    def in_result(self, value: Json) -> bool:
+        return any(not self._may(part.get("uri"), is_content=True) for part in _contents(value)) or self.found(value)
+
+    def without(self, value: Json) -> Json:
+        """The result without them; structured content goes as a whole, since what it says is one thing."""
+        made = {key: self._cut(part) for key, part in value.items() if key != "structuredContent"}
+        if "contents" in made:
+            made["contents"] = [part for part in _contents(value) if self._may(part.get("uri"), is_content=True)]
+        if "structuredContent" in value and not self.found(value["structuredContent"]):
+            made["structuredContent"] = value["structuredContent"]
+        return made
+
+    def _cut(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._cut(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        return TAKEN_OUT if self._is_bad(value) else {key: self._cut(part) for key, part in value.items()}
+
+
+def _contents(value: Json) -> list[Json]:
+    contents = value.get("contents")
+    return [part for part in contents if isinstance(part, dict)] if isinstance(contents, list) else []
