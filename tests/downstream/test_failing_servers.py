@@ -142,6 +142,16 @@ async def test_a_server_that_we_end_has_no_exit_of_its_own() -> None:
         assert rig.server.describe()["exit"] == "" and rig.server.describe()["last_error"] == ""
 
 
+async def test_how_a_server_ended_stays_known_while_it_is_started_again(tmp_path: Path) -> None:
+    """The fourth start is the one after the second probe, and takes its time."""
+    starts = tmp_path / "starts"
+    script = f"echo start >> {starts}; [ $(wc -l < {starts}) = 4 ] && sleep 60; echo no configuration >&2; exit 3"
+    async with running(command=shell(script)) as rig:
+        await until(lambda: starts.read_text().count("start") == 4)
+        described = rig.server.describe()
+        assert described["exit"] == "status 3" and "no configuration" in described["stderr"]
+
+
 async def test_noise_on_stdout_is_shown_as_what_it_is() -> None:
     async with running(command=shell("echo Listening on port 80; exec 1>&-; sleep 1; exit 4"), era="legacy") as rig:
         assert rig.server.describe()["stderr"] == ["(stdout) Listening on port 80"]

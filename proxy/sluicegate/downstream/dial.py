@@ -129,8 +129,7 @@ class Dialler:
             is_slow = isinstance(error, TimeoutError) and isinstance(wire, ChildWire)
             if era == "modern" and not self._is_told and (is_slow or isinstance(error, NotModern)):
                 self.eras = self.eras and LEGACY_ONLY
-                self.stderr.clear()
-                return await self.open("legacy", group, declared, session)
+                return await self._once_more(group, declared, session)
             what = "initialize" if era == "legacy" else "server/discover"
             silence = Lost(f"the server did not answer {what} in {anyio.current_time() - began:.0f} s", sent=False)
             refusal = error if isinstance(error, Lost) else silence
@@ -150,6 +149,17 @@ class Dialler:
         is_refusal = isinstance(wire, HttpWire) and _OLDER_TRANSPORT & {lost.status, wire.refusal}
         is_open = self._settings.transport == "auto" and "modern" not in (self.eras or ())
         return era == "legacy" and is_open and bool(is_refusal)
+
+    async def _once_more(self, group: TaskGroup, declared: Json, session: str | None) -> Connection:
+        """Starts a legacy server that did not survive the probe. Until it has answered or failed, what is known of its
+        last end stays, so that `servers` never shows less than before."""
+        probed = self.stderr.written
+        try:
+            connection = await self.open("legacy", group, declared, session)
+        finally:
+            self.stderr.forget(probed)
+        self.stderr.exit = ""
+        return connection
 
     async def _open_older(self, refusal: Lost, group: TaskGroup, declared: Json, session: str | None) -> Connection:
         self._is_older = True
@@ -238,7 +248,7 @@ class Dialler:
         except Lost:
             raise NotModern from None
         await self._learn(LEGACY_ONLY)
-        self.stderr.clear()  # old servers fill pages about a request that they do not know
+        self.stderr.forget(self.stderr.written)  # old servers fill pages about a request that they do not know
         return connection
 
 

@@ -47,9 +47,12 @@ class Tail:
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self.written = 0
+        """Bytes in all."""
         self.exit = ""
 
     def add(self, data: bytes) -> None:
+        self.written += len(data)
         self._data += data[-MAX_STDERR - 1 :]
         if len(self._data) > 2 * MAX_STDERR:  # cut seldom: each cut moves what stays
             del self._data[: -MAX_STDERR - 1]
@@ -60,10 +63,10 @@ class Tail:
         whole = data if len(data) == len(self._data) else data.partition(b"\n")[2]
         return whole.decode("utf-8", "replace")
 
-    def clear(self) -> None:
-        """Forgets all. A line that is not whole yet stays: its rest could be a part of a secret."""
-        self.exit = ""
-        del self._data[: self._data.rfind(b"\n") + 1]
+    def forget(self, written: int) -> None:
+        """Forgets the first so many bytes. A line that they do not end stays: its rest could be a part of a secret."""
+        first = max(0, len(self._data) - (self.written - written))
+        del self._data[: self._data.rfind(b"\n", 0, first) + 1]
 
 
 class Lines:
