@@ -264,3 +264,9 @@ def test_what_the_quick_look_passes_is_left_alone_by_the_long_one(value: Any) ->
 )
 def test_free_text_is_without_what_stands_behind_the_name_of_a_secret(text: str, kept: str) -> None:
     assert re.sub(r"\[redacted:[0-9a-f]{16}\]", "*", Redactor(KEY, ["ssn"]).written(text)) == kept
+
+
+@pytest.mark.parametrize("tool", ["bank/pay", "bank/Pay", "bank/PAY"])
+def test_a_place_is_masked_in_whatever_letters_the_tool_is_called(tool: str) -> None:
+    own = Redactor(KEY, (), {"bank/Pay": ["/to"]})
+    assert own.arguments({"to": "me"}, tool)["to"].startswith("[redacted:")

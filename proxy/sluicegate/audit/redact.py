@@ -142,7 +142,7 @@ class Redactor:
         texts = "\n".join([value for _, value in strings])
         if "\\u" in texts or credentials.may_name_secret(texts, self._hints):
             return False
-        return not (self._pointers and any(fnmatchcase(tool, glob) for glob, _ in self._pointers))
+        return not (self._pointers and any(_is_meant(tool, glob) for glob, _ in self._pointers))
 
     def arguments(self, value: Json, tool: str) -> Any:
         """The arguments of a call to `server/own_name`, as they may be written down."""
@@ -154,7 +154,7 @@ class Redactor:
         return self._walk(self._without_places(value, tool), budget, MAX_DEPTH, self._is_secret_name), budget.is_cut
 
     def _without_places(self, value: Any, tool: str) -> Any:
-        places = [place for glob, found in self._pointers if fnmatchcase(tool, glob) for place in found]
+        places = [place for glob, found in self._pointers if _is_meant(tool, glob) for place in found]
         for place in places:
             value = _change(value, place, lambda secret: self._mark(canonical(secret)))
         return value
@@ -260,6 +260,11 @@ def _is_named_before(items: list[Any], at: int, is_secret: IsSecret) -> bool:
         line = " ".join([item[:64] for item in items[max(0, at - 8) : at] if isinstance(item, str)])
         return name[1] in "pPaw" and credentials.is_password_option(name[1], value, line)
     return "=" not in name and not value.startswith("-") and is_secret(name.lstrip("-"))
+
+
+def _is_meant(tool: str, glob: str) -> bool:
+    """In whatever letters: a name that is relayed unlisted may be another spelling of the tool's."""
+    return fnmatchcase(tool.lower(), glob.lower())
 
 
 # ---------------------------------------------------------------- JSON pointers

@@ -1,0 +1,72 @@
+"""The gate for questions by itself: everything in which a question can come, and what the caller gets instead."""
+
+from typing import Any
+
+import pytest
+
+from sluicegate.call import Call, Client, Failure, InputRequired, Leave, Outcome, Result, Target
+from sluicegate.era.web_pages import OwnPages
+from sluicegate.guards.questions import judged
+from sluicegate.message import Json
+
+TOOL = Target("git", "tool", "push", "g__push")
+OWN = OwnPages()
+OWN.add("http://10.0.0.7:7411")
+GOOD: Json = {"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "https://x.test/"}}
+BAD: Json = {"method": "elicitation/create", "params": {**GOOD["params"], "url": "http://10.0.0.7:7411/approve"}}
+
+
+def judge(outcome: Outcome, method: str = "tools/call", revision: str = "2026-07-28", **capabilities: Any) -> Outcome:
+    declared = capabilities or {"elicitation": {"form": {}, "url": {}}}
+    client = Client("key:a", revision=revision, capabilities=declared)
+    return judged(Call(client, method, {"name": "push"}, target=TOOL), outcome, OWN)
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_one_bad_question_ends_the_call(revision: str) -> None:
+    asked = InputRequired({"a": GOOD}, "s")
+    assert judge(asked, revision=revision) == asked
+    told = judge(InputRequired({"a": GOOD, "b": BAD}, "s"), revision=revision)
+    assert isinstance(told, Result) and told.value["isError"] and "Sluice's own" in told.value["content"][0]["text"]
+    assert isinstance(judge(InputRequired({"b": BAD}), "prompts/get", revision), Failure)
+
+
+@pytest.mark.parametrize("ask", [None, "x", {}, {"method": []}, {"method": "roots/list", "params": []}, {"params": {}}])
+def test_what_is_no_question_ends_it_too(ask: Any) -> None:
+    told = judge(InputRequired({"a": ask}, "s"), roots={})
+    assert isinstance(told, Result) and told.value["isError"]
+
+
+def test_the_questions_of_a_task_are_judged() -> None:
+    task = Result({"taskId": "t", "status": "input_required", "inputRequests": {"a": GOOD}})
+    assert judge(task, "tasks/get") == task
+    assert isinstance(judge(Result({**task.value, "inputRequests": {"a": BAD}}), "tasks/get"), Failure)
+    lacks = judge(task, "tasks/get", sampling={})
+    assert isinstance(lacks, Failure) and lacks.code == -32021
+    assert lacks.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
+
+
+def test_what_sluice_asks_itself_is_not_judged() -> None:
+    own = InputRequired({"a": BAD}, None, leave=Leave("apr_1", "d", "r", "p", key="k"))
+    assert judge(own) is own
+
+
+def test_blocks_of_a_model_are_of_one_type() -> None:
+    said = {"role": "user", "content": {"type": "text", "text": "x", "resource": {"uri": "a:b"}}}
+    ask = {"method": "sampling/createMessage", "params": {"messages": [said]}}
+    told = judge(InputRequired({"a": ask}), sampling={})
+    assert isinstance(told, InputRequired)
+    assert told.requests["a"]["params"]["messages"] == [{"role": "user", "content": {"type": "text", "text": "x"}}]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_own"),
+    [
+        ("http://10.0.0.7:7411/", True), ("https://10.0.0.7:7411", True), ("http://localhost:7411/x", True),
+        ("http://[::1]:7411/", True), ("http://10.7:7411/", True), ("http://0xa000007:7411/", True),
+        ("http://10.0.0.7/", False), ("http://x.test:7411/", False), ("https://7411.test/", False),
+        ("http://10.0.0.7:74110/", False), ("javascript:7411", False),
+    ],
+)  # fmt: skip
+def test_which_pages_are_sluices_own(url: str, is_own: bool) -> None:
+    assert (url in OWN) is is_own
