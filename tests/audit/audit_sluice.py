@@ -51,6 +51,11 @@ class Sluice:
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         return self.send(json.dumps(body).encode(), headers)
 
+    def ask(self, method: str, named: str, **params: Any) -> httpx.Response:
+        """Any request that names one thing."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+        return self.send(json.dumps(body).encode(), {**VERSION, "mcp-method": method, "mcp-name": named})
+
     def send(self, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
         """Bytes as they are, to the port for clients."""
         told = {"authorization": f"Bearer {KEY}", "accept": "application/json, text/event-stream",

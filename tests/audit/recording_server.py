@@ -8,17 +8,26 @@ import os
 import sys
 from typing import Any
 
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("note", "fail")]
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("note", "fail", "show")]
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
     if method == "initialize":
         info = {"name": "recording", "version": "1"}
-        return {
-            "result": {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
-        }
+        capabilities: dict[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
+        revision = params["protocolVersion"]
+        return {"result": {"protocolVersion": revision, "capabilities": capabilities, "serverInfo": info}}
     if method == "tools/list":
         return {"result": {"tools": TOOLS}}
+    if method == "resources/list":
+        return {"result": {"resources": [{"uri": "file:///note", "name": "note"}]}}
+    if method == "prompts/list":
+        return {"result": {"prompts": [{"name": "ask"}]}}
+    if method == "resources/read":
+        return {"result": {"contents": [{"uri": params["uri"], "text": "host: db\npassword: pebble-71\n"}]}}
+    if method == "prompts/get":
+        words = {"type": "text", "text": "log in with --token pebble-72"}
+        return {"result": {"messages": [{"role": "user", "content": words}]}}
     if method != "tools/call":
         return {"error": {"code": -32601, "message": method}}
     with open(sys.argv[1], "a", encoding="utf-8") as seen:
@@ -27,6 +36,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
     print(f"stderr says {secrets}", file=sys.stderr, flush=True)
     if params["name"] == "fail":
         return {"error": {"code": -32000, "message": f"failed with {secrets}"}}
+    if params["name"] == "show":
+        return {"result": params["arguments"]["answer"]}
     return {"result": {"content": [{"type": "text", "text": "noted"}]}}
 
 

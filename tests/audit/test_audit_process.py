@@ -178,3 +178,30 @@ def test_one_client_on_stdio_is_recorded_with_its_trace_and_its_revision(tmp_pat
     (intent,) = records(tmp_path, "intent")
     told = intent["transport"], intent["revision"], intent["principal"], intent["trace"], intent["client"]["name"]
     assert told == ("stdio", "2025-06-18", "local", "a" * 32, "desk") and intent["definition"].startswith("sha256:")
+
+
+def test_results_are_kept_and_shown_where_that_is_wanted(tmp_path: Path) -> None:
+    hidden = {"content": [{"type": "text", "text": "pebble\u202e74"}]}
+    plain = {"content": [{"type": "text", "text": "token: pebble-73"}], "structuredContent": {"rows": 3}}
+    script = {"command": sys.executable, "args": [str(HERE / "recording_server.py"), str(tmp_path / "seen")]}
+    server = script | {"required": True, "pin": "off", "results": "block"}
+    sluice = start(tmp_path, servers={"rec": server}, audit={"results": "redacted"})
+    try:
+        for answer in (plain, hidden):
+            sluice.call("rec__show", {"answer": answer})
+        sluice.ask("resources/read", "rec+file:///note", uri="rec+file:///note")
+        sluice.ask("prompts/get", "rec__ask", name="rec__ask")
+        sluice.stop()
+    finally:
+        sluice.process.kill()
+        sluice.process.wait(30)
+    kept = [record for record in records(tmp_path, "outcome") if "result" in record]
+    assert [record["method"] for record in kept] == ["tools/call", "resources/read", "prompts/get"]
+    assert kept[0]["result"]["structuredContent"] == {"rows": 3}
+    assert "pebble" not in json.dumps(kept) and all("[redacted:" in json.dumps(record["result"]) for record in kept)
+    assert sluice.run("audit", "verify").returncode == 0
+    shown = sluice.run("audit", "search", "--results").stdout
+    assert shown.count("[redacted:") == 3 and '"rows": 3' in shown and "pebble" not in shown
+    assert len(sluice.run("audit", "search", "--results", "--json").stdout.splitlines()) == 3
+    none = sluice.run("audit", "search", "--results", "--type", "intent")
+    assert none.returncode == 1 and "audit.results: redacted" in none.stderr

@@ -9,12 +9,12 @@ from typing import Any
 import anyio
 import jsonschema
 import pytest
-from audit_kit import CLIENT, ITEM, OK, TARGET, make_call, one_call, open_audit, records, segments
+from audit_kit import CLIENT, DIGEST_KEY, ITEM, OK, TARGET, make_call, one_call, open_audit, records, segments
 
 from sluicegate.audit.chain import read
 from sluicegate.audit.failures import MAX_ADDRESSES, IdentityFailures
 from sluicegate.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, needs_intent, read_schema
-from sluicegate.audit.redact import Redactor
+from sluicegate.audit.redact import MAX_RESULT, Redactor, dump
 from sluicegate.audit.settings import Checkpointing, Rotation
 from sluicegate.call import (
     REASON,
@@ -205,3 +205,51 @@ async def test_who_is_not_let_in_is_summed_up() -> None:
     assert len(notes) == MAX_ADDRESSES + 1
     assert sum(note["count"] for note in notes) == 3 * (MAX_ADDRESSES + 50)
     assert notes[-1] == {"address": "other", "count": 150, "reasons": {"bad key": 150}, "window": 0.01}
+
+
+def result_record(outcome: Outcome, **settings: Any) -> Any:
+    composer = Composer(Redactor(DIGEST_KEY, pointers={"github/*": ["/structuredContent/person"]}), **settings)
+    call = make_call()
+    return json.loads(b"{%b}" % composer.outcome(call, composer.about(call), outcome, 0.1))
+
+
+def test_results_are_told_as_far_as_wanted() -> None:
+    assert not {"result", "result_digest"} & result_record(OK, results="none").keys()
+    assert "result" not in result_record(OK) and "result_digest" in result_record(OK)
+    assert result_record(OK, results="redacted")["result"] == OK.value
+
+
+def test_results_are_redacted_as_arguments_are() -> None:
+    text = json.dumps({"api_key": "marble-1", "port": 80})
+    shown = result_record(
+        Result({
+            "content": [{"type": "text", "text": text}, {"type": "text", "text": "DB_PASSWORD=marble-2"}],
+            "structuredContent": {"session_id": "marble-3", "person": "marble-4", "n": 7},
+            "_meta": {"token": "marble-5"},
+        }),
+        results="redacted",
+    )  # fmt: skip
+    assert "marble" not in json.dumps(shown) and json.dumps(shown).count("[redacted:") == 5
+    assert shown["result"]["structuredContent"]["n"] == 7 and "result_cut" not in shown
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"content": [{"type": "text", "text": "x" * 1_000_000}]},
+        {"content": [{"type": "text", "text": "\U0001f600" * 4_000}] * 10},
+        {"content": [], "structuredContent": {"rows": [{"id": n, "on": True} for n in range(50_000)]}},
+        {"content": [], "structuredContent": {str(n) * 50: n for n in range(2_000)}},
+        {"content": [], "structuredContent": {"n": [10**39 + n for n in range(2_000)]}},
+        {"content": [], "structuredContent": {"\U0001f600" * 250 + str(n): [] for n in range(200)}},
+    ],
+)
+def test_a_large_result_is_cut_and_the_cut_is_marked(value: Any) -> None:
+    shown = result_record(Result(value), results="redacted")
+    assert len(dump(shown["result"])) <= MAX_RESULT and shown["result_cut"] is True
+    assert "more)" in dump(shown["result"])
+
+
+def test_no_result_is_kept_that_sluice_withheld_or_refused() -> None:
+    for outcome in (refuse("tools/call", "denied", "withheld"), Failure(-32000, "broken"), None):
+        assert "result" not in result_record(outcome, results="redacted")

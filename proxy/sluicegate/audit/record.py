@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sluicegate.audit.redact import Redactor, canonical, dump
-from sluicegate.audit.settings import Arguments
+from sluicegate.audit.settings import Arguments, Results
 from sluicegate.call import (
     ABOUT_A_TASK,
     Call,
@@ -79,7 +79,7 @@ class Composer:
         self,
         redactor: Redactor,
         arguments: Arguments = "redacted",
-        results: str = "digest",
+        results: Results = "digest",
         transport: str = "http",
         classify: Callable[[Target], str] = lambda target: "",
         revision: Callable[[], str] = str,
@@ -121,9 +121,17 @@ class Composer:
             end = f'{end},"reason":{dump(self._redactor.text(reason, 64))}'
         if code is not None:
             end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
-        if self._results == "digest" and isinstance(outcome, Result) and about is not None:
+        if self._results != "none" and isinstance(outcome, Result) and about is not None:
             end = f'{end},"result_digest":"{self._redactor.digest(outcome.text)}"'
+            if self._results == "redacted" and outcome.reason is None:  # with a reason, the words are Sluice's own
+                end = f"{end}{self._result(call, outcome)}"
         return f'"type":"outcome","time":"{self._stamp()}",{said},{end}'.encode("ascii")
+
+    def _result(self, call: Call, outcome: Result) -> str:
+        target = call.trail.target or call.target
+        text, is_cut = self._redactor.result(outcome.value, f"{target.server}/{target.own}" if target else "")
+        cut = ',"result_cut":true' if is_cut else ""
+        return f',"result":{text}{cut}'
 
     def note(self, type: str, fields: Json) -> bytes:
         """Any record that is not about one call. Texts are cleaned, whoever chose them."""

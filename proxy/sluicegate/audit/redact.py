@@ -23,6 +23,8 @@ _BLOCK: Final = 64  # bytes that SHA-256 works on at once
 MAX_TEXT: Final = 4_096  # characters kept of one text
 MAX_NODES: Final = 2_000  # values kept of one call's arguments
 MAX_CHARS: Final = 64 * 1024  # characters kept of one call's arguments
+MAX_RESULT: Final = 16 * 1024  # bytes kept of one result
+_MAX_RESULT_NODES: Final = 1_000
 MAX_NAME: Final = 256
 MAX_DEPTH: Final = 64
 _OVERLAP: Final = 512  # looked at behind a cut: enough to know a secret that the cut splits
@@ -147,6 +149,14 @@ class Redactor:
     def arguments(self, value: Json, tool: str) -> Any:
         """The arguments of a call to `server/own_name`, as they may be written down."""
         return self._walk(self._without_places(value, tool), _Budget(), MAX_DEPTH, self._is_secret_name)
+
+    def result(self, value: Json, tool: str) -> tuple[str, bool]:
+        """The result of a call to `server/own_name` as JSON of at most `MAX_RESULT` bytes, and whether it was cut."""
+        text, nodes, chars, is_cut = "", _MAX_RESULT_NODES, MAX_RESULT, False
+        while not text or len(text) > MAX_RESULT:  # escapes and short names take more than their characters
+            masked, is_cut = self.masked(value, tool, min(MAX_TEXT, chars), nodes, chars)
+            text, nodes, chars = dump(masked), nodes // 2, chars // 2
+        return text, is_cut
 
     def masked(self, value: Any, tool: str, text: int, nodes: int, chars: int) -> tuple[Any, bool]:
         """The same within other bounds, and whether something had to be left out."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 Arguments = Literal["none", "digest", "redacted", "full"]
+Results = Literal["none", "digest", "redacted"]
 Durability = Literal["fsync", "write"]
 OnFailure = Literal["deny", "allow_and_alarm"]
 
@@ -57,7 +58,7 @@ class AuditSettings:
     durability: Durability = "fsync"
     on_failure: OnFailure = "deny"
     arguments: Arguments = "redacted"
-    results: Literal["none", "digest"] = "digest"
+    results: Results = "digest"
     transport: str = "http"
     redact: Redaction = Redaction()
     rotate: Rotation = Rotation()

@@ -144,6 +144,9 @@ def search(
     tool: Tool = "",
     outcome: How = "",
     call: CallId = "",
+    results: Annotated[
+        bool, typer.Option("--results", help="Show calls that have a result, with it (audit.results: redacted).")
+    ] = False,
     where: Where = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
@@ -153,11 +156,17 @@ def search(
     wanted = _filter(since, until, kind, principal, tool, outcome, call)
     directory, found = _directory(where, config_file), False
     for record in find(directory, wanted):
+        if results and "result" not in record:
+            continue
         found = True
         _tell(record, as_json)
+        if results and not as_json:
+            cut = " (cut)" if "result_cut" in record else ""
+            tell(f"    {printable(json.dumps(record['result'], ensure_ascii=False))}{cut}")
     if not found:
         _check_principal(directory, principal)
-        stop(Code.NEGATIVE, "no such record")
+        hint = " has a result; audit.results: redacted keeps them" if results else ""
+        stop(Code.NEGATIVE, f"no such record{hint}")
 
 
 def export(

@@ -94,7 +94,7 @@ REST: Final = """\
 #   durability: fsync                         # write: faster; a crash of the machine loses some records
 #   on_failure: deny                          # allow_and_alarm: calls pass while the log cannot be written
 #   arguments: redacted                       # none | digest | redacted | full
-#   results: digest                           # none | digest
+#   results: digest                           # none | digest | redacted
 #   # members that are secret beside the usual ones, and places, such as {"hr/lookup": ["/person/name"]}
 #   redact: {keys: [], pointers: {}}
 #   rotate: {size: 100MiB, age: 1d}

@@ -82,8 +82,8 @@ class Audit(Section):
     """While the log cannot be written, calls are refused, or let through and counted as lost."""
     arguments: Literal["none", "digest", "redacted", "full"] = "redacted"
     """What is written down of arguments. Whatever it says, credentials never are."""
-    results: Literal["none", "digest"] = "digest"
-    """What is written down of results."""
+    results: Literal["none", "digest", "redacted"] = "digest"
+    """What is written down of results. redacted: digest and content, up to 16 KiB; withheld answers never are."""
     redact: Redact = Redact()
     """What is secret in arguments."""
     rotate: Rotate = Rotate()
