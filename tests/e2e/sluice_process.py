@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -88,23 +88,25 @@ def write_config(settings: Json, folder: Path) -> Path:
 
 
 @contextmanager
-def sluice(config: Json, folder: Path, ready: bool = True, watched: bool = False) -> Iterator[Sluice]:
+def sluice(
+    config: Json, folder: Path, ready: bool = True, watched: bool = False, arguments: Sequence[str] = ()
+) -> Iterator[Sluice]:
     """`sluice serve` with this config, ready for clients; its log is shown when the block fails. Where it is
     `watched`, the block also fails if Sluice said anything to anybody that is not of its revision."""
     with Watch(folder) if watched else nullcontext() as watch:
         if watch is not None:
             config = config | {"servers": watch.behind(config["servers"])}
-        with _serving(config, folder, ready) as process:
+        with _serving(config, folder, ready, arguments) as process:
             if watch is not None:
                 process.url = watch.front(process.url)
             yield process
 
 
 @contextmanager
-def _serving(config: Json, folder: Path, ready: bool) -> Iterator[Sluice]:
+def _serving(config: Json, folder: Path, ready: bool, arguments: Sequence[str]) -> Iterator[Sluice]:
     settings = settings_for(config, folder)
     file, log = write_config(settings, folder), folder / "sluice.log"
-    command = [*COMMAND, "serve", "-c", str(file)]
+    command = [*COMMAND, "serve", "-c", str(file), *arguments]
     with running(command, log, 30, cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE) as process:
         process_ = Sluice(process, file, log, settings)
         try:

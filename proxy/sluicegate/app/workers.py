@@ -28,6 +28,7 @@ from sluicegate.app.meeting import Meeting, new_meeting
 from sluicegate.app.share import Share
 from sluicegate.app.worker import ORDERS, UP, Order, Task, packed
 from sluicegate.config import Config
+from sluicegate.downstream import strays
 from sluicegate.listen.handover import owner_of
 from sluicegate.listen.serve import bind
 from sluicegate.store.keys import new_operator_token
@@ -203,3 +204,5 @@ class Crew:
                 return await process.wait()
             finally:
                 worker.mark = worker.writer = None
+                with anyio.CancelScope(shield=True):  # the servers of one that was killed
+                    await anyio.to_thread.run_sync(strays.end, strays.adopted)

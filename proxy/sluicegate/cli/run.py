@@ -15,6 +15,7 @@ import typer
 
 from sluicegate import app, config, demo
 from sluicegate.cli.talk import Code, ConfigFile, count, load, located, say, stop
+from sluicegate.downstream import strays
 from sluicegate.listen.serve import CannotListen
 from sluicegate.policy.finding import PolicyError
 
@@ -163,7 +164,8 @@ def _why(error: OSError, path: Path, listen: config.Listen) -> config.Finding:
 def _run(main: Callable[[], Awaitable[T]]) -> T:
     """The one event loop of a command. uvloop is not made for Windows."""
     try:
-        return anyio.run(main, backend_options={"use_uvloop": sys.platform != "win32"})
+        with strays.adopting():
+            return anyio.run(main, backend_options={"use_uvloop": sys.platform != "win32"})
     except BaseExceptionGroup as group:
         raise _only(group) from None
 

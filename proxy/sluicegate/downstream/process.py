@@ -1,4 +1,5 @@
-"""A child process and all that it starts: started with nothing of ours, ended as a group, reaped.
+"""A child process and all that it starts: started with nothing of ours, ended as a group and with what left
+it, reaped.
 
 Knows pipes and signals; knows no lines and no MCP. `subprocess.Popen` and not the event loop's own way to start
 children: uvloop's hands down every inheritable descriptor, the pipes of children that start at the same time among
@@ -7,18 +8,22 @@ them, so that one server could read what is meant for another.
 
 import asyncio
 import os
+import secrets
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
 import anyio
 import anyio.to_thread
 
+from sluicegate.downstream import strays
+
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_MOST_COUNTED: Final = 2_000
 GRACE: Final = 2.0
 """Seconds for each step of the stop ladder."""
 
@@ -40,8 +45,9 @@ class Pipe(asyncio.Protocol):
 class Process:
     """One running child. `exited` is called once, with its status."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], exited: Callable[[int], None]) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], mark: str, exited: Callable[[int], None]) -> None:
         self._popen = popen
+        self._mark = mark
         self._exited = exited
         self._loop = asyncio.get_running_loop()
         self._gone = asyncio.Event()
@@ -54,7 +60,9 @@ class Process:
         command: Sequence[str], env: Mapping[str, str], cwd: str | None, exited: Callable[[int], None]
     ) -> "Process":
         """Raises `OSError` or `ValueError` where it cannot be started."""
-        return Process(await anyio.to_thread.run_sync(_spawn, command, env, cwd), exited)
+        mark = secrets.token_hex(8)
+        popen = await anyio.to_thread.run_sync(_spawn, command, {**env, strays.MARK: mark}, cwd)
+        return Process(popen, mark, exited)
 
     # ------------------------------------------------------------ pipes
     # Shielded: a connect that is cancelled closes the pipe, and `Popen` would close that number once more. By then it
@@ -88,10 +96,13 @@ class Process:
     def _reap(self, handle: int) -> None:
         self._loop.remove_reader(handle)
         os.close(handle)
-        self._end(self._popen.wait())
+        status = self._popen.wait()
+        strays.waited(self.pid)
+        self._end(status)
 
     def _wait(self) -> None:
         status = self._popen.wait()
+        strays.waited(self.pid)
         self._loop.call_soon_threadsafe(self._end, status)
 
     def _end(self, status: int) -> None:
@@ -103,15 +114,18 @@ class Process:
         await self._gone.wait()
 
     async def stop(self) -> None:
-        """After stdin was closed: wait, then signals to the whole group, and to what its leader left behind
-        (2026-07-28 basic/transports/stdio#shutdown). Returns when the child has been reaped."""
+        """After stdin was closed: wait, then signals to the whole group, and to what its leader left behind or what
+        left the group (2026-07-28 basic/transports/stdio#shutdown). Returns when the child has been reaped."""
+        find = partial(strays.of_server, self._mark)
         with anyio.CancelScope(shield=True):
+            known = await anyio.to_thread.run_sync(find, None if self._gone.is_set() else self.pid)
             await self._is_gone()
             if self._signal(signal.SIGTERM):
                 await self._is_gone()
                 await self._is_empty()
             self._signal(signal.SIGKILL)
             await self._gone.wait()
+            await anyio.to_thread.run_sync(strays.end, find, known)
             for transport in self._transports:
                 transport.close()
             if not self._transports:  # cancelled before its pipes were connected
@@ -142,7 +156,7 @@ class Process:
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(
+    return strays.spawn(
         command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=cwd, start_new_session=True
     )
 
@@ -153,16 +167,10 @@ def _ignore(data: bytes) -> None:
 
 def memory(pids: Iterable[int]) -> int:
     """Bytes that these processes and all that they started have in memory; 0 where the system does not say. Linux."""
-    total, left = 0, list(pids)
-    for pid in left:  # which grows meanwhile
-        if len(left) > _MOST_COUNTED:
-            break
-        try:
+    total = 0
+    for pid in strays.below(pids):
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
             total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-            for children in Path(f"/proc/{pid}/task").glob("*/children"):
-                left += map(int, children.read_text().split())
-        except (OSError, ValueError, IndexError):
-            continue  # it has ended meanwhile
     return total
 
 

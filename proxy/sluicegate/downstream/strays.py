@@ -1,0 +1,180 @@
+"""Processes that a server started and that left its process group: they end with the server. Linux.
+
+A child that forks twice and calls setsid(2) is in no group that we know, and its parent has gone. Sluice has the kernel
+hand such orphans to it (PR_SET_CHILD_SUBREAPER, prctl(2)), so that they stay below it. Whose they are is said by their
+parents, as long as these live, and by a variable that each server is started with (/proc/PID/environ, proc(5)). One
+that has neither ends with Sluice itself. No other system has this: there only the process group ends.
+
+Orphans that ended are reaped here. Those that somebody in this process waits for are left to them: they are in our
+session, or were started by `spawn`.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+MARK: Final = "SLUICE_SERVER_PROCESS"
+"""The variable; its value is another one at each start."""
+GRACE: Final = 2.0
+"""Seconds between SIGTERM and SIGKILL, and for SIGKILL."""
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_EVERY: Final = 5.0
+_POLL: Final = 0.02
+_MOST_COUNTED: Final = 2_000
+
+
+class Stray(NamedTuple):
+    """A process; numbers are used again, but not with the same time of start (clock ticks since boot)."""
+
+    pid: int
+    started: int
+
+
+class _Status(NamedTuple):
+    state: str
+    session: int
+    started: int
+
+
+_lock: Final = threading.Lock()
+_spawned: Final[set[int]] = set()
+
+
+def spawn(command: Any, **settings: Any) -> "subprocess.Popen[bytes]":
+    """`Popen`, whose end is for the caller to wait for and then to tell with `waited`."""
+    with _lock:
+        popen = subprocess.Popen(command, **settings)
+        _spawned.add(popen.pid)
+        return popen
+
+
+def waited(pid: int) -> None:
+    _spawned.discard(pid)
+
+
+def below(pids: Iterable[int]) -> list[int]:
+    """These processes and all that descend from them, as long as their parents live."""
+    found = list(pids)
+    for pid in found:  # which grows meanwhile
+        if len(found) > _MOST_COUNTED:
+            break
+        with suppress(OSError, ValueError):  # it has ended meanwhile
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                found += map(int, children.read_text().split())
+    return found
+
+
+def of_server(mark: str, pid: int | None = None) -> set[Stray]:
+    """What the server that was started with that mark has started and what still runs, but for itself. `pid` is its
+    process, if that has not been waited for: later the number may be another's."""
+    marked = {one for one in below([os.getpid()])[1:] if _has_mark(one, mark)}
+    return _running(marked if pid is None else marked.union(below([pid])) - {pid})
+
+
+def adopted() -> set[Stray]:
+    """Orphans that were handed to this process, and all below them."""
+    return _running(below(_orphans()))
+
+
+def end(find: Callable[[], set[Stray]], known: Iterable[Stray] = ()) -> None:
+    """Ends what is known and what is found, until nothing is. Takes up to twice `GRACE`: not for an event loop."""
+    left = set(known)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        give_up, told = time.monotonic() + GRACE, set[Stray]()
+        while time.monotonic() < give_up:
+            left = {one for one in left | find() | _running(below(one.pid for one in left)) if _runs(one)}
+            if not left:
+                reap()
+                return
+            for one in left - told:
+                _send(one, number)
+            told |= left
+            time.sleep(_POLL)
+
+
+def reap() -> None:
+    """Takes the status of orphans that have ended, which nobody else waits for."""
+    with _lock:
+        for pid in _orphans():
+            status = _status(pid)
+            if status is not None and status.state == "Z":
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Orphans of servers are handed to this process, and the last of them ends with the block."""
+    if sys.platform != "linux" or ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        yield
+        return
+    over = threading.Event()
+    reaper = threading.Thread(target=_reap_until, args=[over], name="reaper", daemon=True)
+    reaper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reaper.join()
+        end(adopted)
+
+
+def _reap_until(over: threading.Event) -> None:
+    while not over.wait(_EVERY):
+        reap()
+
+
+def _orphans() -> list[int]:
+    """Our children that others started. What we start is in our session, or known; what a server starts is neither."""
+    ours, children = os.getsid(0), list[int]()
+    for tasks in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError, ValueError):
+            children += map(int, tasks.read_text().split())
+    found = ((pid, _status(pid)) for pid in children if pid not in _spawned)
+    return [pid for pid, status in found if status is not None and status.session != ours]
+
+
+def _running(pids: Iterable[int]) -> set[Stray]:
+    found = ((pid, _status(pid)) for pid in pids)
+    return {Stray(pid, status.started) for pid, status in found if status is not None and status.state not in "ZX"}
+
+
+def _runs(one: Stray) -> bool:
+    status = _status(one.pid)
+    return status is not None and status.started == one.started and status.state not in "ZX"
+
+
+def _status(pid: int) -> _Status | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return _Status(fields[0].decode(), int(fields[3]), int(fields[19]))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _has_mark(pid: int, mark: str) -> bool:
+    try:
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _send(one: Stray, number: signal.Signals) -> None:
+    """By way of a descriptor, which cannot come to mean another process."""
+    if sys.platform != "linux":
+        return
+    with suppress(OSError):  # it has ended, or belongs to another user
+        handle = os.pidfd_open(one.pid)
+        try:
+            if _runs(one):
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)

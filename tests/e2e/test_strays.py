@@ -1,0 +1,93 @@
+"""Processes that servers start and that leave them: they end with their server, and no other server's do."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.sluice_process import sluice
+
+SCRIPT = Path(__file__).with_name("straying_server.py")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no other system hands orphans to Sluice")
+
+
+def straying(folder: Path, name: str, kind: str) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [str(SCRIPT), str(folder / name), kind], "era": "legacy"}
+
+
+def starts(folder: Path, name: str) -> list[tuple[int, int]]:
+    """For each start of a server its process, and that which strayed from it."""
+    text = (folder / name).read_text() if (folder / name).exists() else ""
+    pairs = [line.split() for line in text.splitlines()]
+    return [(int(server), int(stray)) for server, stray in pairs]
+
+
+def state(pid: int) -> str:
+    """As proc(5) has it; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def runs(pid: int) -> bool:
+    return state(pid) not in ("", "Z", "X")
+
+
+def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    give_up = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", ["plain", "stubborn", "bare", "linked"])
+def test_a_process_that_left_its_server_ends_with_sluice(tmp_path: Path, kind: str) -> None:
+    with sluice({"servers": {"a": straying(tmp_path, "a", kind)}}, tmp_path) as process:
+        ((server, stray),) = starts(tmp_path, "a")
+        assert runs(server) and runs(stray)
+        assert process.interrupt() == 0
+        assert not runs(server) and not runs(stray), process.log()
+
+
+def test_what_strayed_from_one_server_ends_with_that_one_alone(tmp_path: Path) -> None:
+    servers = {name: straying(tmp_path, name, "plain") for name in ("a", "b")}
+    with sluice({"servers": servers}, tmp_path) as process:
+        ((server, stray),), ((other, others),) = starts(tmp_path, "a"), starts(tmp_path, "b")
+        os.kill(server, signal.SIGKILL)
+        until(lambda: not runs(stray))
+        until(lambda: len(starts(tmp_path, "a")) == 2)
+        process.wait_ready()
+        assert runs(starts(tmp_path, "a")[1][1]) and runs(other) and runs(others)
+        assert process.interrupt() == 0
+    assert not any(runs(pid) for name in ("a", "b") for pair in starts(tmp_path, name) for pid in pair)
+
+
+def test_a_stray_that_ends_by_itself_leaves_no_zombie_and_servers_keep_their_status(tmp_path: Path) -> None:
+    with sluice({"servers": {"a": straying(tmp_path, "a", "short")}}, tmp_path) as process:
+        ((server, stray),) = starts(tmp_path, "a")
+        until(lambda: state(stray) == "")
+        os.kill(server, signal.SIGTERM)
+        until(lambda: len(starts(tmp_path, "a")) == 2)
+        assert "signal 15" in process.log()
+        assert process.interrupt() == 0
+
+
+def test_what_strayed_ends_with_several_workers_too_also_if_one_is_killed(tmp_path: Path) -> None:
+    config = {"servers": {"a": straying(tmp_path, "a", "plain")}}
+    with sluice(config, tmp_path, arguments=("--workers", "2")) as process:
+        until(lambda: len(starts(tmp_path, "a")) == 2)
+        (server, stray), (other, others) = starts(tmp_path, "a")
+        os.kill(parent(server), signal.SIGKILL)
+        until(lambda: not runs(server) and not runs(stray))
+        assert runs(other) and runs(others)
+        assert process.interrupt() == 0
+    assert not any(runs(pid) for pair in starts(tmp_path, "a") for pid in pair)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
