@@ -1,12 +1,14 @@
 """The first list of a client on stdio, in front of real processes that are quick, slow, hang or are not there: it is
 whole but for those that cannot be had, and a later start shows what is stored before any server has answered."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from command_line import run
 from e2e.sluice_process import stdio_command
 from e2e.test_stdio_shared import Desktop
 
@@ -149,6 +151,42 @@ def test_resources_wait_for_a_start_that_is_quick_enough_and_are_announced_after
         (tmp_path / "a.shut").unlink()
         heard_until(client, "notifications/resources/list_changed")
         assert uris(client.ask("resources/list")) == ["a+x:1"]
+
+
+def lists_column(folder: Path) -> dict[str, str]:
+    """What `sluice servers` shows of the lists, as JSON and in its table."""
+    rows = json.loads(run(folder, "servers", "--json", "-c", "sluice.yaml").stdout)["servers"]
+    table = run(folder, "servers", "-c", "sluice.yaml").stdout.splitlines()
+    at = table[0].index("LISTS")
+    for row in rows:
+        (line,) = (line for line in table if line.startswith(f"{row['key']} "))
+        assert line[at:].startswith(row["lists"]), line
+    return {row["key"]: row["lists"] for row in rows}
+
+
+def test_servers_shows_how_complete_the_lists_of_each_are(tmp_path: Path) -> None:
+    def config(*names: str) -> Json:
+        servers = {name: late(tmp_path, name) for name in names}
+        return {"servers": servers | {"absent": {"command": "no-such-command-anywhere"}}}
+
+    (tmp_path / "b.shut").touch()
+    with desktop(config("a", "b"), tmp_path) as client:
+        client.hello()
+        id = client.begin("tools/list")
+        found: dict[str, str] = {}
+        while found.get("a") != "complete" or found["absent"] != "missing: the server is down":
+            found = lists_column(tmp_path)
+        assert found["b"] == "missing: the server is still starting"
+        (tmp_path / "b.shut").unlink()
+        while client.hear().get("id") != id:
+            pass
+        assert lists_column(tmp_path)["b"] == "complete"
+    (tmp_path / "a.shut").touch()
+    with desktop(config("a"), tmp_path) as client:
+        client.hello()
+        assert names(client.ask("tools/list")) == ["a__a"]
+        assert lists_column(tmp_path)["a"] == "as stored: the server is still starting"
+        (tmp_path / "a.shut").unlink()
 
 
 def test_a_server_under_the_same_key_does_not_show_what_another_had_listed(tmp_path: Path) -> None:
