@@ -88,6 +88,22 @@ async def test_one_request_walks_so_many_pages_of_a_liar_and_no_more(answer: Any
         assert bad.count("resources/list") <= max(MAX_PAGES, MAX_EMPTY)
 
 
+async def test_cursors_of_a_megabyte_are_taken_back_as_they_were_given() -> None:
+    """Two servers, each with three pages: one cursor of ours holds theirs, however long they are."""
+
+    def long(cursor: str | None) -> Json:
+        at = 0 if cursor is None else int(cursor[0])
+        more = {"nextCursor": f"{at + 1}" + "x" * 1_000_000} if at < 2 else {}
+        return page([f"x:{at}"], **more)
+
+    servers = [liar(long), liar(long)]
+    servers[1].key = "other"
+    async with Front(*servers, list_timeout=10) as front:
+        with anyio.fail_after(60):
+            names = await front.names("resources/list")
+    assert sorted(names) == sorted(f"{key}+x:{at}" for key in ("liar", "other") for at in range(3))
+
+
 async def test_empty_pages_and_empty_cursors_on_the_way_are_no_end() -> None:
     script: dict[str | None, Json] = {
         None: page([], nextCursor=""),

@@ -31,7 +31,7 @@ from sluicegate.guards.seal import MAX_ROUNDS, seal
 from sluicegate.metrics.series import Count
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
-from sluicegate.store.keys import KeyRing, Sealer
+from sluicegate.store.keys import MAX_TOKEN_CHARS, KeyRing, Sealer
 from sluicegate.store.memory import MemoryStore
 
 TOOL = Target("git", "tool", "push", "g__push", {"inputSchema": {}})
@@ -175,11 +175,12 @@ def retry(state: Any, principal: str = "key:a", **params: Any) -> Call:
 ASK = InputRequired({"q": {"method": "elicitation/create"}}, "server state")
 
 
-@pytest.mark.parametrize("state", ["server state", "", None])
+@pytest.mark.parametrize("state", ["server state", "", None, "long" * 500_000], ids=["text", "empty", "none", "long"])
 async def test_a_servers_state_travels_sealed_and_comes_back_byte_for_byte(sealer: Sealer, state: str | None) -> None:
     guard, server = seal(sealer.seal, sealer.unseal, same), Server(replace(ASK, state=state), Result({}))
     asked = await guard(call(), server)
     assert isinstance(asked, InputRequired) and asked.state and "server state" not in asked.state
+    assert len(asked.state) <= MAX_TOKEN_CHARS
     assert await guard(retry(asked.state), server) == Result({})
     assert server.seen[1].params.get("requestState", None) == state
     assert ("requestState" in server.seen[1].params) is (state is not None)

@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.store.keys import KEY_BYTES, KeyRing, Sealer, is_same, new_operator_token, read_operator_token
+from sluicegate.store import keys
+from sluicegate.store.keys import (
+    KEPT_EACH,
+    KEPT_FOR,
+    KEY_BYTES,
+    MAX_BODY,
+    MAX_TOKEN_CHARS,
+    KeyRing,
+    Sealer,
+    is_same,
+    new_operator_token,
+    read_operator_token,
+)
 from sluicegate.store.private import Exposed
 
 RING = KeyRing([b"k" * KEY_BYTES])
@@ -115,6 +127,34 @@ def test_another_ring_reads_nothing_and_no_two_tokens_are_alike() -> None:
     one, two = (SEALER.seal("p", {"n": 1}, "b") for _ in range(2))
     assert one != two
     assert Sealer(KeyRing([b"o" * KEY_BYTES])).unseal("p", one, "b") is None
+
+
+@pytest.mark.parametrize("size", [MAX_BODY - 9, MAX_BODY - 8, MAX_BODY - 7, MAX_BODY, 10 * MAX_BODY])
+def test_whatever_is_sealed_is_short_enough_to_be_unsealed(size: int) -> None:
+    """Of the sizes around the bound one is the last that the token itself holds."""
+    token = SEALER.seal("p", {"c": "x" * size}, "b")
+    assert len(token) <= MAX_TOKEN_CHARS
+    assert SEALER.unseal("p", token, "b") == {"c": "x" * size} == SEALER.unseal("p", token, "b")
+    assert SEALER.unseal("p", token, "c") is None and SEALER.unseal("q", token, "b") is None
+
+
+def test_large_payloads_end_with_their_time_and_make_room_for_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    sealer = Sealer(RING, lambda: now)
+    body = {"c": "x" * MAX_BODY}
+
+    def good(tokens: list[str], bound: str) -> list[bool]:
+        return [sealer.unseal("p", token, bound) == body for token in tokens]
+
+    other = sealer.seal("p", body, "b")
+    mine = [sealer.seal("p", body, "a") for _ in range(KEPT_EACH + 2)]
+    assert good(mine, "a") == [False] * 2 + [True] * KEPT_EACH and good([other], "b") == [True]
+    now = KEPT_FOR
+    assert good(mine, "a") == [False] * len(mine)
+    monkeypatch.setattr(keys, "KEPT_BYTES", 3 * MAX_BODY)
+    tokens = {bound: sealer.seal("p", body, bound) for bound in "cdef"}
+    assert [sealer.unseal("p", token, bound) == body for bound, token in tokens.items()] == [False, False, True, True]
+    assert len(repr(sealer._large)) < 60
 
 
 # ---------------------------------------------------------------- the operator's token

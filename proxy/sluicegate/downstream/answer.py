@@ -6,22 +6,23 @@ them costs more than the exchange.
 
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, Protocol
 from urllib.parse import urljoin
 
 import anyio
 import httpx
 
+from sluicegate.downstream.proofs import proves
 from sluicegate.downstream.settings import Lost, TooLarge
 from sluicegate.downstream.wire import WireTransport, build_request
 from sluicegate.network.egress import Blocked
 
 Raw = list[tuple[bytes, bytes]]
 
-# Statuses with which a server, or what stands before it, refuses to begin. Other failures may come after the work.
-_NOT_BEGUN: Final = frozenset({429, 503})
+NO_HEADERS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 _UNREACHED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _UNSAYABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol)
 
@@ -115,13 +116,14 @@ def _unreached(cause: BaseException | None) -> str:
     return "nothing listens there, the connection was refused" if isinstance(cause, ConnectionRefusedError) else ""
 
 
-def refused(status: int) -> Lost:
+def refused(status: int, headers: Mapping[bytes, bytes] = NO_HEADERS, in_session: bool = False) -> Lost:
+    """`headers` are those of the answer, `in_session` whether the request had a session id."""
+    sent = not proves(status, headers, in_session)
     if status in (401, 403):
-        return Lost(f"the server refused our credentials (HTTP {status})", sent=False, status=status)
+        return Lost(f"the server refused our credentials (HTTP {status})", sent=sent, status=status)
     if 200 <= status < 300:
-        return Lost(f"the server answered HTTP {status} without an answer", sent=True, status=status)
-    begun = status >= 500 and status not in _NOT_BEGUN
-    return Lost(f"the server answered HTTP {status}", sent=begun, status=status)
+        return Lost(f"the server answered HTTP {status} without an answer", sent=sent, status=status)
+    return Lost(f"the server answered HTTP {status}", sent=sent, status=status)
 
 
 def on_origin(url: httpx.URL, reference: str) -> httpx.URL | None:

@@ -211,6 +211,7 @@ class Connection:
             raise await self.ending()
         body = dump({"jsonrpc": "2.0", "id": exchange.id, "method": method, "params": params})
         self.pending[exchange.id] = exchange
+        exchange.once = method == "tools/call"
         try:
             with patience or nullcontext():
                 exchange.patience = patience

@@ -28,14 +28,14 @@ def severity(level: Any) -> int:
 
 class Exchange:
     """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused,
-    `level` the rank from which on log messages are wanted, -1 for none."""
+    `level` the rank from which on log messages are wanted, -1 for none; `once`: it may be sent only once."""
 
     # The class has the values that most exchanges keep: to set them in each costs more than to find them here, 0.1 us.
     answer: Response | None = None
     error: Exception | None = None
     patience: "Patience | None" = None
     unmet: Request | None = None
-    is_call = False
+    is_call = once = False
     level = -1
     _token: Any = None
     _progress = -inf

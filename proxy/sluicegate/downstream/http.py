@@ -31,6 +31,7 @@ from sluicegate.downstream.answer import (
 from sluicegate.downstream.connection import Receive
 from sluicegate.downstream.exchange import Exchange
 from sluicegate.downstream.parking import Asking
+from sluicegate.downstream.proofs import proves
 from sluicegate.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
 from sluicegate.downstream.share import LARGE, PIECE, Share
 from sluicegate.downstream.sse import Events, Place
@@ -127,19 +128,22 @@ class HttpWire:
         except httpx.TransportError as error:
             raise lost_by(error) from None
         if response.status in _MOVED:
-            response = await self._follow(response, body, headers)
+            response = await self._follow(response, body, headers, exchange.once)
         try:
             await self._take(response, exchange)
         except BaseException:
             await response.aclose()
             raise
 
-    async def _follow(self, response: Answer, body: bytes, own: Raw) -> Answer:
+    async def _follow(self, response: Answer, body: bytes, own: Raw, once: bool = False) -> Answer:
+        """The answer from where the server has moved to; the redirect itself for what may be sent only once."""
         url = self._moved(response)
         if url is None:
             return response
-        await response.aclose()
         self._url = url
+        if once:
+            return response
+        await response.aclose()
         return await self._request("POST", [*self._posting, *own], body)
 
     async def _request(self, method: str, headers: Raw, body: bytes = b"") -> Answer:
@@ -171,9 +175,9 @@ class HttpWire:
                     return
                 return await self._stream(response, exchange)
         elif status == 404 and self._session is not None:
-            # 2025-11-25 basic/transports#session-management: the session has ended; nothing was executed
             self._retire("the server ended the session", False)
-            exchange.settle(error=Lost("the server ended the session", sent=False, gone=True, status=status))
+            sent = not proves(status, response.headers, in_session=True)
+            exchange.settle(error=Lost("the server ended the session", sent=sent, gone=True, status=status))
         elif is_json(response):
             self.refusal = status
             if data := await self._body(response, _MAX_ERROR_BODY):
@@ -181,7 +185,7 @@ class HttpWire:
         if not response.complete:
             await response.aclose()
         if not exchange.is_over:
-            exchange.settle(error=refused(status))
+            exchange.settle(error=refused(status, response.headers))
 
     async def _answer_in_turn(self, data: bytes, exchange: Exchange) -> None:
         """A megabyte takes milliseconds: here, and at each step of its way to the client, which is taken meanwhile."""

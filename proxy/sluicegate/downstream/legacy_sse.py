@@ -29,6 +29,7 @@ ENDPOINT_WITHIN: Final = 10.0
 """Seconds from the beginning of the stream to the event that must come first."""
 _MAX_HOPS: Final = 3
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_NEVER_MOVED: Final = frozenset[int]()
 _MOVED_POST: Final = frozenset({307, 308})  # the others would turn it into a GET
 
 
@@ -83,20 +84,25 @@ class SseWire:
     async def _send(self, exchange: Exchange, body: bytes) -> None:
         try:
             with anyio.move_on_after(self._settings.max_time):
-                await self.notify(body)
+                await self._post(body, exchange.once)
         except Lost as lost:
             exchange.settle(error=lost)
 
     async def notify(self, body: bytes) -> None:
+        await self._post(body, once=False)
+
+    async def _post(self, body: bytes, once: bool) -> None:
+        """What may be sent only once follows no redirect."""
         if self._messages is None:
             raise Lost("the server has not said where to send messages", sent=False)
-        response = await self._follow("POST", self._messages, self._posting, body, _MOVED_POST)
+        moved = _NEVER_MOVED if once else _MOVED_POST
+        response = await self._follow("POST", self._messages, self._posting, body, moved)
         await response.aclose()
-        if response.status == 404:  # the session is over, or never was: nothing was executed
+        if response.status == 404:  # the session is over, or never was; no page says that nothing was executed then
             self._retire("the server ended the session", False)
-            raise Lost("the server ended the session", sent=False, gone=True, status=404)
+            raise Lost("the server ended the session", sent=True, gone=True, status=404)
         if not 200 <= response.status < 300:
-            raise refused(response.status)
+            raise refused(response.status, response.headers)
 
     async def _follow(self, method: str, url: httpx.URL, headers: Raw, body: bytes, moved: frozenset[int]) -> Answer:
         """The answer, after redirects on the origin: `/sse` is `/sse/` for many servers. Raises `Lost`."""
@@ -114,6 +120,8 @@ class SseWire:
             url = place
             if method == "GET":
                 self._url = url
+            else:
+                self._messages = url
         raise Lost("the server redirects without end", sent=False)
 
     # ------------------------------------------------------------ from the server

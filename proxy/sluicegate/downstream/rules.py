@@ -14,13 +14,17 @@ from sluicegate.era import asks
 from sluicegate.era.revisions import LISTS
 from sluicegate.message import INTERNAL_ERROR, METHOD_NOT_FOUND, Request
 
+_BUSY: Final = 503
+_UNKNOWN: Final = "The call may or may not have been executed."
+
 
 def may_resend(method: str, lost: Lost) -> bool:
-    """Whether the same request may be sent once more. Not executed is proven for what was not sent, and for a
-    session that is gone; reading and listing twice harms nobody; a tool is never called twice on a guess."""
+    """Whether the same request may be sent once more: where it is proven that it was not executed (`proofs`), on
+    another connection. Reading and listing twice harms nobody; a tool is never called twice on a guess."""
     if not lost.sent:
         return lost.gone
-    return method != "tools/call"
+    is_over = lost.gone or lost.status is None or (lost.status >= 500 and lost.status != _BUSY)
+    return is_over and method != "tools/call"
 
 
 def undeclared(call: Call, connection: Connection) -> Failure | None:
@@ -90,13 +94,17 @@ def failed(call: Call, server: str, error: Lost | TimeoutError | TooLarge, lines
     if isinstance(error, TooLarge):
         return refuse(call.method, "result_too_large", f"The answer of the server {server} is too large.")
     if isinstance(error, TimeoutError):
-        return refuse(call.method, "timeout", f"The server {server} did not answer in time.")
+        end = f" {_UNKNOWN}" if call.method == "tools/call" else ""
+        return refuse(call.method, "timeout", f"The server {server} did not answer in time.{end}")
     if isinstance(error, TaskGone):
         text = f"{error.text[0].upper()}{error.text[1:]}. It may or may not have been executed."
         return Failure(INTERNAL_ERROR, text, {"reason": "outcome_unknown"}, "outcome_unknown")
     if error.sent and call.method == "tools/call":
-        why = why_not(call.client, server, error, lines, "The call may or may not have been executed. ")
-        text = f"The connection to the server {server} ended before its answer: {why}"
+        why = why_not(call.client, server, error, lines, f"{_UNKNOWN} ")
+        what = "The connection to the server {} ended before its answer" if error.status is None else (
+            "The server {} did not say what became of the call"
+        )
+        text = f"{what.format(server)}: {why}"
         return refuse(call.method, "outcome_unknown", text)
     why = why_not(call.client, server, error, lines)
     return refuse(call.method, "server_unavailable", f"The server {server} is not available: {why}")

@@ -294,6 +294,8 @@ class DownstreamServer:
             declared = decode_fast(legacy.declared.encode())
             connection = await self._dialler.open(key.era, group, declared, legacy.session)
         except (OSError, TimeoutError) as error:
+            if isinstance(error, Lost) and error.sent:
+                error.sent = error.gone = False  # the handshake was sent, no call
             self._health.failed(error)
             self._pause.failed()
             raise

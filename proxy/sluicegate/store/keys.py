@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -22,6 +23,11 @@ from sluicegate.store import private
 KEY_BYTES = 32
 _ID, _NONCE, _TAG = 4, 12, 16
 MAX_TOKEN_CHARS = 256 * 1024
+MAX_BODY = MAX_TOKEN_CHARS // 4 * 3 - _ID - _NONCE - _TAG  # bytes of a payload that a token can hold
+KEPT_FOR = 3600.0  # seconds
+KEPT_BYTES = 64 * 1024 * 1024
+KEPT_EACH = 4  # large payloads of one purpose and `bound`
+_REFERENCE = "kept"
 OPERATOR_TOKEN = "operator.token"
 
 
@@ -93,20 +99,62 @@ def _line(key: bytes) -> bytes:
     return _encode(key).encode("ascii") + b"\n"
 
 
+class LargePayloads:
+    """Payloads that no token can hold, in memory under random names: a server may give a cursor or a state of
+    megabytes. Each is kept for an hour; where they are too many the oldest go, those of the same `bound` first."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kept: dict[str, tuple[float, str, bytes]] = {}  # when it ends, whose it is, what it is; oldest first
+        self._size = 0
+
+    def __repr__(self) -> str:
+        return f"LargePayloads({len(self._kept)} of {self._size} bytes)"
+
+    def put(self, owner: str, body: bytes) -> str:
+        self._sweep()
+        same = [name for name, (_, other, _) in self._kept.items() if other == owner]
+        for name in same[: max(0, len(same) - KEPT_EACH + 1)]:
+            self._drop(name)
+        name = secrets.token_hex(16)
+        self._kept[name] = (self._clock() + KEPT_FOR, owner, body)
+        self._size += len(body)
+        while self._size > KEPT_BYTES and len(self._kept) > 1:
+            self._drop(next(iter(self._kept)))
+        return name
+
+    def get(self, owner: str, name: object) -> bytes | None:
+        self._sweep()
+        _, whose, body = self._kept.get(name, (0.0, "", None)) if isinstance(name, str) else (0.0, "", None)
+        return body if whose == owner else None
+
+    def _sweep(self) -> None:
+        now = self._clock()
+        while self._kept and next(iter(self._kept.values()))[0] <= now:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, name: str) -> None:
+        self._size -= len(self._kept.pop(name)[2])
+
+
 class Sealer:
-    """Seals small JSON objects into opaque text: AES-256-GCM under the ring's keys."""
+    """Seals JSON objects into opaque text: AES-256-GCM under the ring's keys. Whatever it seals it opens: what is too
+    large for a token is kept here, and the token names it. That one ends with this process."""
 
-    __slots__ = ("_aeads", "_newest", "_newest_id")
+    __slots__ = ("_aeads", "_large", "_newest", "_newest_id")
 
-    def __init__(self, ring: KeyRing) -> None:
+    def __init__(self, ring: KeyRing, clock: Callable[[], float] = time.monotonic) -> None:
+        self._large = LargePayloads(clock)
         self._aeads = {id: AESGCM(key) for id, key in ring.keys.items()}
         self._newest_id = ring.newest_id
         self._newest = self._aeads[ring.newest_id]
 
     def seal(self, purpose: str, payload: Json, bound: str) -> str:
         """`payload` as a token that only `unseal` with the same purpose and `bound` opens."""
-        nonce = os.urandom(_NONCE)
-        return _encode(self._newest_id + nonce + self._newest.encrypt(nonce, dump(payload), _context(purpose, bound)))
+        nonce, body = os.urandom(_NONCE), dump(payload)
+        if len(body) > MAX_BODY:
+            body = dump({_REFERENCE: self._large.put(_owner(purpose, bound), body)})
+        return _encode(self._newest_id + nonce + self._newest.encrypt(nonce, body, _context(purpose, bound)))
 
     def unseal(self, purpose: str, token: str, bound: str) -> Json | None:
         """What was sealed; None for everything else: altered, foreign, of another purpose, no token at all."""
@@ -119,14 +167,21 @@ class Sealer:
                 return None
             body = aead.decrypt(data[_ID : _ID + _NONCE], data[_ID + _NONCE :], _context(purpose, bound))
             payload = decode_fast(body)
+            if isinstance(payload, dict) and payload.keys() == {_REFERENCE}:
+                large = self._large.get(_owner(purpose, bound), payload[_REFERENCE])
+                payload = None if large is None else decode_fast(large)
         except (ValueError, InvalidTag, Malformed):
             return None
         return payload if isinstance(payload, dict) else None
 
 
-def _context(purpose: str, bound: str) -> bytes:
+def _owner(purpose: str, bound: str) -> str:
     # The length keeps ("a", "bc") and ("ab", "c") apart.
-    return f"{len(purpose)}:{purpose}{bound}".encode("utf-8", "surrogatepass")
+    return f"{len(purpose)}:{purpose}{bound}"
+
+
+def _context(purpose: str, bound: str) -> bytes:
+    return _owner(purpose, bound).encode("utf-8", "surrogatepass")
 
 
 # ---------------------------------------------------------------- the operator's token

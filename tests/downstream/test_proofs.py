@@ -1,0 +1,156 @@
+"""What proves that a call was not executed: the table, row by row, in both eras and on every transport; and everything
+else, which proves nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, legacy_start, modern_start, running
+
+from sluicegate.call import Client, Failure, Result
+from sluicegate.downstream.proofs import PROOFS
+
+README = Path(__file__).parents[2] / "README.md"
+UNKNOWN, UNAVAILABLE = "outcome_unknown", "server_unavailable"
+CLIENTS = {"legacy": LEGACY, "modern": MODERN}
+Headers = dict[str, str]
+
+
+def test_the_readme_has_the_table() -> None:
+    text = README.read_text()
+    for proof in PROOFS:
+        assert f"| {proof.what} | {proof.why} |" in text
+
+
+class Scripted:
+    """A server of one era that answers each call as it is told; `calls` are those that it got."""
+
+    def __init__(self, era: str, status: int, headers: Headers, session: str = "") -> None:
+        self.era, self.status, self.headers, self.session = era, status, headers, session
+        self.calls: list[Asked] = []
+
+    async def __call__(self, asked: Asked) -> None:
+        more = {"Mcp_Session_Id": self.session} if self.session else {}
+        if await (modern_start(asked) if self.era == "modern" else legacy_start(asked, **more)):
+            return
+        self.calls.append(asked)
+        if self.status:
+            await asked.reply(b"no", self.status, "text/plain", **self.headers)
+        else:
+            asked.writer.close()
+
+
+async def reason(server: Scripted, client: Client, **settings: Any) -> tuple[str, str]:
+    """The word and the sentence that the client gets."""
+    async with endpoint(server) as (url, _), running(url=url, era=server.era, **settings) as rig:
+        outcome = await rig.request("tools/call", {"name": "t"}, client)
+    assert isinstance(outcome, Result) and outcome.value["isError"]
+    return outcome.value["_meta"]["dev.sluice/reason"], outcome.value["content"][0]["text"]
+
+
+PROVEN: list[tuple[int, Headers]] = [
+    (401, {"WWW-Authenticate": "Bearer"}),
+    (401, {"WWW-Authenticate": 'Bearer error="invalid_token"'}),
+    (403, {"WWW-Authenticate": 'Bearer error="insufficient_scope", scope="x"'}),
+]
+UNPROVEN: list[tuple[int, Headers]] = [
+    *((status, {}) for status in (0, 200, 202, 204, 301, 302, 400, 401, 403, 405, 406, 408, 409, 410, 413, 415, 421,
+                                  423, 425, 429, 500, 501, 502, 503, 504)),
+    (404, {}), (307, {"Location": "/other"}), (308, {"Location": "/other"}), (307, {"Location": "http://evil.test/"}),
+    (403, {"WWW-Authenticate": "Bearer"}), (429, {"Retry-After": "1"}), (503, {"Retry-After": "1"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("era", CLIENTS)
+@pytest.mark.parametrize(("status", "headers"), PROVEN)
+async def test_an_answer_of_the_table_says_that_nothing_was_executed(era: str, status: int, headers: Headers) -> None:
+    server = Scripted(era, status, headers)
+    word, text = await reason(server, CLIENTS[era])
+    assert word == UNAVAILABLE and "may or may not" not in text and len(server.calls) == 1
+
+
+@pytest.mark.parametrize("era", CLIENTS)
+@pytest.mark.parametrize(("status", "headers"), UNPROVEN)
+async def test_any_other_answer_proves_nothing_and_the_call_is_made_once(
+    era: str, status: int, headers: Headers
+) -> None:
+    server = Scripted(era, status, headers)
+    word, text = await reason(server, CLIENTS[era])
+    assert word == UNKNOWN and "may or may not have been executed" in text
+    assert [asked.rpc for asked in server.calls] == ["tools/call"]  # also not where a redirect leads
+
+
+async def test_a_404_proves_it_where_the_request_had_a_session_and_nowhere_else() -> None:
+    with_session = Scripted("legacy", 404, {}, session="s")
+    assert (await reason(with_session, LEGACY))[0] == UNAVAILABLE
+    assert len(with_session.calls) == 2  # once more in another session, which ends the same way
+    for era in CLIENTS:
+        without = Scripted(era, 404, {})
+        assert (await reason(without, CLIENTS[era]))[0] == UNKNOWN and len(without.calls) == 1
+
+
+@pytest.mark.parametrize("era", CLIENTS)
+async def test_a_server_that_takes_the_call_and_says_nothing_may_have_executed_it(era: str) -> None:
+    class Silent(Scripted):
+        async def __call__(self, asked: Asked) -> None:
+            if asked.rpc == "tools/call":
+                self.calls.append(asked)
+                await anyio.sleep_forever()
+            await super().__call__(asked)
+
+    server = Silent(era, 0, {})
+    word, text = await reason(server, CLIENTS[era], timeout=0.5)
+    assert word == "timeout" and "may or may not have been executed" in text and len(server.calls) == 1
+
+
+@pytest.mark.parametrize("era", CLIENTS)
+@pytest.mark.parametrize("error", [httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout])
+async def test_without_a_connection_nothing_was_executed(era: str, error: type[httpx.TransportError]) -> None:
+    server = Scripted(era, 200, {})
+    async with endpoint(server) as (url, _), running(url=url, era=era) as rig:
+
+        async def refuse(origin: object) -> httpx.Response:
+            raise error("no")
+
+        transport: Any = rig.server._transport
+        transport._pool.take, transport._pool.dial = (lambda origin: None), refuse
+        assert await rig.reason("t", CLIENTS[era]) == UNAVAILABLE
+        assert server.calls == []
+
+
+@pytest.mark.parametrize("status", [500, 503, 401, 403, 404, 302])
+async def test_a_handshake_that_fails_sent_no_call(status: int) -> None:
+    async def script(asked: Asked) -> None:
+        await asked.reply(status=status)
+
+    async with endpoint(script) as (url, log), running(url=url, era="legacy", lazy=True) as rig:
+        assert await rig.reason("t") == UNAVAILABLE
+        assert all(asked.rpc != "tools/call" for asked in log)
+
+
+async def test_a_process_that_dies_with_the_call_may_have_executed_it_and_one_that_died_before_did_not() -> None:
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.reason("die") == UNKNOWN
+    async with running(command=child("exit-at-start"), era="legacy") as rig:
+        assert await rig.reason("echo") == UNAVAILABLE
+
+
+@pytest.mark.parametrize("code", [proof.code for proof in PROOFS if proof.code is not None] + [-32603, -32000])
+async def test_only_a_call_with_an_error_of_the_table_is_made_again(code: int) -> None:
+    calls: list[Asked] = []
+
+    async def script(asked: Asked) -> None:
+        if asked.rpc == "tools/call":
+            calls.append(asked)
+            extension = {"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
+            await asked.error(code, 400, {"supported": ["2026-07-28"], "requested": "x", **extension})
+        elif asked.rpc == "tools/list":
+            await asked.result({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
+        else:
+            await modern_start(asked)
+
+    async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
+        assert isinstance(await rig.request("tools/call", {"name": "t"}, MODERN), Failure)
+        assert len(calls) == (2 if code in (-32021, -32022) else 1)
