@@ -80,6 +80,9 @@ def call(id: int, name: str, params: dict) -> None:  # noqa: C901 - a list of tr
     elif name == "big":
         sys.stdout.write("x" * (9 * 1024 * 1024) + "\n")
         sys.stdout.flush()
+    elif name == "many":
+        sys.stdout.write('{"jsonrpc":"2.0","method":"x"}\n' * 5_000)
+        answer(id, "done")
     elif name.startswith("wide"):  # a notification of as many values first, which is nobody's
         notify("notifications/message", level="error", data=[1] * 1_000)
         head, result = f'"jsonrpc":"2.0","id":{id}', f'"result":{json.dumps({"content": [[]] * 1_000})}'

@@ -8,7 +8,9 @@ from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, lega
 from test_legacy_sse_servers import Older
 
 from sluicegate import message
+from sluicegate.downstream.stdio import _EACH, ChildWire
 from sluicegate.message import Json
+from sluicegate.network.turns import PIECE
 
 MOST = 1_000
 SHAPES: dict[str, Any] = {
@@ -85,3 +87,19 @@ async def test_an_event_of_the_2024_transport_ends_its_call_alone(decoded: list[
         assert await rig.reason("wide") == "result_too_large"
         assert await rig.tool("other") == "done"
     assert max(decoded) < 2 * MOST
+
+
+async def test_of_many_lines_at_once_a_piece_is_taken_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of a pipe may be thousands of notifications."""
+    sizes: list[int] = []
+    work = ChildWire._work
+
+    def counted(wire: ChildWire) -> None:
+        before = len(wire._unread)
+        work(wire)
+        sizes.append(before - len(wire._unread))
+
+    monkeypatch.setattr(ChildWire, "_work", counted)
+    async with running(command=child(), era="legacy") as rig:
+        assert await rig.tool("many") == "done"
+    assert sum(sizes) > 5_000 and max(sizes) <= PIECE // _EACH + 1

@@ -39,6 +39,7 @@ class Core:
     behind: Behind
     desk: Desk
     pages: Pages
+    until_free: Callable[[str], float]
 
     def expect(self, client: Client) -> None:
         """This client comes first."""
@@ -99,8 +100,8 @@ async def core(
         desk, pages = open_desk(config, services.judging, services.store, services.audit, share), Pages()
         services.metrics.watch(partial(approving.samples, desk))
         desk.watchers.append(partial(approving.time_waits, services.metrics.waited))
-        router, handler = pipeline(services, behind, desk, pages)
-        made = Core(handler, router, services, behind, desk, pages)
+        router, handler, until_free = pipeline(services, behind, desk, pages)
+        made = Core(handler, router, services, behind, desk, pages, until_free)
         await desk.refresh()
         desk.reconsider()  # the file may have changed while nothing ran
         group = await stack.enter_async_context(anyio.create_task_group())

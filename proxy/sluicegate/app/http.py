@@ -86,7 +86,8 @@ async def running(config: Config, file: Path | None = None, place: Place | None 
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
         handover = None if place is None else Handover(share.index, place.taking)
         listener = Listener(inner.handler, ME, clients, slices.listening(config), inner.end_session, refused,
-                            on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover)  # fmt: skip
+                            on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
+                            until_free=inner.until_free)  # fmt: skip
         inner.behind.asking.through, inner.behind.asking.is_idle = listener.ask, listener.is_idle
         inner.services.metrics.watch(partial(observing.listener, listener))
         wire = listening.Wire(headers=config.limits.headers, is_shared=place is not None)

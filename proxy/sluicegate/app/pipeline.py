@@ -1,6 +1,6 @@
 """The way of a call, wired: every guard with the functions of other rooms that it goes by, and the router inside."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from sluicegate.app import observing, slices
@@ -31,9 +31,12 @@ from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
 from sluicegate.router import Cursors, Router
 
+UntilFree = Callable[[str], float]
 
-def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tuple[Router, Handler]:
-    """The router by itself, for who may see everything that a client sees, and all guards around it."""
+
+def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tuple[Router, Handler, UntilFree]:
+    """The router by itself, for who may see everything that a client sees; all guards around it; and how many seconds a
+    principal has to wait for its rate, 0.0 for none."""
     config, judge, sealer, audit = services.config, services.judging.judge, services.sealer, services.audit
     metrics = services.metrics if config.telemetry.metrics else None
     resolver = Resolver(behind.lists, judge.may_list)
@@ -66,7 +69,12 @@ def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tu
     guards["approve"] = approve(desk, asked, behind.tasking.holding(desk, asked.current, again))
     # What a client is told of a task is no request of its own, but is judged, recorded and named as one would be.
     router.following.told = chain({**guards, **dict.fromkeys(("measure", "throttle", "quota"))}, innermost)
-    return router, towards_clients(services.tracer, chain(guards, innermost))
+    until_free = windows["client"].until_free if "client" in windows else _at_once
+    return router, towards_clients(services.tracer, chain(guards, innermost)), until_free
+
+
+def _at_once(principal: str) -> float:
+    return 0.0
 
 
 def _windows(config: Config) -> dict[str, Windows]:

@@ -135,7 +135,7 @@ def _server(config: Config, inner: Core) -> Serve:
                 handle, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
                 server_info=ME, on_session_end=inner.end_session, max_line=limits.max_request,
                 max_depth=limits.max_depth, max_nodes=limits.nodes, max_batch=limits.max_batch,
-                on_abandoned=inner.abandon, offer_ask=offer_ask,
+                on_abandoned=inner.abandon, offer_ask=offer_ask, until_free=inner.until_free,
             )  # fmt: skip
 
     return serve

@@ -24,9 +24,9 @@ from sluicegate.downstream.modern import ModernConnection
 from sluicegate.downstream.parking import Parking
 from sluicegate.downstream.probe import LEGACY_ONLY, Eras, judge, proves_legacy
 from sluicegate.downstream.settings import Lost, NotModern, ServerSettings, as_lost, code_of
-from sluicegate.downstream.share import Share
 from sluicegate.downstream.stdio import ChildWire, Tail
 from sluicegate.message import Json, Response
+from sluicegate.network.turns import Turns
 from sluicegate.store import Store
 
 HANDSHAKE_TIME: Final = 60.0
@@ -61,7 +61,7 @@ class Dialler:
         self._transport = transport
         self._store = store
         self._parking = parking
-        self._share = Share()
+        self._share = Turns()
         self._place = f"eras/{settings.key}/{settings.identity}"
         self._kept = ""
         self.stderr = Tail()

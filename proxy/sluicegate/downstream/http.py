@@ -33,7 +33,6 @@ from sluicegate.downstream.exchange import Exchange
 from sluicegate.downstream.parking import Asking
 from sluicegate.downstream.proofs import proves
 from sluicegate.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
-from sluicegate.downstream.share import LARGE, PIECE, Share
 from sluicegate.downstream.sse import Events, Place
 from sluicegate.downstream.telling import Teller
 from sluicegate.downstream.wire import WireTransport
@@ -41,6 +40,7 @@ from sluicegate.downstream.wire_pool import Way
 from sluicegate.era.modern_server import Headers
 from sluicegate.era.revisions import Revision
 from sluicegate.network.egress import Egress
+from sluicegate.network.turns import LARGE, PIECE, Turns
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class HttpWire:
     """The status with which the last request was refused."""
 
     def __init__(
-        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, share: Share
+        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, share: Turns
     ) -> None:
         self._settings = settings
         self._fetch = fetching(transport)
@@ -272,7 +272,10 @@ class HttpWire:
         for start in range(0, len(chunk), PIECE):
             since = self._share.now()
             for data in events.feed(chunk[start : start + PIECE]):
-                self._receive(data, exchange)
+                if len(data) > LARGE:
+                    await self._answer_in_turn(data, exchange)
+                else:
+                    self._receive(data, exchange)
                 if not isinstance(exchange, Asking):  # who waits for that takes it by itself
                     await exchange.flush()
             if not exchange.is_over:  # others have their turn, and a server that talks without end waits for its own

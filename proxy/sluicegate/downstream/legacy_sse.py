@@ -17,11 +17,11 @@ from sluicegate.downstream.answer import Answer, Raw, fetching, is_event_stream,
 from sluicegate.downstream.connection import Receive
 from sluicegate.downstream.exchange import Exchange
 from sluicegate.downstream.settings import MAX_MESSAGE, Lost, ServerSettings, TooLarge
-from sluicegate.downstream.share import PIECE, Share
 from sluicegate.downstream.sse import Events, Place
 from sluicegate.downstream.telling import Teller
 from sluicegate.era.modern_server import Headers
 from sluicegate.era.revisions import Revision
+from sluicegate.network.turns import LARGE, PIECE, Turns
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class SseWire:
     is_ending = False
     pid: int | None = None
 
-    def __init__(self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, share: Share) -> None:
+    def __init__(self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, share: Turns) -> None:
         self._settings = settings
         self._share = share
         self._fetch = fetching(transport)
@@ -149,7 +149,7 @@ class SseWire:
     async def _take(self, found: list[bytes]) -> None:
         since = self._share.now()
         owners = [self._receive(data, None) for data in found]
-        if any(owner is None or not owner.is_over for owner in owners):
+        if any(owner is None or not owner.is_over for owner in owners) or any(len(data) > LARGE for data in found):
             await anyio.sleep(self._share.take(since))
 
     def agreed(self, revision: Revision) -> None:

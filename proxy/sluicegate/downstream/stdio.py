@@ -6,6 +6,7 @@ servers' secrets.
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -16,10 +17,10 @@ from sluicegate.downstream.connection import Receive
 from sluicegate.downstream.exchange import Exchange
 from sluicegate.downstream.process import Process, describe_exit
 from sluicegate.downstream.settings import MAX_MESSAGE, Lost, ServerSettings
-from sluicegate.downstream.share import Share
 from sluicegate.downstream.starting import not_started
 from sluicegate.era.modern_server import Headers
 from sluicegate.era.revisions import Revision
+from sluicegate.network.turns import LARGE, PIECE, Turns
 
 _INHERITED: Final = frozenset({"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "TMPDIR", "LANG", "LANGUAGE"})
 MAX_UNREAD: Final = MAX_MESSAGE
@@ -29,6 +30,7 @@ MAX_UNREAD: Final = MAX_MESSAGE
 _LAST_WORDS: Final = 0.4
 MAX_STDERR: Final = 16 * 1024
 _MAX_NOISE: Final = 200
+_EACH: Final = 64  # bytes whose time a line takes besides its own
 
 
 def environment(
@@ -99,12 +101,13 @@ class ChildWire:
     is_private = False
     is_ending = False
 
-    def __init__(self, settings: ServerSettings, stderr: Tail, share: Share) -> None:
+    def __init__(self, settings: ServerSettings, stderr: Tail, share: Turns) -> None:
         self._settings = settings
         self._stderr = stderr
         self._share = share
         self._lines = Lines()
-        self._is_deaf = self._is_closing = False
+        self._unread: deque[bytes] = deque()
+        self._is_deaf = self._is_closing = self._is_pausing = False
         self._why_ended = ""
         self._process: Process | None = None
         self._stdin: asyncio.WriteTransport | None = None
@@ -176,16 +179,23 @@ class ChildWire:
             self._retire(f"the server wrote {error}", True)
             self.hush()  # what would follow is the rest of something that is no message
             return
-        since, is_unasked = self._share.now(), False
-        for line in lines:
-            if self._is_deaf:
-                return
+        self._unread.extend(lines)
+        if not self._is_pausing:
+            self._work()
+
+    def _work(self) -> None:
+        """Takes a piece of what was read. The rest has its turn after others: a chunk may be thousands of lines."""
+        since, is_counted, size = self._share.now(), False, 0
+        while self._unread and size < PIECE and not self._is_deaf:
+            line = self._unread.popleft()
+            size += len(line) + _EACH
             if line and line != b"\r":
                 owner = self._receive(line, None)
                 if owner is None and line[:1] not in b"{[":  # words that should have gone to stderr
                     self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
-                is_unasked = is_unasked or owner is None or not owner.is_over
-        if is_unasked and (pause := self._share.take(since)):
+                is_counted = is_counted or owner is None or not owner.is_over or len(line) > LARGE
+        pause = self._share.take(since) if is_counted else 0.0
+        if pause or self._unread:
             self._pause(pause)
 
     def _wrote(self, data: bytes) -> None:
@@ -196,15 +206,20 @@ class ChildWire:
         """A child that talks without end waits for its turn: the pipe is full meanwhile."""
         if self._stdout is not None and self._stdout.is_reading():
             self._stdout.pause_reading()
-            asyncio.get_running_loop().call_later(seconds, self._resume)
+        self._is_pausing = True
+        asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def _resume(self) -> None:
-        if self._stdout is not None and not self._stdout.is_closing():
+        self._is_pausing = False
+        if self._unread:
+            self._work()
+        if not self._is_pausing and self._stdout is not None and not self._stdout.is_closing():
             self._stdout.resume_reading()
 
     def hush(self) -> None:
         """A child that writes without end would take all of our time."""
         self._is_deaf = True
+        self._unread.clear()
         if self._stdout is not None:
             self._stdout.close()
 

@@ -6,7 +6,8 @@ or connection cancels the call, and nothing is sent after. Knows calls and outco
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -15,6 +16,7 @@ from sluicegate.call import MODERN, Call, Client, Handler, Outcome, Result, Trai
 from sluicegate.era import modern_client, reserved
 from sluicegate.listen.exchange import Exchange, event
 from sluicegate.listen.identity import Principal
+from sluicegate.listen.large import LARGE, LargeRequests
 from sluicegate.listen.settings import Settings
 from sluicegate.message import (
     INTERNAL_ERROR,
@@ -86,6 +88,7 @@ class Edge:
     settings: Settings
     streams: Streams
     abandon: Callable[[str], None]  # of a call that waited for answers in vain: the id of its first round
+    large: LargeRequests
 
     def trail(self) -> Trail:
         return Trail(self.new_id())
@@ -146,9 +149,20 @@ def read_json(exchange: Exchange, settings: Settings) -> Any:
     return reserved.from_client(decode(body, settings.limits.max_depth, settings.limits.nodes), body)
 
 
-async def receive_json(exchange: Exchange, settings: Settings) -> Any:
-    await exchange.peer.whole(settings.limits.max_request)
-    return read_json(exchange, settings)
+@asynccontextmanager
+async def received(exchange: Exchange, principal: Principal, edge: "Edge") -> AsyncIterator[Any]:
+    """The same of a body that is large, or not here yet; it is in flight as long as the context lasts. Raises `Refused`
+    before much of it is read."""
+    peer, most = exchange.peer, edge.settings.limits.max_request
+    size = peer.declared
+    if size <= LARGE:  # or in chunks, of which nobody says how many
+        await peer.whole(LARGE)
+        if peer.size <= LARGE:
+            yield read_json(exchange, edge.settings)
+            return
+    with edge.large.holding(principal.name, size or most):
+        await peer.whole(most)
+        yield await edge.large.decode(principal.name, peer.body_at_hand(most))
 
 
 def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
+from math import ceil
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -18,8 +19,10 @@ from sluicegate.call import MODERN, Client, Emit, Handler
 from sluicegate.era.modern_client import is_modern
 from sluicegate.listen.exchange import Exchange, error_body
 from sluicegate.listen.handover import Handover
-from sluicegate.listen.http import Edge, Streams, check_form, read_json, serve_modern, version
+from sluicegate.listen.http import Edge, Streams, check_form, read_json, received, serve_modern, version
 from sluicegate.listen.identity import Identity, Principal, Refused
+from sluicegate.listen.large import LARGE, LargeRequests, UntilFree
+from sluicegate.listen.large import Refused as TooMuch
 from sluicegate.listen.legacy import Legacy
 from sluicegate.listen.listening import Listening
 from sluicegate.listen.request import Gone, TooLarge
@@ -29,7 +32,7 @@ from sluicegate.listen.sessions import Sessions
 from sluicegate.listen.settings import Settings
 from sluicegate.listen.sse import MESSAGES, SSE, EventStreams
 from sluicegate.listen.tasks import Tasks
-from sluicegate.message import INTERNAL_ERROR, Json, Malformed, Request, Response, read
+from sluicegate.message import INTERNAL_ERROR, Json, Malformed, Request, Response, encode, read
 from sluicegate.network.forwarded import ForwardedHeaders, is_forwarded
 from sluicegate.network.hosts import MCP_PORT, HostOriginPolicy
 
@@ -68,11 +71,13 @@ class Listener:
         on_abandoned: Callable[[str], None] = lambda id: None,
         on_sweep: Callable[[frozenset[str]], None] = lambda current: None,
         handover: Handover | None = None,
+        until_free: UntilFree = lambda principal: 0.0,
     ) -> None:
         """`handover`: there are other workers, and who is theirs is served by them."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
-        self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams), on_abandoned)
+        self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams), on_abandoned,
+                          LargeRequests(settings.limits, until_free))  # fmt: skip
         self._on_sweep, self._handover = on_sweep, handover
         self._tasks = Tasks()
         self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
@@ -105,6 +110,9 @@ class Listener:
             pass
         except TooLarge:
             await exchange.error(413, "request too large")
+        except TooMuch as refused:
+            retry = (b"retry-after", b"%d" % ceil(refused.wait))
+            await exchange.json(429, encode(Response(None, error=refused.error)), [retry])
         except Malformed as bad:
             await exchange.json(400, error_body(bad.text, bad.code, bad.id))
         except Exception:  # the client gets no details
@@ -173,7 +181,7 @@ class Listener:
             exchange.cors = self._policy.cors(origin)
         if serve is None:
             return self._resource.serve(exchange)
-        if _declared(head.get(b"content-length")) > self._settings.limits.max_request:
+        if exchange.peer.declared > self._settings.limits.max_request:
             return exchange.error(413, "request too large")
         return self._enter(exchange, serve)
 
@@ -239,16 +247,18 @@ class Listener:
         return self._take_in(exchange, principal)
 
     def _take_in(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
-        if exchange.peer.is_whole:
+        if exchange.peer.is_whole and exchange.peer.size <= LARGE:
             return self._take(exchange, principal)
         return self._take_later(exchange, principal)
 
     async def _take_later(self, exchange: Exchange, principal: Principal) -> None:
-        await exchange.peer.whole(self._settings.limits.max_request)
-        await self._take(exchange, principal)
+        async with received(exchange, principal, self._edge) as value:
+            await self._take_value(exchange, principal, value)
 
     def _take(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
-        value = read_json(exchange, self._settings)
+        return self._take_value(exchange, principal, read_json(exchange, self._settings))
+
+    def _take_value(self, exchange: Exchange, principal: Principal, value: Any) -> Awaitable[None]:
         by_header = version(exchange) == _MODERN
         if isinstance(value, list):
             if by_header:
@@ -284,7 +294,3 @@ class Listener:
             await exchange.error(405, "Method not allowed", _ALLOW_POST)
         else:
             await self._event_streams.post(exchange, principal)
-
-
-def _declared(length: bytes | None) -> int:
-    return int(length) if length and length.isdigit() else 0

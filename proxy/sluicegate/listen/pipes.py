@@ -21,6 +21,7 @@ from sluicegate.message import INTERNAL_ERROR, Malformed, Message, Response, enc
 log = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024
+TURN = 32  # lines
 FLUSH_SECONDS = 2.0
 
 
@@ -43,10 +44,13 @@ async def lines(reader: Reader, max_line: int) -> AsyncIterator[bytes | None]:
     """Every line without its end, and the rest before EOF. None stands for a line that was too long: it is
     skipped while it comes, so that no line costs more memory than a line may have."""
     parts: list[bytes] = []
-    size = 0
+    size = number = 0
     while chunk := await _read(reader):
         *ends, rest = chunk.split(b"\n")
         for end in ends:
+            number += 1
+            if number % TURN == 0:  # many small lines come with one read, and others are to have their turn
+                await asyncio.sleep(0)
             yield b"".join((*parts, end)) if size + len(end) <= max_line else None
             parts, size = [], 0
         size += len(rest)

@@ -149,6 +149,17 @@ class Request:
         return self._connection.alarms
 
     @property
+    def size(self) -> int:
+        """Bytes of the body that are here."""
+        return self._size
+
+    @property
+    def declared(self) -> int:
+        """Bytes that the body has, 0 where its head does not say."""
+        length = self.head.get(b"content-length", b"")
+        return int(length) if length.isdigit() else 0
+
+    @property
     def congested(self) -> bool:
         """It reads so slowly that the write buffer is full."""
         return not self._connection.writable.is_set()
@@ -214,7 +225,8 @@ class Request:
         """Returns when all of it is here, or more than the limit, or the client has gone."""
         connection = self._connection
         self._room = limit
-        if self.head.get(b"expect", b"").lower() == b"100-continue" and not connection.transport.is_closing():
+        is_awaited = not self._size and self.head.get(b"expect", b"").lower() == b"100-continue"
+        if is_awaited and not connection.transport.is_closing():
             connection.outbox.flush()
             connection.transport.write(_CONTINUE)
         while not (self.is_whole or self.lost or self._size > limit):

@@ -17,7 +17,7 @@ import anyio
 from sluicegate.call import Client
 from sluicegate.listen.conversation import Conversation, Terms
 from sluicegate.listen.exchange import Exchange, event
-from sluicegate.listen.http import Edge, accepts, check_form, receive_json
+from sluicegate.listen.http import Edge, accepts, check_form, received
 from sluicegate.listen.identity import Principal
 from sluicegate.listen.pipes import Output, Put
 from sluicegate.message import Json, Response
@@ -86,15 +86,15 @@ class EventStreams:
         if problem is not None:
             await exchange.error(*problem)
             return
-        value = await receive_json(exchange, self._edge.settings)
-        line = self._lines.get(_session_id(exchange.peer.head.query))
-        if line is None or line.principal != principal.name:  # over, or somebody else's: no difference may show
-            await exchange.error(404, "Session not found")
-            return
-        message = line.conversation.read(value)
-        line.conversation.recognise(_client(principal))
-        await exchange.empty(202)
-        await line.conversation.take(message)
+        async with received(exchange, principal, self._edge) as value:
+            line = self._lines.get(_session_id(exchange.peer.head.query))
+            if line is None or line.principal != principal.name:  # over, or somebody else's: no difference may show
+                await exchange.error(404, "Session not found")
+                return
+            message = line.conversation.read(value)
+            line.conversation.recognise(_client(principal))
+            await exchange.empty(202)
+            await line.conversation.take(message)
 
     # ------------------------------------------------------------ from the other side
 

@@ -5,7 +5,7 @@ Knows lines and their limits; what they mean is the conversation's. Pages: 2026-
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -14,8 +14,10 @@ import anyio
 from sluicegate.call import Ask, Client, Handler, Trail
 from sluicegate.era import reserved
 from sluicegate.listen.conversation import Conversation, Terms, error
+from sluicegate.listen.large import LARGE, LargeRequests, Refused, UntilFree
 from sluicegate.listen.pipes import Output, Reader, Writer, line_writer, lines
-from sluicegate.message import INVALID_REQUEST, MAX_NODES, Json, Malformed, decode
+from sluicegate.listen.settings import Limits
+from sluicegate.message import INVALID_REQUEST, MAX_NODES, Json, Malformed, Response, decode, id_unread
 
 MAX_LINE: Final = 4 * 1024 * 1024
 GRACE: Final = 2.0  # seconds that open calls have after EOF
@@ -41,6 +43,7 @@ async def serve(
     grace: float = GRACE,
     on_abandoned: Callable[[str], None] = lambda id: None,
     offer_ask: Callable[[Ask], None] = lambda ask: None,
+    until_free: UntilFree = lambda principal: 0.0,
 ) -> None:
     """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles
     and owner count; `on_session_end` gets the id of the legacy session, if there was one, `on_abandoned` that of the
@@ -52,8 +55,10 @@ async def serve(
             terms = Terms(handler, server_info, on_session_end, on_abandoned, trail, "stdio", max_batch)
             conversation = Conversation(terms, client, output, group)
             offer_ask(conversation.ask)
+            limits = Limits(max_line, max_depth, max_nodes, max_batch)
+            large = LargeRequests(limits, until_free)
             async for line in lines(reader, max_line):
-                await _take(conversation, output, line, partial(decode, max_depth=max_depth, max_nodes=max_nodes))
+                await _take(conversation, output, line, partial(_decode, large, client.principal, limits))
             conversation.wind_up()
             group.cancel_scope.deadline = anyio.current_time() + grace
     finally:
@@ -61,13 +66,26 @@ async def serve(
             conversation.end_session()
 
 
-async def _take(conversation: Conversation, output: Output, line: bytes | None, decode: Callable[[bytes], Any]) -> None:
+async def _decode(large: LargeRequests, principal: str, limits: Limits, line: bytes) -> Any:
+    """Raises `Malformed`, `Refused`."""
+    if len(line) <= LARGE:
+        return reserved.from_client(decode(line, limits.max_depth, limits.nodes), line)
+    large.judge(principal, len(line))
+    return await large.decode(principal, line)
+
+
+async def _take(
+    conversation: Conversation, output: Output, line: bytes | None, decode: Callable[[bytes], Awaitable[Any]]
+) -> None:
     """One line. Whatever is wrong with it is answered; the next one is read as if nothing had been."""
     if line is None:
         await output.send(error(INVALID_REQUEST, "message too long"))
     elif line.strip():
         try:
-            message = conversation.read(reserved.from_client(decode(line), line))
+            message = conversation.read(await decode(line))
+        except Refused as refused:
+            await output.send(Response(id_unread(line), error=refused.error))
+            return
         except Malformed as bad:  # the id is left out where it could not be read (basic/index#responses)
             await output.send(error(bad.code, bad.text, bad.id))
             return

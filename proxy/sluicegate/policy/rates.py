@@ -41,6 +41,14 @@ class Windows:
         free_at = float(self._limiter.get_window_stats(self._item, name).reset_time)
         return max(free_at - self._clock(), _SOON)
 
+    def until_free(self, key: Hashable) -> float:
+        """The seconds until one more is free, 0.0 where it is. Counts what must wait as limited, and no hit."""
+        left = self._limiter.get_window_stats(self._item, repr(key))
+        if left.remaining > 0:
+            return 0.0
+        self.limited += 1
+        return max(float(left.reset_time) - self._clock(), _SOON)
+
     def describe(self, wait: float) -> str:
         """The limit and when to try again, in whole seconds, for a person or a model."""
         seconds = self._item.get_expiry()

@@ -1,6 +1,6 @@
-"""How much of the event loop one server may take: with notifications without end, and with answers by the megabyte.
+"""How much of the event loop one peer may take: with notifications without end, and with answers by the megabyte.
 
-All servers are heard by one loop, and the fastest writer would have most of it. So the time that its talk takes is
+All peers are heard by one loop, and the fastest writer would have most of it. So the time that its talk takes is
 counted, and whoever reads from it pauses when that is too much; its own send buffer fills then, and it waits. Time is
 the clock's, not the processor's: on a busy machine the others have less, too. Answers of an ordinary size count
 nothing: there is a call for each. Knows seconds; reads nothing itself.
@@ -27,8 +27,9 @@ _IDLE: Final = 0.0005
 _NAP: Final = 0.005
 
 
-class Share:
-    """One server's, over all its connections. Large answers come one at a time: `turn` is whose it is."""
+class Turns:
+    """One server's, or one client's, over all its connections. Large messages come one at a time: `turn` is whose
+    it is."""
 
     __slots__ = ("_at", "_clock", "_level", "turn")
 
@@ -66,4 +67,4 @@ class Share:
         return self._clock()
 
     def __repr__(self) -> str:
-        return f"<Share {self._level:.3f} s of {BURST}>"
+        return f"<Turns {self._level:.3f} s of {BURST}>"

@@ -1,0 +1,162 @@
+"""Large requests: what is judged before they are decoded, in how many steps they are, and many small ones at once."""
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from listen_harness import call, modern, open_session, patch, post, site, until
+from test_listen_sse import stream
+from test_listen_stdio import connected, request, tool
+from test_listen_stdio import modern as modern_line
+
+from sluicegate import message
+from sluicegate.call import Call, Outcome, Result
+from sluicegate.listen import large, stdio
+from sluicegate.listen.pipes import TURN
+from sluicegate.listen.settings import Settings
+
+TEXT = "x" * large.LARGE
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all messages that come to the decoder."""
+    sizes: list[int] = []
+    from_json = message.from_json
+
+    def count(data: bytes, **options: Any) -> Any:
+        sizes.append(len(data))
+        return from_json(data, **options)
+
+    monkeypatch.setattr(message, "from_json", count)
+    return sizes
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("coding", ["length", "chunked"])
+async def test_what_the_clients_rate_refuses_is_not_decoded(era: str, coding: str, decoded: list[int]) -> None:
+    spent = set[str]()
+    async with site(until_free=lambda principal: 2.5 if principal in spent else 0.0) as here, here.client() as client:
+        headers, body = modern("tools/call", name="echo", arguments={"text": TEXT})
+        if era == "legacy":
+            await open_session(client)
+            headers, body = {}, call("echo", text=TEXT)
+        data = message.dump(body)
+
+        async def pieces() -> Any:
+            for start in range(0, len(data), 1000):
+                yield data[start : start + 1000]
+
+        async def send() -> Any:
+            headers["content-type"] = "application/json"
+            content = data if coding == "length" else pieces()
+            return await client.post("/mcp", content=content, headers=headers)
+
+        assert (await send()).status_code == 200
+        spent.add("key:a")
+        before, calls = len(decoded), len(here.handler.calls)
+        refused = await send()
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "3")
+        assert refused.json()["error"]["data"] == {"reason": "rate_limited"}
+        assert (len(decoded), len(here.handler.calls)) == (before, calls)
+
+
+async def test_nor_on_an_event_stream_of_the_2024_transport(decoded: list[int]) -> None:
+    spent = set[str]()
+    async with site(until_free=lambda principal: 9.0 if principal in spent else 0.0) as here, stream(here) as client:
+        await client.initialize()
+        spent.add("key:a")
+        before = len(decoded)
+        assert await client.post(call("echo", text=TEXT)) == 429
+        assert len(decoded) == before
+
+
+async def test_on_a_pipe_the_refusal_names_the_request(decoded: list[int]) -> None:
+    async with connected(until_free=lambda principal: 9.0) as wire:
+        for message in (tool("echo", 7, {"text": TEXT}), modern_line(tool("echo", 7, {"text": TEXT}))):
+            answer = await wire.ask(message)
+            assert (answer["id"], answer["error"]["data"]) == (7, {"reason": "rate_limited"})
+        assert not decoded and not wire.peer.calls
+
+
+async def test_the_bytes_that_one_client_has_in_flight_are_bounded(decoded: list[int]) -> None:
+    settings = patch(Settings(), "limits", in_flight=3 * large.LARGE)
+    async with site(settings) as here, here.client() as client:
+        await open_session(client)
+        first = await here.raw(post(call("slow", text=TEXT), f"Mcp-Session-Id: {client.headers['mcp-session-id']}"))
+        await here.handler.waiting.wait()
+        before = len(decoded)
+        refused = await client.post("/mcp", json=call("echo", text=TEXT * 2))
+        assert refused.status_code == 429 and refused.json()["error"]["data"] == {"reason": "rate_limited"}
+        assert len(decoded) == before
+        assert (await client.post("/mcp", json=call("echo", text="small"))).status_code == 200
+        here.handler.go.set()
+        await until(lambda: here.handler.ended.is_set())
+        first.close()
+        with anyio.fail_after(10):
+            while (await client.post("/mcp", json=call("echo", text=TEXT * 2))).status_code != 200:
+                await anyio.lowlevel.checkpoint()
+
+
+class Steps:
+    """Counts the steps of the event loop."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._loop = asyncio.get_running_loop()
+        self._count()
+
+    def _count(self) -> None:
+        self.now += 1
+        self._handle = self._loop.call_soon(self._count)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+async def test_large_ones_of_a_client_are_decoded_in_turn_and_each_in_two_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps, seen = Steps(), []  # type: tuple[Steps, list[tuple[str, int]]]
+
+    def noted(name: str, inner: Any, *args: Any) -> Any:
+        seen.append((name, steps.now))
+        return inner(*args)
+
+    for name in ("weigh", "decode_weighed"):
+        monkeypatch.setattr(large, name, partial(noted, name, getattr(large, name)))
+    async with site() as here, here.client() as client:
+        id = f"Mcp-Session-Id: {await open_session(client)}"
+        raws = [await here.raw(post(call("echo", text=TEXT), id)) for _ in range(5)]
+        for raw in raws:
+            assert (await raw.head())[0] == 200
+    steps.stop()
+    assert [name for name, _ in seen] == ["weigh", "decode_weighed"] * 5
+    assert len({step for _, step in seen}) == len(seen)
+
+
+async def test_of_many_small_lines_at_once_few_are_taken_in_a_step() -> None:
+    steps, taken = Steps(), Counter[int]()
+
+    async def handler(call: Call) -> Outcome:
+        return Result({})
+
+    take = stdio._take
+
+    async def counted(*args: Any) -> None:
+        taken[steps.now] += 1
+        await take(*args)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stdio, "_take", counted)
+        async with connected(handler) as wire:
+            for line in (b"", b"{", b'{"jsonrpc":"2.0","method":"notifications/x"}'):
+                await wire.send(*[line] * 2_000)
+            with anyio.fail_after(10):
+                while (await wire.ask(request("ping", "end"))).get("id") != "end":
+                    pass
+    steps.stop()
+    assert taken.total() > 6_000 and max(taken.values()) <= TURN
