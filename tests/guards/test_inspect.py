@@ -274,3 +274,14 @@ async def test_what_is_withheld_from_a_task_is_told_as_such() -> None:
     task = {"taskId": "t", "status": "completed", "result": text("a\u202e").value}
     outcome = await ask(Result(task), "block", "tasks/get")
     assert isinstance(outcome, Result) and outcome.reason == "result_withheld" and "\u202e" not in str(outcome)
+
+
+async def test_a_model_is_not_asked_about_what_the_client_may_not_read_unmarked() -> None:
+    block = {"type": "tool_result", "toolUseId": "t", "content": [embedded("file:///secret")]}
+    said = {"role": "user", "content": [block]}
+    asked = InputRequired({"q": {"method": "sampling/createMessage", "params": {"messages": [said]}}})
+    outcome = await ask(asked)
+    assert isinstance(outcome, InputRequired)
+    assert outcome.requests["q"]["params"]["_meta"] == {"dev.sluice/flags": ["resources"]}
+    blocked = await ask(asked, "block")
+    assert isinstance(blocked, Result) and blocked.reason == "result_withheld" and "inside" not in str(blocked)

@@ -40,6 +40,7 @@ WORDS: Final = {
     "tags": "hidden text",
     "bidi": "characters that turn the order of text around",
     "invisible": "invisible characters",
+    links.FLAG: "a resource that this client may not read",
     "output_schema": "structuredContent that is not what the tool promised",
 }
 # A schema that may not be used is the server's own affair: the result is as good as one that promised nothing.
@@ -73,7 +74,7 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
                 await asyncio.sleep(0)
             return judged
         if isinstance(outcome, InputRequired):
-            return _inspect_asks(call, outcome, mode == "block")
+            return _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
         return TaskStarted(clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
 
     return guard
@@ -132,12 +133,14 @@ def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool,
     return outcome
 
 
-def _inspect_asks(call: Call, outcome: InputRequired, strict: bool) -> Outcome:
+def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: Links | None = None) -> Outcome:
     """A question is for a person or for a model at the client, and each carries its own marks."""
     requests = {}
     for key, ask in outcome.requests.items():
         found: set[str] = set()
         ask = clean(ask, found)
+        if look is not None and look.found(ask):
+            found.add(links.FLAG)
         if found and strict and call.target is not None:
             return _withhold(call, call.target, found, "The server began this, but its question")
         params = ask.get("params") if isinstance(ask, dict) else None
