@@ -37,6 +37,13 @@ def test_what_is_no_question_ends_it_too(ask: Any) -> None:
     assert isinstance(told, Result) and told.value["isError"]
 
 
+@pytest.mark.parametrize("declared", [True, [], "form", None])
+def test_a_capability_that_is_none_declares_nothing(declared: Any) -> None:
+    for kind, ask in (("elicitation", GOOD), ("roots", {"method": "roots/list"})):
+        told = judge(InputRequired({"a": ask}, "s"), **{kind: declared})
+        assert isinstance(told, Failure) and told.code == -32021
+
+
 def test_the_questions_of_a_task_are_judged() -> None:
     task = Result({"taskId": "t", "status": "input_required", "inputRequests": {"a": GOOD}})
     assert judge(task, "tasks/get") == task

@@ -115,7 +115,8 @@ def objection(request: Request, declared: Json, own: OwnPages = NO_PAGES) -> Jso
     """The JSON-RPC error for a request that nobody answers, None for one that may go on to a client. This is the one
     gate for questions, whatever the era of the server and of the client. `own` are the pages that Sluice serves."""
     method, params = request.method, request.params
-    if (name := _CAPABILITY.get(method)) is None or (capability := declared.get(name)) is None:
+    capability = declared.get(_CAPABILITY.get(method, ""))
+    if not isinstance(capability, dict):
         return _error(METHOD_NOT_FOUND, f"{method} is not supported")
     if not _FORMS[method](params):
         return _error(INVALID_PARAMS, f"malformed {method}")
