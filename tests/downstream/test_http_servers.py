@@ -12,8 +12,9 @@ from scripted_servers import LEGACY, MODERN, Asked, Script, endpoint, event, leg
 
 from sluicegate.call import Call, Client, Failure, InputRequired, Result, Target
 from sluicegate.catalog.bounds import MAX_IDLE
-from sluicegate.downstream import legacy
+from sluicegate.downstream import legacy, streams
 from sluicegate.message import Json, Response
+from sluicegate.telemetry import Backoff
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
 COMPLETE: Json = {**TEXT, "resultType": "complete"}
@@ -501,6 +502,42 @@ async def test_a_server_that_nobody_listens_for_is_down_and_comes_back() -> None
         del connections.take, connections.dial
         await until(lambda: rig.server.status == "up")
         assert await rig.tool("t", client=MODERN) == "done" and rig.moves == ["up", "down", "up"]
+
+
+async def test_a_modern_server_that_returns_is_listened_to_before_it_is_said_to_be_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is announced when its stream is back would else be told a second time."""
+    monkeypatch.setattr(streams, "DEFAULT_BACKOFF", Backoff(first=600.0, last=600.0))
+    open_streams: list[Asked] = []
+
+    async def script(asked: Asked) -> None:
+        if await modern_start(asked, {"tools": {}, "resources": {"listChanged": True}}):
+            return
+        if asked.rpc != "subscriptions/listen":
+            return await asked.result(COMPLETE)
+        tag = {"io.modelcontextprotocol/subscriptionId": asked.message["id"]}
+        params = {"_meta": tag, "notifications": asked.message["params"]["notifications"]}
+        await asked.stream(event({"method": "notifications/subscriptions/acknowledged", "params": params}), end=False)
+        open_streams.append(asked)
+        await asked.gone()
+
+    async with endpoint(script) as (url, _), running(url=url) as rig:
+        (await rig.server.hold(MODERN))()
+
+        async def refuse(origin: object) -> httpx.Response:
+            raise httpx.ConnectError("refused")
+
+        transport: Any = rig.server._transport
+        connections = transport._pool
+        connections.take, connections.dial = (lambda origin: None), refuse
+        open_streams[0].writer.close()
+        assert await rig.reason("t", MODERN) == "server_unavailable"
+        assert rig.moves == ["up", "down"] and rig.published == []
+        del connections.take, connections.dial
+        await until(lambda: rig.moves == ["up", "down", "up"])
+        assert [note.method for _, _, note in rig.published] == ["notifications/resources/list_changed"]
+        assert len(open_streams) == 2
 
 
 async def test_a_server_that_keeps_failing_is_left_alone_and_then_tried_once() -> None:

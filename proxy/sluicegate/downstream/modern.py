@@ -88,6 +88,8 @@ class ModernConnection(Connection):
         answer = await self.discover()
         if answer.error is not None:
             raise Lost(f"the server refused server/discover: {code_of(answer.error)}", sent=False)
+        if self._changes is not None:  # what was missed is announced first, and so told once
+            await self._changes.reopen()
 
     async def live(self) -> None:
         if self._changes is not None:

@@ -20,6 +20,8 @@ from sluicegate.telemetry import DEFAULT_BACKOFF
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 OVERLAP: Final = 0.5
 """Seconds that a stream outlives its successor's acknowledgement: what was said before may still be on its way."""
+REOPENING: Final = 2.0
+"""Seconds that a server which has returned may take to acknowledge a stream before it counts as up."""
 
 Request = Callable[[Json], tuple[Exchange, Awaitable[Response]]]
 """(filter) -> the exchange of a new request, and what sends it and waits for its end."""
@@ -35,7 +37,7 @@ class Stream:
     ) -> None:
         """`live` is called when it is acknowledged, with whether something may have been missed before."""
         self.wanted = wanted
-        self.settled = anyio.Event()
+        self.settled, self._opened, self._retry = anyio.Event(), anyio.Event(), anyio.Event()
         self.honoured: Json | None = None
         self.problem = ""
         self.exchange: Exchange | None = None
@@ -69,7 +71,17 @@ class Stream:
                     self.problem = str(error.get("message"))[:200] or "refused"
                     return self.settled.set()
                 failures = 1 if self._is_live else failures + 1
-                await anyio.sleep(DEFAULT_BACKOFF.pause(failures))
+                if self._is_live:
+                    self._opened = anyio.Event()
+                with anyio.move_on_after(DEFAULT_BACKOFF.pause(failures)):
+                    await self._retry.wait()
+                self._retry = anyio.Event()
+
+    async def reopen(self) -> None:
+        """Ends the pause before the next attempt. Returns when the stream is acknowledged, or that takes too long."""
+        self._retry.set()
+        with anyio.move_on_after(0 if self.is_over else REOPENING):
+            await self._opened.wait()
 
     async def _once(self, is_again: bool) -> Json | None:
         self._is_live, self._is_again = False, is_again
@@ -87,6 +99,7 @@ class Stream:
             self.honoured = honoured if isinstance(honoured, dict) else {}
             self._is_live = True
             self.settled.set()
+            self._opened.set()
             self._live(self._is_again)
         elif self._is_live:
             self._tell(Notification(notification.method, untagged(notification.params)))
