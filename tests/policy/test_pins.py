@@ -244,10 +244,30 @@ def test_a_new_set_brings_nothing_into_one_whose_first_list_is_over() -> None:
         "review", book, NOWHERE, ("tool", "b"), pins.fingerprint(2)
     )
     assert meet(book, into="roots", a=1, b=2) is book
-    assert serves(meet(book, into="form", b=2), "review", "form") == set(), "what waits is no first use anywhere"
+    assert serves(meet(book, into="form", b=2), "review", "form") == {("b", 2)}, "it is in the first list of this one"
     told = accepted(book, "b", 2)
     assert all(("b", 2) in serves(told, "review", one) for one in (*SETS, "roots")), "accepted once, for every set"
     assert not serves(meet(book, b=3), "review", "roots") - {("a", 1)}
+
+
+LISTED = st.fixed_dictionaries({one: st.frozensets(st.sampled_from("abc")) for one in SETS})
+
+
+@given(LISTED, st.permutations([*SETS, *SETS]), st.sampled_from([*SETS, None]), st.sampled_from("abc"))
+def test_the_order_in_which_sets_list_does_not_count(
+    listed: dict[str, frozenset[str]], order: list[str], late: str | None, own: str
+) -> None:
+    """Each set lists twice: at first nothing, for a server may have nothing to show yet. `late` also shows what another
+    set listed first, as soon as it is pinned there, and waits for it alone."""
+    book, seen = NOWHERE, set[str]()
+    for one in order:
+        names = listed[one] if one in seen else frozenset()
+        book = pins.close(meet(book, into=one, **dict.fromkeys(names, 1)), one)
+        seen.add(one)
+        if late is not None and own not in listed[late] and serves(book, "review", late) and ("tool", own) in book.pins:
+            book = meet(book, into=late, **{own: 1})
+    for one in SETS:
+        assert serves(book, "review", one) == {(name, 1) for name in listed[one]}
 
 
 def test_what_waits_is_no_first_use_of_a_set_that_comes_later() -> None:

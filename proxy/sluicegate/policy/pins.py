@@ -167,18 +167,18 @@ def _place(
     """Where a definition belongs now; None if it is there already."""
     pin, held = book.pins.get(key), book.waiting.get(key)
     is_pinned = pin is not None and pin.fingerprint == seen.fingerprint
-    if held is not None:
-        if is_pinned:
-            return replace(held, returned=True) if book.has_changed(key) and not held.returned else None
-        if held.fingerprint != seen.fingerprint:
-            return Waiting(seen.fingerprint, canonical(seen.value), at)
-        return replace(held, returned=False) if held.returned else None
     is_first = mode != "block" and not book.is_closed(capabilities, key[0])
+    if held is not None and is_pinned and book.has_changed(key):
+        return None if held.returned else replace(held, returned=True)
     if pin is not None and is_pinned:
         if pin.counts_in(capabilities):
             return None
-        if is_first:
+        if is_first:  # also while it waits for another set, whose first list was over without it
             return replace(pin, sets=pin.sets | {capabilities})
+    if held is not None:
+        if held.fingerprint != seen.fingerprint:
+            return Waiting(seen.fingerprint, canonical(seen.value), at)
+        return replace(held, returned=False) if held.returned else None
     vouched = twin.pins.get(key)
     if vouched is not None and vouched.by and vouched.fingerprint == seen.fingerprint:
         return vouched
@@ -210,9 +210,9 @@ def _bounded(waiting: dict[Key, Waiting], pins: Mapping[Key, Pin]) -> dict[Key, 
 
 def close(book: Book, capabilities: str) -> Book:
     """The first look at a server in that capability set is over: what it adds from now on is new. A server that has
-    listed nothing yet is still being met."""
+    listed nothing there yet is still being met."""
     closed = book.closed | {(capabilities, kind) for kind in KINDS}
-    if closed == book.closed or not (book.pins or book.waiting):
+    if closed == book.closed or not any(one == capabilities for one, _ in book.closed):
         return book
     return replace(book, closed=closed)
 
