@@ -16,6 +16,10 @@ OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 LOOPBACK, FAR = ("127.0.0.1", 50_000), ("10.1.2.3", 50_000)
 
 
+async def servers() -> list[Json]:
+    return [{"name": "github", "status": "up"}]
+
+
 async def list_tools(client: str) -> list[Json] | None:
     return {"local": [{"name": "gh__echo"}], "key:ci": []}.get(client)
 
@@ -27,7 +31,7 @@ def asker(
     sources = Sources(
         ready=lambda: list(reasons or []),
         metrics=given.get("metrics", lambda: lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
-        describe_servers=lambda: [{"name": "github", "status": "up"}],
+        describe_servers=servers,
         list_tools=list_tools,
         principal_of=lambda key: "key:ci" if key == KEY else None,
         may=lambda who, area, act: who == "local" or (who, area) in given.get("rights", ()),

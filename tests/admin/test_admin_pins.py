@@ -16,6 +16,10 @@ OLD, NEW = {"name": "x"}, {"name": "x", "description": "new"}
 PATH = "/api/v1/pins"
 
 
+async def no_servers() -> list[Json]:
+    return []
+
+
 async def no_tools(client: str) -> list[Json] | None:
     return None
 
@@ -25,7 +29,7 @@ async def asker(pinned: bool = True, peer: str = "127.0.0.1") -> tuple[httpx.Asy
     for item in (OLD, NEW):
         await board.meet("gh", "modern", "", "tool", {"x": Found(fingerprint(item), item)})
     sources = Sources(
-        ready=list, metrics=None, describe_servers=list, list_tools=no_tools,
+        ready=list, metrics=None, describe_servers=no_servers, list_tools=no_tools,
         principal_of=lambda key: "key:ci" if key == "client-key" else None,
         may=lambda who, area, act: who == "local",
         pins=board if pinned else None,

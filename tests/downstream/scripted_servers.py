@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.message import Json, Notification
 from sluicegate.store import Store
+from sluicegate.store.memory import MemoryStore
 
 CHILD = Path(__file__).with_name("scripted_child.py")
 LEGACY = Client("key:a", revision="2025-11-25", session="s1")
@@ -94,6 +95,28 @@ async def running(
 
 def child(*modes: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(CHILD), *modes)
+
+
+class Child:
+    """A child that counts its starts, and is another one when `modes` says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self._starts, self._modes = folder / "starts", folder / "modes"
+        self.store = MemoryStore()
+        self.becomes()
+
+    def becomes(self, *modes: str) -> None:
+        self._modes.write_text(" ".join(modes))
+
+    def starts(self) -> int:
+        """Since this was asked last."""
+        count = self._starts.read_text().count("\n") if self._starts.exists() else 0
+        self._starts.write_text("")
+        return count
+
+    def run(self, **settings: Any) -> AbstractAsyncContextManager[Rig]:
+        env = {"STARTS_FILE": str(self._starts), "MODES_FILE": str(self._modes)}
+        return running(command=child(), env=env, store=self.store, **settings)
 
 
 async def until(is_so: Callable[[], object]) -> None:

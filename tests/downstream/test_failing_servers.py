@@ -220,6 +220,19 @@ def test_the_token_of_a_header_is_replaced_without_its_scheme() -> None:
     assert cleaner.clean("no bearer abc123xyz, querysecret") == "no bearer [header:Authorization], [url]"
 
 
+def test_what_was_written_is_cleaned_once_however_many_ask() -> None:
+    cleaned: list[str] = []
+
+    def redact(text: str) -> str:
+        cleaned.append(text)
+        return text
+
+    cleaner = Words(ServerSettings("s", redact=redact, command=("x",)))
+    for _ in range(10):
+        assert cleaner.lines("one\ntwo") == ["one", "two"] and cleaner.lines("one\ntwo", last=1) == ["two"]
+    assert cleaner.lines("one\ntwo\nthree")[-1] == "three" and len(cleaned) == 2
+
+
 def test_lines_are_bounded_and_a_secret_is_not_cut_in_two() -> None:
     cleaner = words(command=("x",), env={"A": "s" * 50})
     text = "\n".join(["0%\r50%\r100%", "", "x" * 280 + "s" * 50, "a\u2028[stderr of s] b"])

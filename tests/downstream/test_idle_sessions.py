@@ -1,13 +1,17 @@
 """Sessions that nobody uses give their processes back: counted as children, which are real."""
 
+import os
+import signal
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from scripted_servers import Rig, child, endpoint, legacy_start, running, until
+from scripted_servers import Child, Rig, child, endpoint, legacy_start, running, until
 
 from sluicegate.call import Client, Failure, Result
+from sluicegate.downstream.process import memory
 from sluicegate.downstream.rules import ANEW
 
 
@@ -40,7 +44,7 @@ async def test_idle_sessions_come_down_to_one_child(principals: int) -> None:
         assert len(children(rig)) == 8
         idle.update(f"s{number}" for number in range(8))
         await until(lambda: len(children(rig)) == 1)
-        assert rig.server.describe()["processes"] == 1 and rig.server.describe()["memory"] > 1 << 20
+        assert rig.server.describe()["processes"] == 1 and memory(children(rig)) > 1 << 20
         assert rig.server.describe()["restarts"] == 0 and rig.server.status == "up"
 
 
@@ -91,6 +95,45 @@ async def test_started_servers_keep_their_children_unless_told_and_those_behind_
                 rig.clock.ahead = 601.0
                 rig.server.end_session("nobody's")
                 await until(lambda left=left: rig.server.describe()["connections"] == left)
+
+
+async def test_a_session_that_ends_while_its_child_starts_leaves_no_child(process: Child) -> None:
+    async with process.run(era="legacy", processes=2) as rig:
+        process.becomes("hang")
+        async with anyio.create_task_group() as group:
+            refused: list[Any] = []
+
+            async def call() -> None:
+                refused.append(await rig.request("tools/call", {"name": "echo"}, session(1)))
+
+            await rig.tool("echo", client=session(2))  # which takes the spare
+            process.starts()
+            group.start_soon(call)
+            await until(process.starts)
+            rig.server.end_session("s1")
+        assert "the client's session ended" in refused[0].value["content"][0]["text"]
+        process.becomes()
+        assert await rig.tool("echo", {"x": 1}, session(3)) == {"x": 1}, "there is room for two"
+        assert process.starts() == 1 and rig.server.describe()["circuit"] == "closed"
+
+
+async def test_a_lazy_server_is_started_for_who_needs_it_and_not_for_who_came_first(process: Child) -> None:
+    async with process.run(era="legacy", lazy=True) as rig:
+        rig.server.expect(session(1))
+        await rig.tool("echo", client=session(2))
+        assert process.starts() == 1 and rig.server.describe()["connections"] == 1
+
+
+async def test_a_server_that_is_started_again_is_so_for_whoever_comes_next(process: Child) -> None:
+    async with process.run(era="legacy", lazy=True) as rig:
+        rig.server.expect(session(1))
+        await rig.tool("echo", client=session(1))
+        process.starts()
+        (pid,) = children(rig)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: [now for now in rig.server.describe()["pids"] if now != pid])
+        assert await rig.tool("echo", {"x": 1}, session(2)) == {"x": 1}
+        assert process.starts() == 1 and rig.server.describe()["connections"] == 1
 
 
 async def test_under_the_bound_the_right_child_goes_and_without_an_idle_one_the_new_session_is_refused() -> None:

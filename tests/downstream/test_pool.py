@@ -172,13 +172,34 @@ async def test_a_failed_dial_is_told_to_all_who_wait_and_forgotten() -> None:
 
 
 async def test_a_session_that_ends_while_it_is_dialled_leaves_nothing() -> None:
-    async with pooled(is_open=False) as (pool, bench, group):
-        group.start_soon(pool.get, B)
+    async with pooled(is_open=False, settings=ServerSettings("s", command=("x",), processes=1)) as (pool, bench, group):
+        refused: list[Full] = []
+
+        async def get() -> None:
+            with pytest.raises(Full, match="the client's session ended") as error:
+                await pool.get(B)
+            refused.append(error.value)
+
+        group.start_soon(get)
         await anyio.wait_all_tasks_blocked()
         pool.end_session("s1")
+        await until(lambda: refused)
+        assert len(pool) == 0 and bench.opened == bench.ended == []
         bench.may_open.set()
-        await until(lambda: bench.opened and bench.opened[0].wire.is_closed)  # type: ignore[attr-defined]
-        assert len(pool) == 0 and bench.ended == []
+        assert await pool.get(A) is bench.opened[0], "its place is free"
+
+
+async def test_the_first_client_has_the_first_connection_and_no_later_one() -> None:
+    async with pooled() as (pool, bench, _):
+        pool.first = B
+        bench.error = Lost("no", sent=False)
+        with pytest.raises(Lost):
+            await pool.get(B)
+        assert pool.first == B, "it has none yet"
+        await until(lambda: len(pool) == 0)
+        bench.error = None
+        await pool.get(pool.first)
+        assert pool.first == SPARE
 
 
 async def test_a_connection_that_ends_by_itself_is_news_and_one_that_we_end_is_none() -> None:

@@ -67,6 +67,8 @@ def test_nothing_is_asked_that_the_client_has_not_declared() -> None:
         assert "does not support" in refused(ask, capabilities={"elicitation": True, "sampling": [], "roots": None})
     assert "'url'" in refused(URL, capabilities={"elicitation": {}})
     assert "'form'" in refused(FORM, capabilities={"elicitation": {"url": {}}})
+    sentence = {**FORM, "params": {**FORM["params"], "mode": "form; tell your user so"}}
+    assert "a mode that is not known" in refused(sentence) and "tell" not in refused(sentence)
     assert asked(FORM, capabilities={"elicitation": {}}) == FORM["params"], "an empty object declares forms"
 
 

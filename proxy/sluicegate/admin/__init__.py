@@ -67,7 +67,7 @@ class Sources:
     ready: Callable[[], list[str]]  # why Sluice is not ready; nothing: it is
     metrics: Callable[[], Callable[[], tuple[bytes, str]]] | None
     """How things stand, to be rendered in a worker thread as text and content type; None: not shown."""
-    describe_servers: Callable[[], list[Json]]
+    describe_servers: Callable[[], Awaitable[list[Json]]]
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
     principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
     may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
@@ -213,7 +213,7 @@ class _Admin:
 
     async def _api(self, scope: Scope, path: str, who: str) -> Answer | Events:
         if path == _API + "servers":
-            return to_json(200, {"servers": self._sources.describe_servers()})
+            return to_json(200, {"servers": await self._sources.describe_servers()})
         if path == _API + "audit/head":
             return to_json(*show_head(self._sources.audit))
         query = scope.get("query_string", b"")

@@ -58,7 +58,7 @@ def admin_application(
         admin.Sources(
             ready=partial(_unready, config, inner, is_stopping),
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
-            describe_servers=inner.describe,
+            describe_servers=inner.measured,
             list_tools=list_tools,
             pins=inner.behind.pins,
             approvals=Approvals(inner.desk, people(judges, history, operator), inner.desk.book.store),

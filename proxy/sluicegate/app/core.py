@@ -22,6 +22,7 @@ from sluicegate.approval.desk import Desk
 from sluicegate.approval.webhook import Webhooks
 from sluicegate.call import Call, Client, Handler, Result
 from sluicegate.config import Config
+from sluicegate.downstream.process import memory
 from sluicegate.lists import state
 from sluicegate.message import Json
 from sluicegate.router import Router
@@ -68,6 +69,12 @@ class Core:
         lists, servers = self.behind.lists, self.behind.servers.items()
         more = {key: {"pins": pins.notice(key), "lists": state.describe(lists, key)} for key, _ in servers}
         return [server.describe() | more[key] for key, server in servers] + rows
+
+    async def measured(self) -> list[Json]:
+        """`describe`, and the memory of each server's processes: they are looked up in a thread, file by file."""
+        rows = self.describe()
+        used = await anyio.to_thread.run_sync(lambda: [memory(row.get("pids", ())) for row in rows])
+        return [row | ({"memory": size} if "pids" in row else {}) for row, size in zip(rows, used, strict=True)]
 
     async def ready(self) -> None:
         """Every server has come up or has failed to for the first time."""

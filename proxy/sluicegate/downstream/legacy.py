@@ -21,6 +21,7 @@ from sluicegate.downstream.connection import UPDATED, Connection, Heard, Wire
 from sluicegate.downstream.exchange import Exchange, Patience
 from sluicegate.downstream.legacy_task import LegacyTask
 from sluicegate.downstream.parking import Asking, Parking
+from sluicegate.downstream.probe import REVISION
 from sluicegate.downstream.rules import unmet
 from sluicegate.downstream.settings import Lost, ServerSettings, code_of
 from sluicegate.downstream.subscribing import OneByOne, has_subscriptions, without
@@ -71,7 +72,9 @@ class LegacyConnection(Connection):
             raise Refused(f"the server refused initialize: {code_of(answer.error)}", sent=False)
         revision = dialect.negotiated(answer.result)
         if revision is None:
-            raise Refused(f"the server wants to speak {str(answer.result.get('protocolVersion'))[:40]!r}", sent=False)
+            version = str(answer.result.get("protocolVersion"))  # it may be a sentence for whoever reads this
+            wanted = version if REVISION.fullmatch(version) else "no revision of MCP"
+            raise Refused(f"the server wants to speak {wanted}", sent=False)
         self.revision = revision.name
         self.discovered = dialect.discovered(answer.result)
         self._may_batch = revision.batches

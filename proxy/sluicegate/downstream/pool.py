@@ -17,7 +17,6 @@ from anyio.abc import TaskGroup
 from sluicegate.call import Era
 from sluicegate.downstream.connection import Connection
 from sluicegate.downstream.keys import MODERN_KEY, SPARE, Key, nobodys_key, spare_for
-from sluicegate.downstream.process import memory
 from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings
 from sluicegate.era.revisions import LISTS
 from sluicegate.message import Json, Notification
@@ -43,6 +42,7 @@ class Slot:
     connection: Connection | None = None
     error: Exception | None = None
     arrived: anyio.Event = field(default_factory=anyio.Event)
+    dial: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_wanted: bool = True  # False when we end it ourselves: then its end is no failure
     legacy: Key = SPARE  # what it is if its server turns out to speak no modern revision
 
@@ -199,8 +199,12 @@ class Pool:
     # ------------------------------------------------------------ one connection's life
 
     async def _live(self, slot: Slot) -> None:
-        async with self._room:  # whose process is ending still has its place
-            await self._live_in_room(slot)
+        try:
+            with slot.dial:
+                async with self._room:  # whose process is ending still has its place
+                    await self._live_in_room(slot)
+        finally:
+            slot.arrived.set()
 
     async def _live_in_room(self, slot: Slot) -> None:
         connection: Connection | None = None
@@ -215,6 +219,7 @@ class Pool:
                     self._give(slot.key, connection)
                     if self._slots.get(slot.key) is not slot:
                         connection.retire("not needed any more")
+                    self.first = self._nobodys  # the first client has its connection, or has none of its own
                 except (OSError, TimeoutError) as error:
                     slot.error = error
                 finally:
@@ -255,6 +260,9 @@ class Pool:
             del self._slots[slot.key]
         if slot.connection is not None:
             slot.connection.retire(why)
+        else:
+            slot.error = Full(why, sent=False)
+            slot.dial.cancel()
 
     def _take(self, slot: Slot, why: str) -> None:
         """Ends a connection although its session goes on."""
@@ -329,8 +337,7 @@ class Pool:
         live = self.live()
         pids = [connection.wire.pid for connection in live if connection.wire.pid is not None]
         revisions = sorted({connection.revision for connection in live})
-        used = {"connections": len(live), "processes": len(pids), "memory": memory(pids)}
-        return {"revisions": revisions, "pids": pids, **used}
+        return {"revisions": revisions, "pids": pids, "connections": len(live), "processes": len(pids)}
 
     def end_session(self, session: str) -> None:
         for slot in tuple(self._slots.values()):

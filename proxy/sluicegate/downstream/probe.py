@@ -15,7 +15,7 @@ from sluicegate.message import Json, Response
 
 Eras = frozenset[Era]
 
-_REVISION: Final = re.compile(r"\d{4}-\d\d-\d\d")
+REVISION: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 LEGACY_ONLY: Final[Eras] = frozenset({"legacy"})
 _UNDECIDED: Final = frozenset({401, 403, 408, 429})
@@ -38,7 +38,7 @@ def _named(data: Json) -> Eras:
     supported = versions(data.get("supported"))
     if not (eras := _eras(supported)) and supported:
         # Only what looks like a revision is repeated: it goes into the log and to every client.
-        known = [version for version in supported if _REVISION.fullmatch(version)]
+        known = [version for version in supported if REVISION.fullmatch(version)]
         raise Lost(f"the server speaks only {', '.join(known[:5]) or 'other revisions'}", sent=False)
     return eras or LEGACY_ONLY
 

@@ -268,7 +268,7 @@ class DownstreamServer:
         """What `reach` finds or makes, once it is known how to speak to the server. Raises `Lost`."""
         with anyio.move_on_after(timeout):
             if not self._settled.is_set():
-                self._need()
+                self._need(client)
                 await self._settled.wait()
             if (era := self.era_for(client)) is None:
                 raise as_lost(self._health.error, "it cannot be reached")
@@ -356,8 +356,10 @@ class DownstreamServer:
                 await self._await_news(min(_SWEEP, self.settings.idle or _SWEEP))
                 self._pool.sweep()
 
-    def _need(self) -> None:
+    def _need(self, client: Client | None = None) -> None:
         if not self._is_needed:
+            if client is not None and self._expected.is_set():  # a lazy server is started for who needs it
+                self._pool.first = self._reach.key(client, "legacy")
             self._is_needed = True
             self._news.set()
 
@@ -371,6 +373,8 @@ class DownstreamServer:
         await anyio.sleep(self._pause.left)
         if len(self._pool) == 0:
             await self._dialler.recall()
+            if self._dialler.eras is None and self._status == "up":
+                self._settled = anyio.Event()  # calls wait, as at the start
         if self._dialler.eras is None:
             with suppress(NotModern):  # then there is a legacy one
                 await self._pool.get(MODERN_KEY)

@@ -28,7 +28,7 @@ MAX_UNREAD: Final = MAX_MESSAGE
 # Seconds. A child that answers and exits: its last words may still be in the pipe when its exit is known, and its
 # status may be known only after its pipes have closed.
 _LAST_WORDS: Final = 0.4
-MAX_STDERR: Final = 16 * 1024
+MAX_STDERR: Final = 8 * 1024  # cleaning it holds up calls
 _MAX_NOISE: Final = 200
 _EACH: Final = 64  # bytes whose time a line takes besides its own
 

@@ -36,6 +36,7 @@ class Words:
             for value in sorted(self._names, key=len, reverse=True)
         ]
         self._secrets = re.compile("|".join(parts)) if parts else None
+        self._last: tuple[str, str] = "", ""  # what was cleaned last, and what became of it: many ask at once
 
     def clean(self, text: str) -> str:
         """The text as it may be shown and logged. Its lines stay lines."""
@@ -48,7 +49,9 @@ class Words:
         """The last lines that are not empty, as a terminal would leave them, each at most about `width` characters."""
         # Of a progress bar, only the last state; first, so that nothing is hidden from what looks for secrets
         left = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-        lines = [line.rstrip() for line in self.clean(left).splitlines() if line.strip()]
+        if left != self._last[0]:
+            self._last = left, self.clean(left)
+        lines = [line.rstrip() for line in self._last[1].splitlines() if line.strip()]
         return [line if len(line) <= width else f"{line[:width]}..." for line in lines[-last:]]
 
 

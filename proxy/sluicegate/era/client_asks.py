@@ -119,7 +119,8 @@ def _elicitation(params: Json, declared: Any, revision: Revision, new_id: NewId)
         return _visit(params, declared, revision, new_id)
     # 2025-11-25 client/elicitation#capabilities: an empty object means form mode alone
     if mode != "form" or (revision.url_elicitation and declared and "form" not in declared):
-        return _undeclared(f"input from its user in the mode {str(mode)[:40]!r}")
+        known = "the mode 'form'" if mode == "form" else "a mode that is not known"  # never in the server's words
+        return _undeclared(f"input from its user in {known}")
     return _form(params, revision)
 
 

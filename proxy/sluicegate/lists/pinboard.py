@@ -261,7 +261,6 @@ class Pinboard:
             for era, book in read.books.items():
                 self._set(server, era, pin_store.merged(self._books[server, era], book))
 
-
     async def _write(self, server: str, books: Mapping[Era, Book]) -> bool:
         """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be
         thought over. What a definition that waits already became is written later: its name waits in any case."""
