@@ -250,6 +250,13 @@ def test_a_large_result_is_cut_and_the_cut_is_marked(value: Any) -> None:
     assert "more)" in dump(shown["result"])
 
 
+def test_notes_keep_their_own_names_and_lose_the_secrets_of_their_texts() -> None:
+    fields = {"reasons": {"credential": 1}, "token": "t-1", "approval": {"comment": "password: marble-1"}}
+    shown = json.loads(b"{%b}" % Composer(Redactor(DIGEST_KEY)).note("identity", fields))
+    assert shown["reasons"] == {"credential": 1} and shown["token"] == "t-1"
+    assert shown["approval"]["comment"].startswith("password: [redacted:")
+
+
 def test_no_result_is_kept_that_sluice_withheld_or_refused() -> None:
     for outcome in (refuse("tools/call", "denied", "withheld"), Failure(-32000, "broken"), None):
         assert "result" not in result_record(outcome, results="redacted")

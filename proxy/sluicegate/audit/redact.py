@@ -72,6 +72,7 @@ class _Budget:
     chars: int = MAX_CHARS
     text: int = MAX_TEXT
     is_cut: bool = False
+    members: bool = True  # whether the names of members count: those of our own records do not
 
 
 class Redactor:
@@ -170,8 +171,8 @@ class Redactor:
         return value
 
     def fields(self, value: Json) -> Any:
-        """What a record says beside a call."""
-        return self._walk(value, _Budget(), MAX_DEPTH, self._is_secret_name)
+        """What a record of our own says: its texts may be somebody's, its names are ours."""
+        return self._walk(value, _Budget(members=False), MAX_DEPTH, self._is_secret_name)
 
     def without_credentials(self, value: Json) -> Any:
         """Everything but what looks like a credential: no setting lets a token into the log."""
@@ -219,7 +220,8 @@ class Redactor:
 
     def _members(self, value: Json, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Json:
         kept: Json = {}
-        is_pair = is_secret is not None and _is_pair(value, is_secret)
+        by_member = is_secret if budget.members else None
+        is_pair = by_member is not None and _is_pair(value, by_member)
         for name, item in value.items():
             if budget.nodes < 0 or budget.chars < 0:
                 kept["..."] = f"({len(value) - len(kept)} more)"
@@ -227,7 +229,7 @@ class Redactor:
                 break
             shown = self.text(name)
             budget.chars -= len(shown)
-            is_named = is_secret is not None and is_secret(name)
+            is_named = by_member is not None and by_member(name)
             # A flag or nothing is no secret; `"password": null` is worth knowing.
             if item is None or isinstance(item, bool) or not (is_named or (is_pair and name.lower() in _PAIR_VALUES)):
                 kept[shown] = self._walk(item, budget, depth - 1, is_secret)
