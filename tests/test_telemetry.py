@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from sluicegate import telemetry
+from sluicegate.audit.redact import Redactor
 
 FORGED = 'x\n{"level": "info", "event": "forged"}\r\x1b[31m\u2028\x85'
 
@@ -24,6 +25,7 @@ def restored() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+    telemetry.redact_with()
 
 
 def written(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -170,3 +172,16 @@ def test_what_is_logged_again_and_again_is_left_out_and_counted() -> None:
     ]  # fmt: skip
     assert [line.get("muted_for") for line in lines] == [None, None, 10, None, None, None], "the last one says so"
     assert [line.get("left_out") for line in lines] == [None, None, None, None, 97, None]
+
+
+def test_what_is_logged_is_without_secrets() -> None:
+    telemetry.redact_with(Redactor(b"k" * 32, ["ssn"]).written)
+    stream = to_json()
+    log = logging.getLogger("test")
+    log.warning("no answer to %s", "https://al:marble1@x.example/", extra={"why": ["password=marble2"], "ssn": 1})
+    try:
+        raise ValueError('{"token": "marble3"}')
+    except ValueError:
+        log.exception("SSN: marble4", extra={"long": "x" * 5_000 + " password=marble5"})
+    text = stream.getvalue()
+    assert "marble" not in text and text.count("[redacted:") >= 4 and "more)" in text

@@ -24,6 +24,7 @@ Format = Literal["auto", "text", "json"]
 MAX_TEXT = 2_000
 MAX_TRACE = 16_000
 MAX_ITEMS = 50
+_ROOM: Final = 32  # for what says how much was left out
 MAX_DEPTH = 4
 # Control characters of ASCII and Latin-1, line separators, bidirectional overrides, lone surrogates.
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -45,22 +46,37 @@ def clean_text(text: str, limit: int = MAX_TEXT) -> str:
     return _UNSAFE.sub(_escape, text if cut <= 0 else f"{text[:limit]}... ({cut} more)")
 
 
+def _whole(text: str, limit: int) -> str:
+    return text
+
+
+Redact = Callable[[str, int], str]
+_redact: Redact = _whole
+
+
+def redact_with(redact: Redact = _whole) -> None:
+    """From here on `redact` takes secrets out of what is logged; it is given a text and how much of it may be kept."""
+    global _redact
+    _redact = redact
+
+
 def _clean_trace(text: str) -> str:
     """A traceback keeps its lines, each indented: what an exception says cannot start a line of its own."""
-    return "\n".join("  " + _UNSAFE.sub(_escape, line) for line in text[-MAX_TRACE:].split("\n"))
+    text = _redact(text[-MAX_TRACE:], MAX_TRACE)
+    return "\n".join("  " + _UNSAFE.sub(_escape, line) for line in text.split("\n"))
 
 
 def _clean(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        return clean_text(value)
+        return clean_text(_redact(value, MAX_TEXT - _ROOM))
     if depth > 0 and isinstance(value, dict):
         items = list(value.items())[:MAX_ITEMS]
         return {clean_text(str(key), 100): _clean(item, depth - 1) for key, item in items}
     if depth > 0 and isinstance(value, list | tuple):
         return [_clean(item, depth - 1) for item in value[:MAX_ITEMS]]
-    return clean_text(repr(value))
+    return clean_text(_redact(repr(value), MAX_TEXT - _ROOM))
 
 
 def clean(logger: WrappedLogger | None, method: str, record: EventDict) -> EventDict:

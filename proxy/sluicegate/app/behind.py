@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from sluicegate import __version__
+from sluicegate import __version__, telemetry
 from sluicegate.app import observing, slices
 from sluicegate.app.approving import redactor
 from sluicegate.app.judging import Judging
@@ -73,6 +73,7 @@ async def open_behind(services: Services, transport: str) -> AsyncIterator[Behin
     config, judges, metrics = services.config, services.judging, services.metrics
     hub, announce, asking, tasking = Hub(), _Later(), Asking(), Tasking()
     redact = redactor(config).written
+    telemetry.redact_with(redact)
 
     def server(key: str, told: AnyServer) -> DownstreamServer:
         settings = slices.server(key, told, config, services.share.of, redact, services.own_pages)

@@ -86,6 +86,8 @@ def adopted() -> set[Stray]:
 
 def end(find: Callable[[], set[Stray]], known: Iterable[Stray] = ()) -> None:
     """Ends what is known and what is found, until nothing is. Takes up to twice `GRACE`: not for an event loop."""
+    if sys.platform != "linux":
+        return
     left = set(known)
     for number in (signal.SIGTERM, signal.SIGKILL):
         give_up, told = time.monotonic() + GRACE, set[Stray]()
