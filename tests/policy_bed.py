@@ -32,7 +32,7 @@ def client_keys(**roles: list[str]) -> Json:
     return {name: {"hash": f"sha256:{hashes[name]}", "roles": given} for name, given in roles.items()}
 
 
-def recorder(folder: Path, key: str, **catalog: list[str]) -> Json:
+def recorder(folder: Path, key: str, **catalog: list[Any]) -> Json:
     """The section of a server with that catalog."""
     place = folder / key
     place.mkdir()

@@ -3,8 +3,8 @@
     python recording_server.py FOLDER
 
 FOLDER/catalog.json says what it lists: {"tools": [..], "prompts": [..], "resources": [..], "templates": [..]}, names
-and URIs; "broken" names tools that answer with an error. FOLDER/seen.jsonl gets one line for each request: what is not
-in there did not reach the server.
+and URIs, or whole definitions of tools; "broken" names tools that answer with an error. FOLDER/seen.jsonl gets one
+line for each request: what is not in there did not reach the server.
 """
 
 import json
@@ -39,7 +39,9 @@ def respond(message: Json, folder: Path) -> Json:
             result: Json = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
         case "tools/list":
             schema = {"type": "object"}
-            result = {"tools": [{"name": name, "inputSchema": schema} for name in catalog.get("tools", [])]}
+            tools = catalog.get("tools", [])
+            whole = [tool if isinstance(tool, dict) else {"name": tool} for tool in tools]
+            result = {"tools": [{"inputSchema": schema} | tool for tool in whole]}
         case "prompts/list":
             result = {"prompts": [{"name": name} for name in catalog.get("prompts", [])]}
         case "resources/list":

@@ -78,6 +78,8 @@ class Sources:
     admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
     refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
     page: Page | None = None  # None: nobody is sent a link
+    facts: Callable[[str, str, str], Awaitable[Json | str]] | None = None
+    """What an explanation has to know: client, method and target to the facts, or to why there are none."""
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
 
@@ -224,6 +226,8 @@ class _Admin:
             return await self._tools(values)
         if path == _API + "pins" and self._sources.pins is not None:
             return to_json(*show(self._sources.pins, values))
+        if path == _API + "policy/facts" and self._sources.facts is not None:
+            return await self._facts(values, self._sources.facts)
         parts = tuple(path.removeprefix(_API).split("/"))
         if parts[0] in _QUEUE and self._sources.approvals is not None:
             if parts == ("approvals", "events"):
@@ -253,6 +257,14 @@ class _Admin:
         if len(keys) > 1:
             return to_error(400, "one Idempotency-Key at most")
         return to_json(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who))
+
+    async def _facts(
+        self, values: dict[str, list[str]], find: Callable[[str, str, str], Awaitable[Json | str]]
+    ) -> Answer:
+        if set(values) != {"as", "method", "target"} or any(len(given) != 1 for given in values.values()):
+            return to_error(400, "the query is ?as=ID&method=METHOD&target=TARGET, each once")
+        found = await find(values["as"][0], values["method"][0], values["target"][0])
+        return to_error(400, found) if isinstance(found, str) else to_json(200, found)
 
     async def _tools(self, values: dict[str, list[str]]) -> Answer:
         clients = values.get("as", ["local"])

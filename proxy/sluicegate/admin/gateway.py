@@ -98,8 +98,8 @@ class Gateway:
                 return _heads(await _all(scope, peers, goes_on=(_UNKNOWN,)))
             case "approvals/events":
                 return await self._events(scope, body, peers)
-            case "tools":
-                return await self._tools(scope, peers)
+            case "tools" | "policy/facts":
+                return await self._of_client(scope, peers)
         return await self._whoever_has_it(scope, body, peers)
 
     # ------------------------------------------------------------ one of them
@@ -117,7 +117,7 @@ class Gateway:
             return _nobody(*(missing if last is not None else ()))
         return last
 
-    async def _tools(self, scope: Scope, peers: Sequence[Peer]) -> Answer:
+    async def _of_client(self, scope: Scope, peers: Sequence[Peer]) -> Answer:
         """As a client sees them: by the connections that its own worker has for it."""
         who = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("as", ["local"])[0]
         principal = who if ":" in who or who in ("local", "anonymous") else f"key:{who}"

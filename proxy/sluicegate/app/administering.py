@@ -12,7 +12,7 @@ from sluicegate.admin.access import Scope, header
 from sluicegate.admin.answer import Application, Receive, Send, send_answer, to_json
 from sluicegate.admin.approvals import Approvals
 from sluicegate.admin.page import Page
-from sluicegate.app import slices
+from sluicegate.app import explaining, slices
 from sluicegate.app.admitting import bearer_of, identities
 from sluicegate.app.approving import people
 from sluicegate.app.core import Core
@@ -63,6 +63,7 @@ def admin_application(
             pins=inner.behind.pins,
             approvals=Approvals(inner.desk, people(judges, history, operator), inner.desk.book.store),
             page=page,
+            facts=partial(explaining.running, inner),
             principal_of=principal_of,
             admit=admit,
             may=may,

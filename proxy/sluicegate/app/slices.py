@@ -1,6 +1,6 @@
 """The config, cut into the settings that each room is given. Values only: nothing is made or started here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, R
 from sluicegate.catalog.bounds import Bounds
 from sluicegate.config import AnyServer, Config, HttpServer
 from sluicegate.config.units import Expanded
-from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.era.asks import NO_PAGES
 from sluicegate.era.web_pages import OwnPages
@@ -50,7 +49,7 @@ def server(
     )  # fmt: skip
 
 
-def lists(config: Config, servers: Mapping[str, DownstreamServer], transport: str) -> ListSettings:
+def lists(config: Config, servers: Iterable[str], transport: str) -> ListSettings:
     """A client on stdio may keep its first list for ever, so that waits for servers to start."""
     enabled = {key: config.servers[key] for key in servers}
     transparent = any(not server.prefix for server in enabled.values())

@@ -6,7 +6,7 @@ is dead. One for a session is bound to that session, where there are sessions, a
 with a token has it for as long as they have a token.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from sluicegate.store import Store, Write
 
 SECONDS: Final = 15 * 60.0
 IDLE: Final = 30 * 60.0
-_PLACE: Final = "approval/grant/"
+PLACE: Final = "approval/grant/"
 
 Tell = Callable[[Json], Awaitable[bool]]
 
@@ -86,25 +86,29 @@ class Grants:
         grant = Grant(
             new_id("grt"), approval.id, approval.matter, policy, scope, approval.session, by, now, now + life, token_end
         )
-        return grant, Write(_PLACE + grant.id, _encode(grant), life)
+        return grant, Write(PLACE + grant.id, _encode(grant), life)
 
     def add(self, grant: Grant) -> None:
         self._all[grant.id] = grant
 
     def find(self, matter: Matter, policy: str, client: Client) -> Grant | None:
-        now, session = self._clock(), session_mark(client.session)
-        alive = (one for one in self._all.values() if one.expires > now and one.id not in self._over)
-        return next((one for one in alive if one.covers(matter, policy, session)), None)
+        session = session_mark(client.session)
+        return next((one for one in self.alive() if one.covers(matter, policy, session)), None)
+
+    def alive(self) -> Iterator[Grant]:
+        """Those that can be used."""
+        now = self._clock()
+        return (one for one in self._all.values() if one.expires > now and one.id not in self._over)
 
     async def use(self, grant: Grant) -> bool:
         """Whether it still is one: another process may have ended it. An idle time begins anew."""
-        raw = await self._store.get(_PLACE + grant.id)
+        raw = await self._store.get(PLACE + grant.id)
         if raw is None or grant.id in self._over:
             return False
         if grant.scope == "session":
             renewed = replace(grant, expires=self._clock() + IDLE)
-            if not await self._store.swap(_PLACE + grant.id, raw, [Write(_PLACE + grant.id, _encode(renewed), IDLE)]):
-                return await self._store.get(_PLACE + grant.id) is not None
+            if not await self._store.swap(PLACE + grant.id, raw, [Write(PLACE + grant.id, _encode(renewed), IDLE)]):
+                return await self._store.get(PLACE + grant.id) is not None
             self._all[grant.id] = renewed
         return True
 
@@ -137,7 +141,7 @@ class Grants:
     ) -> None:
         """Others may have made or ended some; what no longer fits the policy, or whose holder is gone, ends now."""
         now = self._clock()
-        found = {raw_id.removeprefix(_PLACE): raw for raw_id, raw in (await self._store.scan(_PLACE)).items()}
+        found = {raw_id.removeprefix(PLACE): raw for raw_id, raw in (await self._store.scan(PLACE)).items()}
         grants = ((id, _decode(raw)) for id, raw in found.items())
         self._all = {id: grant for id, grant in grants if self._is_mine(grant.matter.principal)}
         for grant in list(self._all.values()):
@@ -148,7 +152,7 @@ class Grants:
         self._over &= self._all.keys()
 
     async def _forget(self, id: str) -> None:
-        await self._store.delete(_PLACE + id)
+        await self._store.delete(PLACE + id)
         self._all.pop(id, None)
 
 

@@ -1,17 +1,26 @@
-"""`explain`: why a client may or may not do something, by the config and the policy as they stand on disk."""
+"""`explain`: why a client may or may not do something, by the config and the policy as they stand on disk.
+
+The verdict is found here, without casbin. What servers list, what a person accepted and which grants there are is asked
+of the Sluice that runs, if it decides by the same config; else it is read from `state.dir`.
+"""
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
+import anyio
+import httpx
 import typer
 
 from sluicegate import config
-from sluicegate.app import law
+from sluicegate.app import explaining, law
 from sluicegate.call import Client, Decision
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load, load_policy, say, stop
+from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable
+from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load_policy, printable, say, stop
 from sluicegate.policy.explain import EXIT, Explanation, render
+from sluicegate.policy.facts import Facts
 from sluicegate.policy.roles import principal_of
-from sluicegate.policy.target import METHODS, plain, read_target
+from sluicegate.policy.target import KINDS, METHODS, plain
 
 
 def explain(
@@ -19,7 +28,7 @@ def explain(
         str, typer.Argument(metavar="METHOD", help=f"{', '.join(METHODS)}; or call, get, read for short.")
     ],
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="SERVER/NAME or SERVER/URI, in the server's own words.")
+        str, typer.Argument(metavar="TARGET", help="SERVER/NAME or SERVER/URI; or the name that clients see.")
     ],
     who: Annotated[
         str, typer.Option("--as", metavar="ID", help="Who asks: key:NAME or NAME, jwt:ISSUER#SUB, local, anonymous.")
@@ -31,22 +40,66 @@ def explain(
         list[str] | None, typer.Option("--group", metavar="GROUP", help="A group of the client's token.")
     ] = None,
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="The call's arguments.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no running Sluice; use what state.dir has.")] = False,
     config_file: ConfigFile = None,
+    key: AdminKey = None,
+    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what is decided and which row decides it. Exits 0 for allow, 1 for deny, 10 for ask."""
-    path, loaded = load(config_file, quietly=True)
-    policy = load_policy(path, loaded)
-    try:
-        asked = read_target(method, target)
-    except ValueError as error:
-        stop(Code.USAGE, str(error))
-    client = _client(loaded, who, role or [], group or [])
-    found = law.make(loaded, policy).rulebook.explain(client, asked, _arguments(args))
+    admin = Admin(config_file, key, operator)
+    loaded, policy = admin.config, load_policy(admin.path, admin.config)
+    if method not in KINDS:
+        stop(Code.USAGE, f'"{method}" is not one of {", ".join(METHODS)}')
+    question = {"as": principal_of(who), "method": method, "target": target}
+    facts = None if offline else _ask(admin, question, explaining.digest(loaded, policy.policy.revision))
+    if facts is None:
+        look = partial(explaining.at_rest, loaded, policy.policy.revision, *question.values())
+        try:
+            facts = anyio.run(look)
+        except ValueError as error:
+            stop(Code.USAGE, str(error))
+    client = _client(facts, question["as"], role or [], group or [])
+    book = law.make(loaded.running(facts.servers), policy, facts.servers).rulebook
+    found = book.explain_by(facts, client, KINDS[method], _arguments(args))
+    _tell_notes(loaded, facts, client)
     if isinstance(found, Explanation):
         give(as_json, found.as_json(), [render(found)])
         raise typer.Exit(found.exit_code)
     _tell_listed(found, client, target, as_json)
+
+
+def _ask(admin: Admin, question: dict[str, str], digest: str) -> Facts | None:
+    """The facts of the Sluice that runs; None if there is none that decides by this config and tells this asker."""
+    try:
+        with admin.client() as client:
+            response = client.get("policy/facts", params=question)
+        body = response.json()
+        if response.status_code == 200 and body["config"] == digest:
+            return Facts.read(body["facts"])
+        why = "it decides by another config" if response.status_code == 200 else printable(str(body["error"]))
+        if response.status_code == 400:
+            stop(Code.USAGE, why)
+    except Unreachable:
+        return None
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        why = f"it does not answer ({type(error).__name__})"
+    say(f"note: the running Sluice was not used: {why}; this is by state.dir")
+    return None
+
+
+def _tell_notes(loaded: config.Config, facts: Facts, client: Client) -> None:
+    """What the verdict does not depend on, or could not know."""
+    if facts.roles is None and client.principal.startswith(("key:", "anonymous")):
+        say(f"note: the config has no {client.principal} that is let in")
+    for one in facts.candidates:
+        if why := loaded.disabled.get(one.server, "") if one.server not in facts.servers else "":
+            say(f"note: server {one.server} is disabled: {why}")
+        elif one.state == "unknown" and one.server in facts.servers:
+            say(f"note: no list of {one.server} is known, so nothing says whether it has {plain(one.own)}")
+        for grant in one.grants:
+            if grant.session:
+                say(f"note: in one session of this client nobody is asked: {grant.id}")
 
 
 def _tell_listed(found: Decision, client: Client, target: str, as_json: bool) -> None:
@@ -58,24 +111,12 @@ def _tell_listed(found: Decision, client: Client, target: str, as_json: bool) ->
     raise typer.Exit(EXIT[found.verdict])
 
 
-def _client(loaded: config.Config, name: str, roles: list[str], groups: list[str]) -> Client:
-    """With the roles that the config gives, and those of the command line beside them."""
-    principal = principal_of(name)
-    given = [*_roles_of(loaded.clients, principal)]
+def _client(facts: Facts, principal: str, roles: list[str], groups: list[str]) -> Client:
+    """With the roles that it comes in with, and those of the command line beside them."""
+    given = [*(facts.roles or ())]
     given += [f"role:{role.removeprefix('role:')}" for role in roles]
     given += [f"group:{group.removeprefix('group:')}" for group in groups]
     return Client(principal, tuple(dict.fromkeys(given)))
-
-
-def _roles_of(clients: config.Clients, principal: str) -> tuple[str, ...]:
-    if principal == "local":
-        return clients.local.roles
-    if principal == "anonymous":
-        return clients.anonymous.roles if clients.anonymous else ()
-    key = clients.keys.get(principal.removeprefix("key:")) if principal.startswith("key:") else None
-    if principal.startswith("key:") and key is None:
-        say(f"note: the config has no {principal}")
-    return key.roles if key else ()
 
 
 def _arguments(text: str | None) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ clear sentence and not with a guess.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
@@ -313,6 +313,11 @@ class Config(Section):
         kept = self.model_copy(update={"servers": {**self.servers, **servers}})
         kept._disabled = dict(disabled)
         return kept
+
+    def running(self, keys: Collection[str]) -> "Config":
+        """The same with just these servers enabled, as they are in a process that has other variables."""
+        servers = {key: one.model_copy(update={"enabled": key in keys}) for key, one in self.servers.items()}
+        return self.model_copy(update={"servers": servers})
 
     @field_validator("servers", mode="before")
     @classmethod

@@ -33,6 +33,13 @@ class Kept:
         snapshot = from_json(face, value)
         return None if snapshot is None else (snapshot, _era(value, client))
 
+    async def all(self, face: Face, identity: str) -> list[tuple[Era, Snapshot]]:
+        """Every stored list of a server, whichever client it was for."""
+        stored = {} if self._store is None else await self._store.scan(places(face.server, identity))
+        values = map(_decoded, stored.values())
+        found = [(value, snapshot) for value in values if (snapshot := from_json(face, value)) is not None]
+        return [("modern" if value.get("era") == "modern" else "legacy", snapshot) for value, snapshot in found]
+
     async def has_hung(self, server: Server) -> bool:
         """Whether its last start took longer than a start may."""
         return self._store is not None and await self._store.get(_hung(server)) is not None

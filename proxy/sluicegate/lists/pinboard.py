@@ -102,6 +102,16 @@ class Pinboard:
         withheld = {key for key, mark in (keys | text).items() if judged(key, mark)}
         return without(whole, withheld, not withheld.isdisjoint(text))
 
+    def serves(self, server: str, era: Era, target: Target, fingerprint: str) -> bool:
+        """Whether clients of some capability set are shown that definition."""
+        mode = self._modes.get(server)
+        if mode is None or mode == "warn":
+            return True
+        book, twin = self._both(server, era)
+        key = (target.kind, target.own)
+        sets = book.pins[key].sets if key in book.pins else ()
+        return any(not pins.is_withheld(mode, book, twin, key, fingerprint, one) for one in sets)
+
     def has_accepted(self, target: Target) -> bool:
         """Whether a person accepted this very definition: only then do the server's claims in it count."""
         if target.server not in self._modes or target.item is None:

@@ -91,7 +91,7 @@ class Resolver:
                 return replace(entry.target, is_stored=True)
         if entry is not None:
             return entry.target
-        return _unlisted(server, kind, name, snapshot) if self._forward else None
+        return unlisted_target(server, kind, name, snapshot) if self._forward else None
 
     def _awaited(self, call: Call, server: str, kind: Kind, name: str) -> tuple[Kind, str] | None:
         """What is waited for as long as its server may take to start: only what the client may use, or the time would
@@ -198,7 +198,7 @@ class Resolver:
             self._lists.shelf(server_key, call.client).learn(uri)
 
 
-def _unlisted(server: str, kind: Kind, name: str, snapshot: Snapshot | None) -> Target | None:
+def unlisted_target(server: str, kind: Kind, name: str, snapshot: Snapshot | None) -> Target | None:
     """A name that the server has not listed: itself, or the one listed name that a server which ignores case could
     take it for."""
     if _NAME.fullmatch(name) is None:

@@ -12,6 +12,7 @@ from sluicegate.call import Client, Target, Verdict
 from sluicegate.message import Json
 from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.classes import Classified
+from sluicegate.policy.facts import GrantFact
 from sluicegate.policy.profiles import Need, find_need
 from sluicegate.policy.roles import BUILT_IN, chains, origins
 from sluicegate.policy.rules import DEFAULT_RULE, Matches, Policy, Ruling
@@ -23,7 +24,8 @@ EXIT: Final = {Verdict.ALLOW: 0, Verdict.DENY: 1, Verdict.ASK: 10}
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`violation` is why these arguments would be refused although the tool is not."""
+    """`violation` is why these arguments would be refused although the tool is not. `absent` is why no client can use
+    the target, whatever the rows say; with the grant `granted` nobody is asked."""
 
     ruling: Ruling
     client: Client
@@ -34,10 +36,14 @@ class Explanation:
     ways: tuple[tuple[str, ...], ...]
     revision: str
     violation: Violation | None = None
+    absent: str = ""
+    granted: GrantFact | None = None
 
     @property
     def verdict(self) -> Verdict:
-        return Verdict.DENY if self.violation else self.ruling.verdict
+        if self.violation or self.absent:
+            return Verdict.DENY
+        return Verdict.ALLOW if self.granted else self.ruling.verdict
 
     @property
     def exit_code(self) -> int:
@@ -59,6 +65,8 @@ class Explanation:
             "roles": [list(way) for way in self.ways],
             "approval": need.profile.name if need.profile else "none" if need.exempt else None,
             "arguments": {"path": violation.path, "message": violation.message} if violation else None,
+            "absent": self.absent or None,
+            "grant": self.granted.id if self.granted else None,
             "revision": self.revision,
         }
 
@@ -76,7 +84,9 @@ def explain(
     found = policy.matches(client, target.server, f"{target.kind}:{target.own}", act)
     ruling = policy.conclude(found, target.server, act)
     checked = target.kind == "tool" and arguments is not None and ruling.verdict is not Verdict.DENY
-    violation = rules.check(target.server, target.own, arguments) if checked else None
+    names = rules.named_like(target.server, target.own) if target.is_unlisted else [target.own]
+    wrong = (rules.check(target.server, name, arguments) for name in names if checked)
+    violation = next(filter(None, wrong), None)
     need = find_need(found.approvals, policy.profiles)
     ways = _longest(chains(origins(client), policy.grants).values())
     return Explanation(ruling, client, target, classified, found, need, ways, policy.revision, violation)
@@ -107,8 +117,12 @@ def render(explanation: Explanation) -> str:
     need = explanation.need
     if need.profile and need.row and explanation.ruling.verdict is Verdict.DENY:
         lines.append(f"  approval, if allowed: {need.profile.name} ({need.row.where})")
-    if explanation.violation:
+    if explanation.absent:
+        lines.insert(1, f"  catalog  {plain(explanation.absent)}  <- decides")
+    elif explanation.violation:
         lines.append(f"  arguments  {plain(str(explanation.violation))}  <- decides (invalid_arguments)")
+    elif explanation.granted:
+        lines.append(f"  grant   {explanation.granted.id}: nobody is asked while it lasts  <- decides")
     return "\n".join(lines)
 
 
@@ -132,12 +146,12 @@ def _row_lines(explanation: Explanation) -> list[str]:
         mark = _mark(explanation, says, row)
         lines.append(f"  {says:6}  {row.where:{width}}  {row!s:{longest if mark else 0}}{mark}")
     if explanation.ruling.rule == DEFAULT_RULE:
-        lines.insert(0, "  default  no row allows it  <- decides")
+        lines.insert(0, "  default  no row allows it" + ("" if explanation.absent else "  <- decides"))
     return lines
 
 
 def _mark(explanation: Explanation, says: str, row: Row) -> str:
-    if explanation.violation or row.where != explanation.ruling.rule:
+    if explanation.violation or explanation.absent or explanation.granted or row.where != explanation.ruling.rule:
         return ""
     if says == "deny":
         return "  <- decides (deny overrides)"

@@ -5,13 +5,14 @@ new. Sync, without I/O; who accepted a definition is told by whoever keeps the p
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sluicegate.call import Client, Decision, Target, Verdict
+from sluicegate.call import Client, Decision, Kind, Target, Verdict
 from sluicegate.message import Json
 from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.classes import Classes, Classified
 from sluicegate.policy.explain import Explanation, explain
+from sluicegate.policy.facts import Candidate, Facts
 from sluicegate.policy.rules import SLICE, Policy
 
 Decide = Callable[[Client, Target], Decision]
@@ -72,3 +73,37 @@ class Rulebook:
         if target.is_unlisted and (alike := self.policy.decide_alike(client, target, found.name)) is not None:
             return alike
         return explain(self.policy, client, target, found, self.arguments, arguments)
+
+    def explain_by(
+        self, facts: Facts, client: Client, kind: Kind, arguments: Json | None = None
+    ) -> Explanation | Decision:
+        """The same for what a name means by these facts: the first candidate that is not denied, else the first."""
+        if facts.problem:
+            return Decision(Verdict.DENY, "policy_error", facts.problem)
+        explained = [self._explain_one(one, client, kind, arguments) for one in facts.candidates]
+        nothing = Decision(Verdict.DENY, "catalog", "no server is known to have anything of this name")
+        allowed = (one for one in explained if one.verdict is not Verdict.DENY)
+        return next(allowed, explained[0] if explained else nothing)
+
+    def _explain_one(
+        self, found: Candidate, client: Client, kind: Kind, arguments: Json | None
+    ) -> Explanation | Decision:
+        item: Json = {} if found.annotations is None else {"annotations": found.annotations}
+        target = Target(found.server, kind, found.own, found.own, item, is_unlisted=found.unlisted)
+        explained = replace(self, is_accepted=lambda target: found.accepted).explain(client, target, arguments)
+        if not isinstance(explained, Explanation):
+            return explained
+        asked = explained.ruling
+        granted = (one for one in found.grants if one.covers(asked.rule, asked.profile))
+        return replace(explained, absent=_absent(found, kind), granted=next(granted, None))
+
+
+def _absent(found: Candidate, kind: Kind) -> str:
+    """Why nobody can use it, whatever the rows say."""
+    if found.state == "withheld":
+        return f"the definition of {found.own} waits for a person: see `sluice pins diff {found.server}`"
+    if found.state == "missing" and kind == "res":
+        return "this URI is not found: another spelling of it is the one that rules and servers read alike"
+    if found.state == "missing":
+        return f"{found.server} lists no {kind} {found.own}" + (f"; did you mean {found.near}?" if found.near else "")
+    return ""

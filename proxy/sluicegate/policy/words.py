@@ -19,7 +19,8 @@ from sluicegate.policy.table import Row
 
 EFFECTS: Final = ("allow", "deny")
 ADMIN: Final = "admin:"
-AREAS: Final = tuple(ADMIN + area for area in ("servers", "tools", "approvals", "grants", "pins", "audit", "secrets"))
+_AREAS: Final = ("servers", "tools", "approvals", "grants", "pins", "audit", "secrets", "policy")
+AREAS: Final = tuple(ADMIN + area for area in _AREAS)
 _KINDS: Final = ("tool:", "prompt:", "res:")
 _SERVER = re.compile(r"[a-z0-9*?\[\]!-]{1,64}")
 _SUBJECTS: Final = "a principal (key:NAME, jwt:ISSUER#SUB, local, anonymous), role:NAME, group:NAME or *"

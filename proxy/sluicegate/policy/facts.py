@@ -1,0 +1,64 @@
+"""What an explanation has to know besides the config and the rows: which tool a name means, whether its server lists
+it, whether a person accepted it, and which grants there are for it. Values only, as they pass between processes."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sluicegate.message import Json
+
+State = Literal["listed", "withheld", "missing", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class GrantFact:
+    """A grant of this client for this tool as it is defined now. `session`: it counts in one session only."""
+
+    id: str
+    rule: str
+    profile: str
+    expires: float
+    session: bool
+
+    def covers(self, rule: str, profile: str) -> bool:
+        """Whether it lets every call pass that this rule would have approved by this profile."""
+        return not self.session and (self.rule, self.profile) == (rule, profile)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A target that the name may mean. `state` is "unknown" where no list of the server is known. `annotations` are
+    those of its definition, if a person has `accepted` it. `near` is a name that is listed and looks like it."""
+
+    server: str
+    own: str
+    state: State = "unknown"
+    accepted: bool = False
+    annotations: Json | None = None
+    near: str = ""
+    grants: tuple[GrantFact, ...] = ()
+    unlisted: bool = False  # relayed though the server has not listed it
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`candidates` in the order in which they are tried: the first on which the client has the right counts. `servers`
+    are those that run. `roles` are None if nobody comes in as that client; `problem` is why nothing can be decided."""
+
+    servers: tuple[str, ...]
+    candidates: tuple[Candidate, ...] = ()
+    roles: tuple[str, ...] | None = None
+    problem: str = ""
+
+    def as_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> "Facts":
+        """Raises `TypeError` or `KeyError` for what is none."""
+        found = [
+            Candidate(**{**one, "grants": tuple(GrantFact(**grant) for grant in one["grants"])})
+            for one in value["candidates"]
+        ]
+        roles = value["roles"]
+        return cls(tuple(value["servers"]), tuple(found), None if roles is None else tuple(roles), value["problem"])

@@ -1,0 +1,223 @@
+"""`explain` and the guards never differ: for random policies, roles, classes, pins, argument rules, grants and servers,
+what is explained is what becomes of the call. The facts are those of the process, and those of its store."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_server import Front, Scripted
+
+from sluicegate import config
+from sluicegate.app import explaining, law, slices
+from sluicegate.approval.ballot import Ballot
+from sluicegate.approval.desk import Desk, World
+from sluicegate.approval.record import Terms
+from sluicegate.audit.redact import Redactor
+from sluicegate.call import REASON, Call, Client, Outcome, Result, Target, Trail, Verdict
+from sluicegate.guards import ORDER, chain
+from sluicegate.guards.approve import Means, approve
+from sluicegate.guards.enforce import enforce
+from sluicegate.guards.name import name
+from sluicegate.lists.pinboard import Pinboard
+from sluicegate.message import Json, Notification
+from sluicegate.policy.arguments import ArgumentRules, Schema
+from sluicegate.policy.facts import Facts
+from sluicegate.policy.files import Loaded
+from sluicegate.policy.judge import Judge
+from sluicegate.policy.pins import WORDS, Wanted
+from sluicegate.policy.target import KINDS
+from sluicegate.store.memory import MemoryStore
+from tests.policy.policies import PROFILES, build, clients, lines
+
+TOOLS = ["get_x", "get_y", "delete_x", "x", "put[x]"]
+URIS = ["file:///a", "file:///a/../b", "x:y"]
+RULES = ArgumentRules({("git", "get_x"): Schema({"properties": {"n": {"maximum": 1}}})}, {("git", "get_x"): "1"})
+LEAD = Client("key:lea", ("role:lead", "role:ops"), "lea")
+TERMS = {
+    one.name: Terms(one.name, one.tier, one.quorum, tuple(one.approvers), remember=("once", "session", "15m"))
+    for one in PROFILES.values()
+}
+
+definitions = st.dictionaries(
+    st.sampled_from(TOOLS),
+    st.sampled_from([{}, {"readOnlyHint": True}, {"destructiveHint": True}, {"readOnlyHint": "yes"}]),
+    min_size=2,
+)
+sections = st.fixed_dictionaries(
+    {
+        "command": st.just("x"),
+        "pin": st.sampled_from(["review", "block", "review", "warn", "off"]),
+        "tools": st.fixed_dictionaries(
+            {
+                "allow": st.sampled_from([["*"], ["*"], ["get_*", "x"]]),
+                "deny": st.sampled_from([[], [], ["*delete*"]]),
+                "classes": st.dictionaries(
+                    st.sampled_from(["get_*", "delete_x", "x"]), st.sampled_from(["read", "write", "destroy"])
+                ),
+            }
+        ),
+    }
+)
+alone = st.sampled_from(
+    [{}, {}, {"prefix": "hub"}, {"prefix": ""}, {"prefix": "", "unlisted": "forward", "pin": "warn"}]
+)
+questions = st.one_of(
+    st.tuples(
+        st.just("tools/call"), st.sampled_from([*TOOLS, *TOOLS, "nothing", "GET_X"]), st.sampled_from([{}, {"n": 2}])
+    ),
+    st.tuples(st.just("resources/read"), st.sampled_from(URIS), st.none()),
+)
+
+
+async def reached(call: Call) -> Outcome:
+    return Result({"content": [], "contents": []})
+
+
+class Town:
+    """The guards that decide, with everything that they go by, in front of scripted servers."""
+
+    def __init__(self, made: config.Config, rows: Any, shadow: bool, catalog: dict[str, Json]) -> None:
+        self.config, self.store = made, MemoryStore()
+        self.board = Pinboard(slices.pins(made), self.store)
+        loaded = Loaded(build(rows, shadow), RULES, (), ())
+        self.judge = Judge(law.make(made, loaded, None, self.board.has_accepted))
+        self.book = law.make(made, loaded).rulebook
+        servers = []
+        for key in made.servers:
+            server = Scripted(key, tools=_listed(catalog))
+            server.identity = made.servers[key].identity
+            server.answers |= dict.fromkeys(("tools/call", "resources/read"), reached)
+            servers.append(server)
+        about = slices.lists(made, made.servers, "http")
+        told = {one: getattr(about, one) for one in ("prefixes", "transparent", "forward_unlisted", "plain")}
+        self.front = Front(*servers, may_list=self.judge.may_list, may_see=self.judge.may_see, store=self.store,
+                           pins=self.board, **told)  # fmt: skip
+        self.desk = Desk(self.store, replace(slices.approvals(made), hold_for=0.0, profiles=TERMS), self._world())
+        guards = dict.fromkeys(ORDER)
+        self.handler = chain(
+            {
+                **guards,
+                "name": name(self.front.resolver.resolve, lambda key: self.front.lists.faces[key].uris),
+                "enforce": enforce(self.judge.decide, self.judge.check_arguments, self.judge.explains),
+                "approve": approve(self.desk, self._means()),
+            },
+            self.front.router,
+        )
+
+    def _world(self) -> World:
+        async def tell(fields: Json) -> bool:
+            return True
+
+        return World(roles_of=lambda who: frozenset(who.roles) | {who.principal},
+                     client_of=lambda principal: LEAD if principal == LEAD.principal else Client(principal),
+                     is_gone=lambda principal: False, token_end=lambda principal: None,
+                     revision=self.judge.revision, tell=tell)  # fmt: skip
+
+    def _means(self) -> Means:
+        async def renew(call: Call, target: Target) -> Target | None:
+            return target
+
+        return Means(decide=self.judge.decide, renew=renew, current=lambda client: client, classify=self.judge.classify,
+                     review=self.board.review, elicits=lambda client: "", page=lambda approval: "",
+                     command=lambda words, approval: "", redactor=Redactor(b"k" * 32))  # fmt: skip
+
+    async def change(self, client: Client, key: str, definitions: dict[str, Json]) -> None:
+        """What the server lists from now on."""
+        self.front.servers[key].items["tools/list"] = _listed(definitions)
+        self.front.lists.publish(key, None, Notification("notifications/tools/list_changed", {}))
+        await self.front.lists.snapshot(key, client)
+
+    async def accept(self, key: str, names: list[str]) -> None:
+        kinds = {word: kind for kind, word in WORDS.items()}
+        rows = [row for row in self.board.rows(key) if row["name"] in names]
+        wanted = {Wanted(kinds[row["kind"]], row["name"], row["current"]) for row in rows}
+        assert not isinstance(await self.board.accept(key, wanted, "local"), str) or not wanted
+
+    async def happens(self, client: Client, method: str, params: Json) -> tuple[Verdict, str]:
+        """What becomes of the call, and the approval that it waits for."""
+        before = sum(server.count(method) for server in self.front.servers.values())
+        outcome = await self.handler(Call(client, method, params, trail=Trail("c")))
+        if sum(server.count(method) for server in self.front.servers.values()) > before:
+            return Verdict.ALLOW, ""
+        if isinstance(outcome, Result) and outcome.value["_meta"][REASON] == "approval_pending":
+            return Verdict.ASK, outcome.value["_meta"]["dev.sluice/approval"]["id"]
+        is_pending = (getattr(outcome, "data", None) or {}).get("reason") == "approval_pending"
+        return Verdict.ASK if is_pending else Verdict.DENY, ""
+
+    async def check(self, client: Client, method: str, key: str, own: str, arguments: Json | None) -> str:
+        """Everything that is explained of it is what happens. Returns the approval that the call waits for."""
+        field = "uri" if method == "resources/read" else "name"
+        public = self._public(method, key, own)
+        params: Json = {field: public} | ({} if arguments is None else {"arguments": arguments})
+        explained = [
+            await self.explain(client, method, text, arguments, is_stored)
+            for text in (f"{key}/{own}", public) for is_stored in (False, True)
+        ]  # fmt: skip
+        happened, id = await self.happens(client, method, params)
+        assert explained == [happened] * 4, (method, public, client, explained, happened)
+        return id
+
+    def _public(self, method: str, key: str, own: str) -> str:
+        face = self.front.lists.faces[key]
+        if method == "resources/read":
+            return face.uris.public(own)
+        entries = self.front.lists.of(key)[0].whole
+        listed = entries.by_own.get(own) if entries else None
+        return listed.target.public if listed else f"{face.prefix}__{own}" if face.prefix else own
+
+    async def explain(self, client: Client, method: str, text: str, arguments: Json | None, is_stored: bool) -> Verdict:
+        revision = self.judge.revision()
+        if is_stored:
+            copy = MemoryStore()
+            for place, value in (await self.store.scan("")).items():
+                await copy.put(place, value)
+            known = replace(await explaining.stored(self.config, revision, copy), profiles=TERMS)
+        else:
+            known = explaining.live(self.front.lists, self.board, self.desk, client, revision, self.store)
+        found = await known.candidates(client, method, text, self.config.servers)
+        facts = Facts.read(Facts(known.servers, found, client.roles).as_json())
+        return self.book.explain_by(facts, client, KINDS[method], arguments).verdict
+
+
+def _listed(definitions: dict[str, Json]) -> list[Json]:
+    return [
+        {"name": own, "inputSchema": {"type": "object"}} | ({"annotations": hints} if hints else {})
+        for own, hints in definitions.items()
+    ]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    lines, clients, sections, alone, definitions, definitions,
+    st.lists(st.sampled_from(TOOLS)), st.lists(questions, min_size=1, max_size=4), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_what_is_explained_is_what_happens(  # type: ignore[no-untyped-def]
+    rows, client, section, single, first, then, accepted, asked, shadow, is_changed
+) -> None:
+    servers = {"git": section | single} | ({} if single else {"k8s": {"command": "y"}})
+    made = config.make({"policy": {"use": "personal"}, "servers": servers}, Path("/nowhere"))
+
+    async def main() -> None:
+        town = Town(made, rows, shadow, first)
+        async with town.front:
+            with anyio.fail_after(60):
+                for key in made.servers:
+                    await town.front.lists.snapshot(key, client)
+                await town.accept("git", accepted[::2])
+                if is_changed:
+                    await town.change(client, "git", then)
+                    await town.accept("git", accepted[1::2])
+                for method, own, arguments in asked:
+                    id = await town.check(client, method, "git", own, arguments)
+                    approval = await town.desk.get(id) if id else None
+                    if approval is not None:
+                        who = client if approval.matter.terms.tier == "self" else LEAD
+                        ballot = Ballot("approve", seen=approval.matter.digest, scope="15m", comment="yes")
+                        await town.desk.decide(id, who, ballot, "api")
+                        await town.check(client, method, "git", own, {"other": 1})
+        assert town.judge.errors == 0
+
+    anyio.run(main)
