@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -344,3 +345,27 @@ def test_what_cannot_be_started_is_said_once(change: Json, words: str, code: int
     command = [*COMMAND, "serve", "-c", str(file), "--workers", "2"]
     done = subprocess.run(command, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == code and done.stderr.count(words) == 1, done.stderr
+
+
+def test_workers_share_the_processes_that_a_server_may_have(tmp_path: Path) -> None:
+    child = ROOT / "tests" / "downstream" / "scripted_child.py"
+    server = {"command": sys.executable, "args": ["-I", "-S", str(child)], "era": "legacy", "processes": 3}
+    keys = names(2, 3)
+    with sluice(config(tmp_path, keys) | {"servers": {"pipe": server}}, tmp_path, 2) as process, ExitStack() as open_:
+        answers: dict[str, Json] = {}
+        for key in keys:
+            session = Talker(process.url, key).session(None)
+            # A session whose stream is open is in use, so that its process is not given to another one
+            stream = httpx.stream("GET", process.url, headers=session.headers, timeout=30)
+            assert open_.enter_context(stream).status_code == 200
+            answer = session.ask(None, "tools/call", name="pipe__echo", arguments={})
+            answers[key] = json.loads(answer.text.rpartition("data:")[2] or answer.text)["result"]
+        refused = {key: answer for key, answer in answers.items() if answer.get("isError")}
+        # The first worker has two of the three, the other one has one
+        assert sorted(owner(key, 2) for key in refused) == [0, 1, 1]
+        for key, answer in refused.items():
+            assert answer["_meta"]["dev.sluice/reason"] == "server_unavailable", key
+        token = (tmp_path / "state" / "operator.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        (row,) = httpx.get(f"{process.admin}/api/v1/servers", headers=headers, timeout=60).json()["servers"]
+        assert len(set(row["pids"])) == row["processes"] == 3 and row["memory"] > 3 << 20
