@@ -119,7 +119,8 @@ def test_the_variables_are_those_of_the_process_that_runs(tmp_path: Path) -> Non
     git = recorder(tmp_path, "git", tools=["look"]) | {"env": {"X": "${env:HOME_OF_EXPLAIN}"}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME_OF_EXPLAIN", "x")
-        with bed(tmp_path, ROWS, {"git": git}, clients={"keys": client_keys(ann=["role:dev"])}) as made:
+        more: Json = {"clients": {"keys": client_keys(ann=["role:dev"])}, "approvals": {"hold_for": "0s"}}
+        with bed(tmp_path, ROWS, {"git": git}, **more) as made:
             assert made.names("ann") == ["git__look"]
             patch.delenv("HOME_OF_EXPLAIN")
             assert happens(made, "ann", "git__look") == "ask" == verdict(explain(tmp_path, "call", "git__look"))
