@@ -1,7 +1,9 @@
 """What every test shares: asyncio is the event loop that Sluice runs on, and Hypothesis draws the same in every run."""
 
 import os
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,8 +19,31 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow-turns", action="store_true", help="name the steps of the event loop of more than 5 ms")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Every Sluice that a test starts as a process writes its slow steps there."""
+    if config.getoption("--slow-turns"):
+        os.environ.setdefault("SLUICE_SLOW_TURNS", os.path.join(tempfile.mkdtemp(prefix="slow-turns-"), "turns"))
+
+
+def _show_slow_turns(terminalreporter: pytest.TerminalReporter) -> None:
+    file = Path(os.environ.get("SLUICE_SLOW_TURNS", ""))
+    places: dict[str, list[float]] = {}
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        took, _, where = line.partition(" ")
+        places.setdefault(where, []).append(float(took))
+    terminalreporter.section("steps of the event loop over 5 ms: how many, the longest, where")
+    for where, found in sorted(places.items(), key=lambda entry: -max(entry[1])):
+        terminalreporter.line(f"{len(found):6d} {max(found):8.1f} ms  {where}")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where the time goes, in continuous integration."""
+    """Where the time goes, in continuous integration; and what held up the event loop, where that is asked for."""
+    if terminalreporter.config.getoption("--slow-turns"):
+        _show_slow_turns(terminalreporter)
     if "CI" not in os.environ:
         return
     seconds: Counter[str] = Counter()

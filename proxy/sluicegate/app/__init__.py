@@ -4,8 +4,10 @@ The only room that knows all others. `slices` cuts the config, `core` wires what
 `auditing` two parts of that, `http` and `stdio` are the two ways in, `administering` makes the admin API of both, and
 `seat` says which of several processes runs the firewall. `workers` starts several processes that serve over HTTP as
 one, `worker` is what each of them does. `law` makes of a config what decides, and `reload` notices that it changed.
+`slow_turns` is a debugging aid.
 """
 
+from sluicegate.app import slow_turns
 from sluicegate.app.http import Outdated, Running, running, serve
 from sluicegate.app.stdio import join_stdio, serve_stdio
 from sluicegate.app.worker import read_task, serve_worker
@@ -13,5 +15,5 @@ from sluicegate.app.workers import serve_workers
 
 __all__ = [
     "Outdated", "Running", "join_stdio", "read_task", "running", "serve", "serve_stdio", "serve_worker",
-    "serve_workers",
+    "serve_workers", "slow_turns",
 ]  # fmt: skip

@@ -162,10 +162,11 @@ def _why(error: OSError, path: Path, listen: config.Listen) -> config.Finding:
 
 
 def _run(main: Callable[[], Awaitable[T]]) -> T:
-    """The one event loop of a command. uvloop is not made for Windows."""
+    """The one event loop of a command. uvloop is not made for Windows, and shows nobody its steps."""
+    use_uvloop = not app.slow_turns.watch() and sys.platform != "win32"
     try:
         with strays.adopting():
-            return anyio.run(main, backend_options={"use_uvloop": sys.platform != "win32"})
+            return anyio.run(main, backend_options={"use_uvloop": use_uvloop})
     except BaseExceptionGroup as group:
         raise _only(group) from None
 
