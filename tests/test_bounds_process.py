@@ -31,7 +31,7 @@ KINDS: dict[str, Json] = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder = tmp_path_factory.mktemp("bounds")
     servers = {"fs": recorder(folder, "fs", tools=["read", "drop"], prompts=["ask"], resources=["x:y"])}
-    names = ["busy", "streams", "asks", "calm"]
+    names = ["busy", "streams", "asks", "calm", "large"]
     limits = {"per_client": f"{REQUESTS}/h", "streams": STREAMS, "pending_approvals": APPROVALS}
     keys = {"keys": client_keys(**{name: ["role:user"] for name in names})}
     with bed(folder, ROWS, servers, clients=keys, limits=limits, approvals={"hold_for": "0s"}) as made:
@@ -92,3 +92,12 @@ def test_approvals_that_wait_are_counted_together(place: Bed) -> None:
     assert reason(place.post("asks", body, session(place, "asks"))) == "rate_limited"
     assert reason(place.call("calm", "fs__drop")) == "approval_pending"
     assert not [message for message in place.seen("fs") if message["method"] == "tools/call"]
+
+
+def test_a_large_request_is_served_and_one_that_the_rate_refuses_is_not_read(place: Bed) -> None:
+    assert reason(place.call("large", "fs__read", text="x" * 1_000_000)) == ""
+    for _ in range(REQUESTS + 1):
+        place.ask("large", "tools/list")
+    before = len(place.seen("fs"))
+    assert place.call("large", "fs__read", text="x" * 1_000_000).status_code == 429
+    assert len(place.seen("fs")) == before

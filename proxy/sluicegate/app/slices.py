@@ -167,7 +167,10 @@ def listening(config: Config) -> wire.Settings:
     limits = config.limits
     return wire.Settings(
         names=names(config),
-        limits=wire.Limits(limits.max_request, limits.max_depth, limits.nodes, limits.max_batch, limits.streams),
+        limits=wire.Limits(
+            max_request=limits.max_request, max_depth=limits.max_depth, nodes=limits.nodes, max_batch=limits.max_batch,
+            streams=limits.streams,
+        ),
     )
 
 

@@ -21,7 +21,7 @@ class Wire:
     is_shared: bool = False  # what came is kept until it is answered: another worker may have to go on with it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     max_request: int = 4 * 1024 * 1024
     max_depth: int = 64

@@ -55,7 +55,7 @@ async def serve(
             terms = Terms(handler, server_info, on_session_end, on_abandoned, trail, "stdio", max_batch)
             conversation = Conversation(terms, client, output, group)
             offer_ask(conversation.ask)
-            limits = Limits(max_line, max_depth, max_nodes, max_batch)
+            limits = Limits(max_request=max_line, max_depth=max_depth, nodes=max_nodes)
             large = LargeRequests(limits, until_free)
             async for line in lines(reader, max_line):
                 await _take(conversation, output, line, partial(_decode, large, client.principal, limits))
