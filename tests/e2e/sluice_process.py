@@ -126,5 +126,5 @@ def stdio_command(config: Json, folder: Path) -> list[str]:
 
 def clean_environment() -> dict[str, str]:
     """Without what a developer may have set for Sluice, and with the package found from any directory."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    ours = {name: value for name, value in os.environ.items() if name == "SLUICE_SLOW_TURNS" or name[:7] != "SLUICE_"}
     return ours | {"PYTHONPATH": str(ROOT / "proxy"), "NO_COLOR": "1"}
