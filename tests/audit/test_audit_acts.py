@@ -107,7 +107,9 @@ def test_a_definition_accepted_while_no_sluice_runs_is_said(tmp_path: Path) -> N
     done = sluice.run("pins", "accept", "rec", "--all")
     assert done.returncode == 0, done.stderr
     accepted = [record for record in records(tmp_path, "pin") if record["what"] == "accepted"]
-    assert {(record["name"], record["by"]) for record in accepted} == {("note", "local"), ("fail", "local")}
+    assert {(record["name"], record["by"]) for record in accepted} == {
+        (tool, "local") for tool in ("note", "fail", "show", "ask")
+    }
     assert sluice.run("audit", "verify").returncode == 0
 
 

@@ -79,7 +79,7 @@ def test_warn_takes_out_what_is_obeyed_and_names_what_it_found(process: Sluice) 
 def test_block_withholds_it_and_says_that_the_tool_was_executed(process: Sluice) -> None:
     for tool in ("rude", "broken"):
         result = call(process, f"block__{tool}")
-        assert result["isError"] is True and result["_meta"]["dev.sluice/reason"] == "denied"
+        assert result["isError"] is True and result["_meta"]["dev.sluice/reason"] == "result_withheld"
         assert text(result).startswith("This was executed") and "SECRET" not in json.dumps(result)
     assert flags(call(process, "block__far")) == ["output_schema_unused"]
 

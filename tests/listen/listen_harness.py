@@ -190,12 +190,12 @@ async def site(
     identity: IdentitySettings = TWO_KEYS,
     wire: Wire = Wire(),  # noqa: B008
     drain: float = 0.2,
-    clock: Callable[[], float] = time.time,
+    identity_clock: Callable[[], float] = time.time,
     keysets: KeySets | None = None,
     **more: Any,
 ) -> AsyncIterator[Site]:
     handler, ended = Scripted(), []  # type: tuple[Scripted, list[str]]
-    who = Identity(identity, clock, keysets)
+    who = Identity(identity, identity_clock, keysets)
     listener = Listener(handler, INFO, who, settings, ended.append, **more)
     server = HttpServer(listener, "127.0.0.1", 0, wire, drain)
     with anyio.fail_after(60):

@@ -134,7 +134,7 @@ async def refused(raw: Raw, data: bytes) -> int:
 async def test_a_known_head_ends_with_its_key() -> None:
     clock = Clock()
     settings = IdentitySettings(keys=(key("a", A, expires=2_000.0),))
-    async with site(identity=settings, clock=clock) as here:
+    async with site(identity=settings, identity_clock=clock) as here:
         raw = await here.raw(b"")
         for _ in range(3):
             await asked(raw, echo("same"))
@@ -152,7 +152,7 @@ async def test_a_known_head_ends_with_its_token() -> None:
         clock = Clock()
         clock.now = start = float(int(time.time()))
         settings = IdentitySettings(tokens=TokenSettings((Issuer(login.url, AUDIENCE),)))
-        async with site(identity=settings, clock=clock, keysets=KeySets(Fetcher(Egress()), clock)) as here:
+        async with site(identity=settings, identity_clock=clock, keysets=KeySets(Fetcher(Egress()), clock)) as here:
             token = login.token(exp=start + 100)
             raw, data = await here.raw(b""), echo("same").replace(A.encode(), token.encode())
             for _ in range(3):
