@@ -36,8 +36,14 @@ def told(made: Bed, era: str, answer: Json) -> tuple[Json, Json]:
     (made.folder / era).write_text(json.dumps(answer))
     before = len(made.audit())
     message = made.call("ann", f"{era}__lie").json()
-    made.until(lambda: any(record["type"] == "outcome" for record in made.audit()[before:]))
-    return message, next(record for record in made.audit()[before:] if record["type"] == "outcome")
+
+    def closing() -> Json | None:  # a call before this one may be closed later than that
+        records = made.audit()[before:]
+        calls = {record["call"] for record in records if record["type"] == "intent"}
+        return next((each for each in records if each["type"] == "outcome" and each["call"] in calls), None)
+
+    made.until(lambda: closing() is not None)
+    return message, closing() or {}
 
 
 def counted(made: Bed, era: str, outcome: str) -> float:
