@@ -89,5 +89,18 @@ def test_what_strayed_ends_with_several_workers_too_also_if_one_is_killed(tmp_pa
     assert not any(runs(pid) for pair in starts(tmp_path, "a") for pid in pair)
 
 
+def test_a_stop_while_the_servers_of_a_killed_worker_are_ended_is_a_clean_one(tmp_path: Path) -> None:
+    config = {"servers": {"a": straying(tmp_path, "a", "stubborn")}}
+    with sluice(config, tmp_path, arguments=("--workers", "2")) as process:
+        until(lambda: len(starts(tmp_path, "a")) == 2)
+        (server, stray), _ = starts(tmp_path, "a")
+        worker = parent(server)
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: not runs(worker))
+        assert runs(stray), "it ignores SIGTERM"
+        assert process.interrupt() == 0
+    assert not any(runs(pid) for pair in starts(tmp_path, "a") for pid in pair)
+
+
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -159,7 +159,10 @@ class Crew:
         while not self._stopped.is_set():
             started = time.monotonic()
             code = await self._live(worker)
-            if self._stopped.is_set() or not worker.was_up:
+            is_expected = self._stopped.is_set()
+            with anyio.CancelScope(shield=True):  # the servers of one that was killed
+                await anyio.to_thread.run_sync(strays.end, strays.adopted)
+            if is_expected or not worker.was_up:
                 self.code = self.code or (code if code >= 0 else _KILLED)
                 break
             failures = 1 if time.monotonic() - started >= _AGAIN.healthy else failures + 1
@@ -204,5 +207,3 @@ class Crew:
                 return await process.wait()
             finally:
                 worker.mark = worker.writer = None
-                with anyio.CancelScope(shield=True):  # the servers of one that was killed
-                    await anyio.to_thread.run_sync(strays.end, strays.adopted)
