@@ -13,7 +13,10 @@ import pytest
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, settings_for, sluice, write_config
 from e2e.wire import META, Client
 
-from sluicegate.policy.pins import fingerprint
+from sluicegate.app.approving import DATABASE
+from sluicegate.policy.pins import canonical, fingerprint
+from sluicegate.store import Write
+from sluicegate.store.sqlite import SqliteStore
 
 Json = dict[str, Any]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -283,3 +286,36 @@ def test_mistakes_of_the_person_have_their_exit_codes(folder: Path) -> None:
         ]  # fmt: skip
         assert "description: " in run("pins", "diff", "math", "add").stdout
     assert os.listdir(folder / "state")
+
+
+async def test_pins_of_the_first_version_stay_accepted_and_bring_no_second_first_use(folder: Path) -> None:
+    """Its books had neither identities nor capability sets: `pins/SERVER/ERA`, and pins without their sets."""
+    run, new = command(folder), {**SUB, "description": "Subtracts, and reads your mail."}
+    (folder / "tools.json").write_text(json.dumps([ADD, new, {**SUB, "name": "mul"}]))
+    settings = config(folder)
+
+    def row(item: Json, *rest: Any) -> list[Any]:
+        return ["tool", item["name"], fingerprint(item), canonical(item), *rest]
+
+    instructions = ["instructions", "", fingerprint("Sums."), canonical("Sums."), "", "2026-11-19T10:00:00Z"]
+    pinned = [row(ADD, "local", "2026-11-20T10:00:00Z"), row(SUB, "", "2026-11-20T10:00:00Z"), instructions]
+    kept = {
+        "pins/math/legacy": {"pins": pinned, "closed": ["instructions", "prompt", "res", "tool"]},
+        "pins-waiting/math/legacy": {"waiting": [row({**SUB, "name": "div"}, "2026-11-20T11:00:00Z", False)]},
+    }
+    store = SqliteStore(Path(settings["state"]["dir"]) / DATABASE)
+    writes = [Write(key, json.dumps(book).encode()) for key, book in kept.items()]
+    assert await store.swap("pins-revision", None, [*writes, Write("pins-revision", b"1" * 16)])
+    await store.close()
+    for _ in range(2):  # what it took over is its own at the next start
+        with sluice(settings, folder) as process:
+            async with Client(process.url, modern=True) as client:
+                await until(client, {"math__add"})
+            states = [line.split()[3:5] for line in run("pins", "list", "--all").stdout.splitlines()[1:]]
+            assert sorted(states) == sorted([
+                ["instructions", "first_use"], ["add", "accepted"], ["div", "new"], ["mul", "new"], ["sub", "changed"],
+            ])  # fmt: skip
+    with sluice(settings, folder) as process:
+        assert run("pins", "accept", "math", "--all").returncode == 0
+        async with Client(process.url, modern=True) as client:
+            await until(client, {"math__add", "math__sub", "math__mul"})
