@@ -4,12 +4,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 from e2e.sluice_process import Sluice, sluice
+from policy_bed import bearer, client_keys, recorder
 
 Json = dict[str, Any]
 CHILD = Path(__file__).parent.parent / "downstream" / "scripted_child.py"
@@ -19,8 +21,8 @@ HELLO: Json = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo"
 class Session:
     """A legacy session without a stream of its own."""
 
-    def __init__(self, process: Sluice, client: httpx.Client) -> None:
-        self._url, self._headers = process.url, {"Accept": "application/json, text/event-stream"}
+    def __init__(self, process: Sluice, client: httpx.Client, who: str = "") -> None:
+        self._url, self._headers = process.url, {"Accept": "application/json, text/event-stream", **bearer(who)}
         self._client = client
         answer = self._post({"id": 0, "method": "initialize", "params": HELLO})
         self._headers |= {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"], "MCP-Protocol-Version": "2025-11-25"}
@@ -29,8 +31,8 @@ class Session:
     def _post(self, message: Json) -> httpx.Response:
         return self._client.post(self._url, json={"jsonrpc": "2.0", **message}, headers=self._headers)
 
-    def call(self) -> Json:
-        answer = self._post({"id": 1, "method": "tools/call", "params": {"name": "pipe__echo", "arguments": {}}})
+    def call(self, name: str = "pipe__echo") -> Json:
+        answer = self._post({"id": 1, "method": "tools/call", "params": {"name": name, "arguments": {}}})
         text = answer.text
         if answer.headers["Content-Type"].startswith("text/event-stream"):
             text = text.rsplit("data:", 1)[1]
@@ -66,3 +68,39 @@ def test_forty_sessions_that_were_never_deleted_come_down_to_a_few_processes(tmp
         assert "dev.sluice/began_anew" not in sessions[0].call().get("_meta", {}), "its stream was open"
         assert "its connection was idle" in sessions[7].call()["_meta"]["dev.sluice/began_anew"]
         assert '"server began anew"' in process.log()
+
+
+ROWS = """\
+p, role:authenticated, bank, *, *, allow
+p2, *, bank, tool:wire, *, one-of-leads
+p, role:lead, sluice, admin:approvals, *, allow
+p, local, sluice, admin:*, *, allow
+"""
+
+
+def test_a_session_whose_call_waits_for_its_approval_keeps_its_process(tmp_path: Path) -> None:
+    (tmp_path / "policy.csv").write_text(ROWS)
+    bank = recorder(tmp_path, "bank", tools=["look", "wire"]) | {"sharing": "session", "idle": "1s"}
+    config = {
+        "servers": {"bank": bank}, "policy": {"files": ["policy.csv"]}, "approvals": {"hold_for": "10m"},
+        "clients": {"keys": client_keys(ann=[], bob=[], lea=["role:lead"])},
+    }  # fmt: skip
+    with sluice(config, tmp_path) as process, httpx.Client(timeout=60) as client, ThreadPoolExecutor(1) as pool:
+        asker = Session(process, client, "ann")
+        asker.call("bank__look")
+        (kept,) = described(process, tmp_path)["pids"]
+        held, place = pool.submit(asker.call, "bank__wire"), f"{process.admin}/api/v1/approvals"
+        while not (rows := httpx.get(place, headers=bearer("lea"), timeout=60).json()["approvals"]):
+            time.sleep(0.05)
+        others = [Session(process, client, "bob") for _ in range(3)]
+        for other in others:
+            other.call("bank__look")
+        while len(pids := described(process, tmp_path)["pids"]) > 2:  # those of the idle sessions go
+            time.sleep(0.2)
+        assert kept in pids
+        at = f"{place}/{rows[0]['id']}"
+        seen = httpx.get(at, headers=bearer("lea"), timeout=60).json()["digest"]
+        decision = {"decision": "approve", "seen_digest": seen}
+        assert httpx.post(f"{at}/decisions", json=decision, headers=bearer("lea"), timeout=60).status_code == 200
+        result = held.result(timeout=60)
+    assert result["content"][0]["text"] == "ran wire" and "dev.sluice/began_anew" not in result.get("_meta", {})
