@@ -129,6 +129,8 @@ _HINTS: Final = (
     "sess", "dsn", "conn", "phrase", "code", "answer", "cvv", "cvc", "pat", "identified",
 )  # fmt: skip
 _OPTION_HINTS: Final = ("-p", "-a", "-w", "-u", "/user")
+_ANY_HINT: Final = re.compile("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))))
+_SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
 _NAME: Final = re.compile(
     r"(?<![\w@.\-])((?:--?)?)([^\W\d][\w.\-@$]{0,127}+(?:[ ](?i:key|code|id|phrase|string|token|by)s?\b)?)"
 )
@@ -191,6 +193,8 @@ def _spelling(text: str) -> str:
 def may_name_secret(text: str, hints: tuple[str, ...] = ()) -> bool:
     """Whether `by_name` or `by_option` may find something; a no is sure. `hints` are those of an operator's names."""
     seen = _spelling(text)
+    if len(seen) <= _SHORT:
+        return _ANY_HINT.search(seen) is not None or any(hint in seen for hint in hints)
     return any(hint in seen for hint in (*_HINTS, *_OPTION_HINTS, *hints))
 
 
