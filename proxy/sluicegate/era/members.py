@@ -37,7 +37,7 @@ def result(method: str, value: Json) -> Json:
     if not isinstance(items, list):
         return value
     made = [each(item) for item in items]
-    return value if all(new is old for new, old in zip(made, items, strict=True)) else {**value, key: made}
+    return value if made == items else {**value, key: made}  # items that are the same objects are not compared
 
 
 def block(item: Any) -> Any:
@@ -63,7 +63,7 @@ def blocks(value: Any) -> Any:
     if not isinstance(value, list):
         return block(value)
     made = [block(item) for item in value]
-    return value if all(new is old for new, old in zip(made, value, strict=True)) else made
+    return value if made == value else made
 
 
 def message(item: Any) -> Any:
