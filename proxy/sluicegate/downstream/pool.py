@@ -184,13 +184,19 @@ class Pool:
         """Under the bound the connection goes that was idle longest. Raises `Full` where none is."""
         idle = [slot for slot in self._slots.values() if self._is_free(slot) and self._may_go(slot)]
         if not idle:
-            what = "processes" if self._most < MAX_CONNECTIONS else "connections"
-            raise Full(f"all {self._most} {what} that it may have are in use", sent=False)
+            raise Full(self.all_in_use, sent=False)
         self._take(min(idle, key=lambda slot: slot.used), "another session needed its place")
 
     def _may_go(self, slot: Slot) -> bool:
         """Of a session that is idle nobody hears what its server announces."""
         return slot.key not in self._kept if slot.key.session is not None else not self._is_needed(slot)
+
+    @property
+    def all_in_use(self) -> str:
+        if self._most == 1:
+            return "the one process that it may have is in use"
+        what = "processes" if self._most < MAX_CONNECTIONS else "connections"
+        return f"all {self._most} {what} that it may have are in use"
 
     @property
     def is_full(self) -> bool:

@@ -154,7 +154,9 @@ class DownstreamServer:
         return {"restarts": self._health.restarts, **gate, "circuit": self._breaker.state}
 
     def trouble(self, client: Client) -> str:
-        return "" if self._status == "up" else self._health.why(client)
+        if self._status != "up":
+            return self._health.why(client)
+        return f"{self._pool.all_in_use}." if self._pool.is_full else ""
 
     # ------------------------------------------------------------ one call
 
