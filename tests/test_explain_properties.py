@@ -189,7 +189,7 @@ def _listed(definitions: dict[str, Json]) -> list[Json]:
     ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     lines, clients, sections, alone, definitions, definitions,
     st.lists(st.sampled_from(TOOLS)), st.lists(questions, min_size=1, max_size=4), st.booleans(), st.booleans(),
