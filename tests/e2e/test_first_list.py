@@ -154,14 +154,21 @@ def test_resources_wait_for_a_start_that_is_quick_enough_and_are_announced_after
 
 
 def lists_column(folder: Path) -> dict[str, str]:
-    """What `sluice servers` shows of the lists, as JSON and in its table."""
-    rows = json.loads(run(folder, "servers", "--json", "-c", "sluice.yaml").stdout)["servers"]
-    table = run(folder, "servers", "-c", "sluice.yaml").stdout.splitlines()
+    """What `sluice servers` shows of the lists, as JSON and in its table, read while nothing changes."""
+
+    def rows() -> dict[str, str]:
+        found = json.loads(run(folder, "servers", "--json", "-c", "sluice.yaml").stdout)["servers"]
+        return {row["key"]: row["lists"] for row in found}
+
+    before: dict[str, str] = {}
+    table: list[str] = []
+    while before != (before := rows()) or not table:  # a server may be up between two commands
+        table = run(folder, "servers", "-c", "sluice.yaml").stdout.splitlines()
     at = table[0].index("LISTS")
-    for row in rows:
-        (line,) = (line for line in table if line.startswith(f"{row['key']} "))
-        assert line[at:].startswith(row["lists"]), line
-    return {row["key"]: row["lists"] for row in rows}
+    for key, lists in before.items():
+        (line,) = (line for line in table if line.startswith(f"{key} "))
+        assert line[at:].startswith(lists), line
+    return before
 
 
 def test_servers_shows_how_complete_the_lists_of_each_are(tmp_path: Path) -> None:
