@@ -4,9 +4,12 @@ import os
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from sluicegate import message
 
 # How busy a machine is is no reason to fail, and what fails once fails again. Others are drawn with
 # `--hypothesis-profile=default`.
@@ -17,6 +20,20 @@ settings.load_profile("calm")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all messages that come to the decoder."""
+    sizes: list[int] = []
+    from_json = message.from_json
+
+    def count(data: bytes, **options: Any) -> Any:
+        sizes.append(len(data))
+        return from_json(data, **options)
+
+    monkeypatch.setattr(message, "from_json", count)
+    return sizes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,6 @@ import pytest
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, legacy_start, modern_start, running
 from test_legacy_sse_servers import Older
 
-from sluicegate import message
 from sluicegate.downstream.stdio import _EACH, ChildWire
 from sluicegate.message import Json
 from sluicegate.network.turns import PIECE
@@ -23,20 +22,6 @@ SHAPES: dict[str, Any] = {
     "astral characters": ["\U0001f600"] * MOST,
     "escapes": ['\\"\n'] * MOST,
 }
-
-
-@pytest.fixture(autouse=True)
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all messages that come to the decoder."""
-    sizes: list[int] = []
-    from_json = message.from_json
-
-    def count(data: bytes, **options: Any) -> Any:
-        sizes.append(len(data))
-        return from_json(data, **options)
-
-    monkeypatch.setattr(message, "from_json", count)
-    return sizes
 
 
 def wide(shape: Any) -> Json:

@@ -21,20 +21,6 @@ from sluicegate.listen.settings import Settings
 TEXT = "x" * large.LARGE
 
 
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all messages that come to the decoder."""
-    sizes: list[int] = []
-    from_json = message.from_json
-
-    def count(data: bytes, **options: Any) -> Any:
-        sizes.append(len(data))
-        return from_json(data, **options)
-
-    monkeypatch.setattr(message, "from_json", count)
-    return sizes
-
-
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("coding", ["length", "chunked"])
 async def test_what_the_clients_rate_refuses_is_not_decoded(era: str, coding: str, decoded: list[int]) -> None:

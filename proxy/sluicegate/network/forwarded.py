@@ -8,6 +8,7 @@ import re
 from ipaddress import ip_address, ip_network
 from typing import Final
 
+from sluicegate.network.addresses import is_literal
 from sluicegate.network.hosts import Headers, ServedNames, authority
 
 # One absolute path of plain segments: it becomes a part of an address that is sent to clients.
@@ -63,7 +64,7 @@ class ForwardedHeaders:
         address = peer
         hops = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
         for hop in reversed(hops.split(",")):
-            if not self.trusts(address) or not _is_address(hop.strip()):
+            if not self.trusts(address) or not is_literal(hop.strip()):
                 return address
             address = hop.strip()
         return address
@@ -73,11 +74,3 @@ def _one(headers: Headers, name: bytes) -> str:
     """The value of a header that comes once; "" of one that comes twice, as two readers could differ about it."""
     values = [value for key, value in headers if key == name]
     return values[0].decode("latin-1").strip() if len(values) == 1 else ""
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
