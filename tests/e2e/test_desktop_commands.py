@@ -120,6 +120,18 @@ def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> Non
         assert {record["epoch"] for record in log["sluice.jsonl"]} == {1}
 
 
+def test_explain_asks_the_sluice_of_a_desktop_client(tmp_path: Path) -> None:
+    """Only the one that runs has the variable: without it the server is disabled."""
+    started = prepare(tmp_path)
+    edit(tmp_path, lambda config: config["servers"]["bank"].update(env={"X": "${env:X_OF_BANK}"}))
+    with served(started, X_OF_BANK="1"):
+        for name, verdict in {"look": "allow", "pay": "ask", "none": "deny"}.items():
+            done = command(tmp_path, "explain", "--json", "--as", "local", "call", f"bank__{name}")
+            assert json.loads(done.stdout)["verdict"] == verdict and done.stderr == ""
+        done = command(tmp_path, "explain", "--offline", "--as", "local", "call", "bank/look")
+        assert done.returncode == 1 and "server bank is disabled" in done.stderr
+
+
 def test_the_command_in_a_pending_text_works_where_it_is_pasted(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()

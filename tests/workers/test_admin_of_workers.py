@@ -80,6 +80,14 @@ def decide(process: Sluice, who: str, id: str, decision: str = "approve", **body
                json={"decision": decision, "seen_digest": seen, **body})  # fmt: skip
 
 
+def explained(process: Sluice, who: str) -> Json:
+    """What `sluice explain` says of a call, by the facts of the worker that serves this client."""
+    done = run(process, "explain", "--json", "--as", who, "call", "bank__wire")
+    assert done.stderr == "", done.stderr
+    answer: Json = json.loads(done.stdout)
+    return answer
+
+
 def tools(process: Sluice, who: str) -> set[str]:
     return {tool["name"] for tool in Talker(process.url, who).modern(None, "tools/list")["tools"]}
 
@@ -126,6 +134,7 @@ def test_a_grant_is_found_and_taken_back_wherever_it_is(town: Sluice) -> None:
     for who in (ONE, OTHER):
         assert decide(town, "lea", pending(town, who, n=2), scope="15m").status_code == 200
         assert reason(wire(town, who, n=3)) == "", "the grant covers it"
+        assert explained(town, who)["grant"].startswith("grt_")
     grants = api(town, "lea", "grants").json()["grants"]
     assert {grant["principal"] for grant in grants} == {f"key:{ONE}", f"key:{OTHER}"}
     for grant in grants:
@@ -133,6 +142,7 @@ def test_a_grant_is_found_and_taken_back_wherever_it_is(town: Sluice) -> None:
     assert api(town, "lea", "grants").json()["grants"] == []
     for who in (ONE, OTHER):
         assert reason(wire(town, who, n=4)) == "approval_pending"
+        assert explained(town, who)["verdict"] == "ask"
 
 
 def test_events_of_all_come_as_one_stream(town: Sluice) -> None:
