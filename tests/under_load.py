@@ -168,7 +168,6 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run of a file (1800)")
     parser.add_argument("--sample", type=int, help="so many files, drawn; keeps no results")
     parser.add_argument("--seed", type=int, help="what draws them (new each time)")
-    parser.add_argument("--again", action="store_true", help="runs what failed once more, and says so; for CI")
     parser.add_argument("--fresh", action="store_true", help="forgets the results of earlier runs")
     parser.add_argument("--list", action="store_true", help="prints the files and runs none")
     options = parser.parse_args()
@@ -189,10 +188,6 @@ def main() -> int:
     def work(round_: int, file: Path) -> None:
         name = str(file.relative_to(ROOT))
         said, seconds = run(file, round_, options.timeout)
-        if said != "ok" and options.again:
-            print(f"{name} round {round_}: {said}, {seconds:.0f} s; FRAGILE, once more", flush=True)
-            print(log_of(file, round_).read_text()[-20_000:], flush=True)
-            said, seconds = run(file, round_, options.timeout)
         with one_at_a_time:
             results.setdefault(name, {})[str(round_)] = [said, round(seconds, 1)]
             if not options.sample:
