@@ -5,7 +5,7 @@
 
 Ratios count, not times: a machine twice as slow gives the same table. Core 0 has what is measured, core 1 the load
 and the fast server. Needs Linux; nginx, wrk and the Python that runs Sluice come from Debian, where they can.
-Results: tests/bench/results/latest.json; `--table` writes the README's table anew out of it. `--policy` and `--audit`
+Results: tests/bench/results/latest.json; `--table` writes the table in PAGE anew out of it. `--policy` and `--audit`
 measure those alone, without a server: what a long list costs, and what a record costs.
 """
 
@@ -45,10 +45,10 @@ from subjects import (
     provide_tools,
     sluice,
 )
-from tables import BUDGET, policy_report, readme, report, worst
+from tables import BUDGET, policy_report, published, report, worst
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
 TABLE = re.compile(r"(?<=<!-- make bench ARGS=--table -->\n).*?(?=\n<!-- end of the table -->)", re.DOTALL)
 SHORT_LIMIT = 3 * BUDGET  # a shared CI machine is noisy: only a gross mistake fails there
 CONCURRENCIES = (1, 16, 64)
@@ -245,7 +245,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help=f"a few seconds; fails only over {SHORT_LIMIT:g}x")
     parser.add_argument("--python", help="what runs Sluice; Debian's, unless it is said")
-    parser.add_argument("--table", action="store_true", help="the README's table anew, out of the last results")
+    parser.add_argument("--table", action="store_true", help="the published table anew, out of the last results")
     parser.add_argument("--policy", action="store_true", help="a first list of 2,000 tools under 1,000 rows, alone")
     parser.add_argument("--growth", metavar="CURVE", nargs="?", const="", help="how it grows: all curves, or some")
     parser.add_argument("--trouble", action="store_true", help="what bad servers cost the healthy ones beside them")
@@ -253,7 +253,7 @@ def main() -> int:
     parser.add_argument("--audit", action="store_true", help="what a record costs, alone")
     options = parser.parse_args()
     if options.table:
-        README.write_text(TABLE.sub(lambda _: readme(json.loads(RESULTS.read_text())), README.read_text()))
+        PAGE.write_text(TABLE.sub(lambda _: published(json.loads(RESULTS.read_text())), PAGE.read_text()))
     if options.policy:
         print(policy_report(policy()))
     if options.audit:

@@ -1,4 +1,4 @@
-"""The figures as text: one table, the budgets under it, and the README's table. Knows results as they are in
+"""The figures as text: one table, the budgets under it, and the published table. Knows results as they are in
 results/latest.json; measures nothing."""
 
 from textwrap import fill
@@ -93,8 +93,8 @@ def policy_report(found: dict[str, float]) -> str:
     return "\n".join([head, *lines])
 
 
-def readme(result: Json) -> str:
-    """The README's table, and what it was measured on."""
+def published(result: Json) -> str:
+    """The table of docs/explanation/performance.md, and what it was measured on."""
     lines = [
         "| CPU us a call (times nginx), by calls at once | 1 | 16 | 64 | 256 | calls/s, 64 | p50, p99 us, 16 | MiB |",
         "|---|---|---|---|---|---|---|---|",

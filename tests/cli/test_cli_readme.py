@@ -1,11 +1,10 @@
-"""The README keeps its word: its snippets load, its table is the format, its reasons are those of the code."""
+"""README and docs/ agree with the code: snippets load, commands exist, reasons are those of the code."""
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -14,12 +13,13 @@ from sluicegate.call import Reason
 from sluicegate.cli import app
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 
 
-def snippets(language: str) -> list[str]:
-    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", README, re.DOTALL | re.MULTILINE)
-    return [dedent(text) for _, text in found]
+def snippets(language: str, pages: list[Path] = PAGES) -> list[str]:
+    block = re.compile(rf"^( *)```{language}\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+    return [dedent(text) for page in pages for _, text in block.findall(page.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize("text", snippets("yaml"))
@@ -32,8 +32,9 @@ def test_every_yaml_snippet_is_a_config(text: str) -> None:
 
 
 def test_the_snippet_for_a_desktop_client_starts_stdio() -> None:
-    (text,) = snippets("json")
+    text, again = snippets("json")
     entry = json.loads(text)["mcpServers"]["sluice"]
+    assert text == again
     assert Path(entry["command"]).name == "sluice" and Path(entry["command"]).is_absolute()
     assert entry["args"][:2] == ["stdio", "-c"] and Path(entry["args"][2]).is_absolute()
 
@@ -44,7 +45,7 @@ def test_every_command_in_a_shell_snippet_exists() -> None:
     assert used and used <= known
     targets = {match for text in snippets("sh") for match in re.findall(r"^make ([a-z]+)", text, re.MULTILINE)}
     makefile = (ROOT / "Makefile").read_text()
-    assert {"demo", "test"} <= targets
+    assert re.findall(r"^make (\w+)", snippets("sh", [README])[0], re.MULTILINE) == ["demo", "test"]
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
@@ -56,54 +57,9 @@ def test_every_option_of_a_shell_snippet_exists() -> None:
             assert f'"{option}"' in source or option == "--url", option
 
 
-def test_the_table_of_keys_is_the_format() -> None:
-    shown = README.split("<!-- keys -->\n")[1]
-    assert shown == "\n".join(reference()) + "\n", "\n".join(reference())
-
-
-def reference() -> Iterator[str]:
-    yield "| key | default | what it does |"
-    yield "|---|---|---|"
-    for key, default, text in rows(config.schema(), config.schema()["$defs"], ""):
-        yield f"| `{key}` | {default} | {text} |"
-
-
-NAMED = {"clients.keys": "Key", "approvals.profiles": "Profile"}
-
-
-def rows(section: dict[str, Any], all_sections: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
-    for key, value in section["properties"].items():
-        name = f"{prefix}{key}"
-        text = " ".join(value["description"].split())
-        if name == "servers":
-            yield name, "", text
-            started, reached = all_sections["StdioServer"], all_sections["HttpServer"]
-            own = {key: value for key, value in started["properties"].items() if key not in reached["properties"]}
-            yield from rows({**started, "properties": own}, all_sections, "servers.KEY.")
-            yield from rows(reached, all_sections, "servers.KEY.")
-        elif name in NAMED:
-            yield name, "", text
-            yield from rows(all_sections[NAMED[name]], all_sections, f"{name}.NAME.")
-        elif inner := referred(value):
-            yield from rows(all_sections[inner], all_sections, f"{name}.")
-        else:
-            default = f"`{json.dumps(value['default'])}`" if value.get("default") not in (None, {}, "") else ""
-            yield (
-                name,
-                "required" if key in section.get("required", ()) else default.replace('`"', "`").replace('"`', "`"),
-                text,
-            )
-
-
-def referred(value: dict[str, Any]) -> str:
-    found = re.search(r'"#/\$defs/(\w+)"', json.dumps(value))
-    return found[1] if found else ""
-
-
 def test_every_reason_of_the_code_is_explained_or_left_to_a_later_version() -> None:
-    explained = set(
-        re.findall(r"^\| `([a-z_]+)` \|", README.split("## What an answer means")[1].split("\n## ")[0], re.MULTILINE)
-    )
+    page = (DOCS / "reference" / "reasons.md").read_text("utf-8")
+    explained = set(re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE))
     assert explained <= set(get_args(Reason))
     used = {
         reason
@@ -113,8 +69,9 @@ def test_every_reason_of_the_code_is_explained_or_left_to_a_later_version() -> N
     assert used == explained
 
 
-def test_the_tree_in_the_readme_is_the_tree() -> None:
-    tree = README.split("```text\nproxy/sluicegate/\n")[1].split("```")[0]
+def test_the_tree_of_the_architecture_page_is_the_tree() -> None:
+    page = (DOCS / "explanation" / "architecture.md").read_text("utf-8")
+    tree = page.split("```text\nproxy/sluicegate/\n")[1].split("```")[0]
     named = re.findall(r"^  (\w+(?:\.py|/))", tree, re.MULTILINE)
     real = {
         path.name + ("/" if path.is_dir() else "")
@@ -125,5 +82,5 @@ def test_the_tree_in_the_readme_is_the_tree() -> None:
 
 
 def test_the_words_of_the_project_are_kept() -> None:
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
-        assert "upstream" not in (ROOT / name).read_text().lower()
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
+        assert "upstream" not in page.read_text("utf-8").lower()

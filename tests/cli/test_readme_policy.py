@@ -1,4 +1,4 @@
-"""The README's way from the first row to enforcement, gone as it is written: its files, its commands, its answers."""
+"""The tutorial about policies, run as it is written: its files, its commands, its answers."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "README.md").read_text("utf-8").split("\n## Policy\n")[1].split("\n## ")[0]
+SECTION = (ROOT / "docs" / "tutorials" / "policy.md").read_text("utf-8")
 PARTS = SECTION.split("```")
 # The paragraph before a block, its language and its text.
 BLOCKS = [

@@ -12,14 +12,14 @@ from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, legacy_star
 from sluicegate.call import Client, Failure, Result
 from sluicegate.downstream.proofs import PROOFS
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
 UNKNOWN, UNAVAILABLE = "outcome_unknown", "server_unavailable"
 CLIENTS = {"legacy": LEGACY, "modern": MODERN}
 Headers = dict[str, str]
 
 
-def test_the_readme_has_the_table() -> None:
-    text = README.read_text()
+def test_the_reference_has_the_table() -> None:
+    text = PAGE.read_text()
     for proof in PROOFS:
         assert f"| {proof.what} | {proof.why} |" in text
 

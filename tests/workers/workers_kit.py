@@ -40,7 +40,7 @@ def sluice(config: Json, folder: Path, count: int) -> Iterator[Sluice]:
 
 
 def owner(name: str, count: int) -> int:
-    """The number of the worker that a key belongs to: README says how it is found."""
+    """The number of the worker that a key belongs to: docs/how-to/workers.md says how it is found."""
     return crc32(f"key:{name}".encode()) % count
 
 

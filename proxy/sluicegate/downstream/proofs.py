@@ -1,4 +1,4 @@
-"""What proves that a server did not execute a request: one table, as the README has it. Decides only.
+"""What proves that a server did not execute a request: one table, as docs/reference/reasons.md has it. Decides only.
 
 A call whose end proves nothing ends as `outcome_unknown`, and is never sent again. Everything that is not in the table
 proves nothing: no answer, half an answer, any other HTTP status, and a redirect, whoever sent them. A server, or
