@@ -13,7 +13,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SHORT := tests/network tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
-.PHONY: demo test short under-load compat lint bench soak accept lock clean
+.PHONY: demo test short under-load compat lint docs bench soak accept lock clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
@@ -45,6 +45,12 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.ready  ## the parts of docs/ that come from the code, and the site, in site/; a warning is an error
+	$(BIN)/python tests/docs/docs_reference.py
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-docs
+	$(BIN)/uv pip install --quiet --python .venv-docs --require-hashes -r docs/requirements.lock
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
 bench: $(VENV)/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --table, --policy, --audit
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
@@ -57,6 +63,8 @@ accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 -
 lock: $(VENV)/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
 	$(BIN)/uv pip compile pyproject.toml --extra otel --group test --group lint --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
+	$(BIN)/uv pip compile --group docs --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o docs/requirements.lock
 
 clean:
-	rm -rf .venv .venv-* .peers .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* .peers site .mypy_cache .ruff_cache .pytest_cache
