@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from prometheus_client import Gauge
 from typer.core import TyperArgument, TyperGroup
 
 from sluicegate import config
@@ -100,8 +101,9 @@ def options() -> str:
 
 
 def metrics() -> str:
-    fed: Any = Metrics(version="").registry
-    declared = {one._head[0]: (one._labels, one._head[1]) for one in fed._collector_to_names if hasattr(one, "_head")}
+    own: Any = list(Metrics(version="").registry._collector_to_names)
+    declared = {one._head[0]: (one._labels, one._head[1]) for one in own if hasattr(one, "_head")}
+    declared |= {one._name: (one._labelnames, one._documentation) for one in own if isinstance(one, Gauge)}
     asked = {name: (series.labels, series.text) for name, series in TABLE.items()}
     return table(
         ("name", "labels", "what it says, and what to do"),
