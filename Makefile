@@ -13,7 +13,11 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SHORT := tests/network tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
+<<<<<<< HEAD
 .PHONY: demo test short under-load compat lint docs bench soak accept lock clean
+=======
+.PHONY: demo test short under-load compat lint bench mutants soak accept lock clean
+>>>>>>> 89da4c3 (tests: mutants of the border code, and what they showed to be untested)
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
@@ -53,6 +57,11 @@ docs: $(VENV)/.ready  ## the parts of docs/ that come from the code, and the sit
 
 bench: $(VENV)/.ready  ## CPU per call and latency against nginx, in one run; ARGS=--short, --table, --policy, --audit
 	$(BIN)/python tests/bench/run.py $(ARGS)
+
+mutants: $(VENV)/.ready  ## how many mutants of a random sample the tests kill; ARGS="border --sample 200 --seed 2"
+	$(BIN)/python tests/peers/install.py
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints requirements.lock --group mutants
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many times
 	SLUICE_CRASH_ROUNDS=200 $(BIN)/python -m pytest tests/audit/test_audit_crash.py $(ARGS)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from sluicegate import message
 from sluicegate.message import (
+    INTERNAL_ERROR,
     INVALID_REQUEST,
+    MAX_KEPT,
     PARSE_ERROR,
     ListResponse,
     Malformed,
@@ -56,6 +58,7 @@ def test_what_is_no_json_is_a_parse_error(body: bytes) -> None:
     with pytest.raises(Malformed) as caught:
         decode(body)
     assert caught.value.code == PARSE_ERROR
+    assert caught.value.text == ("number out of range" if b"1e999" in body else "not valid UTF-8 JSON")
 
 
 @pytest.mark.parametrize("body", [b'{"a":1,"a":2}', b'{"p":{"name":"ok","name":"bad"}}', b'[{"\\u0061":1,"a":2}]'])
@@ -157,6 +160,9 @@ def test_depth_is_bounded_before_the_parser_recurses(depth: int, closed: bool) -
     with pytest.raises(Malformed) as caught:
         decode(b"[" * depth + b"]" * (depth if closed else 0))
     assert caught.value.code == INVALID_REQUEST
+    assert caught.value.text == (
+        "nested deeper than 64 levels" if depth <= 20_000 else "more than 20000 values in a message"
+    )
 
 
 def test_brackets_in_strings_are_no_depth() -> None:
@@ -229,7 +235,7 @@ def test_what_has_more_values_than_it_may_is_refused_before_it_is_decoded(
     for read_it in (decode, lambda data: decode_fast(data, 20_000)):
         with pytest.raises(TooMany) as caught:
             read_it(body)
-        assert caught.value.code == INVALID_REQUEST
+        assert (caught.value.code, caught.value.text) == (INVALID_REQUEST, "more than 20000 values in a message")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +248,7 @@ def test_a_long_text_of_whatever_characters_is_one_value(text: str) -> None:
 
 def test_duplicate_keys_of_a_large_message_are_refused() -> None:
     for twice in (b'"a":1,"a":2', b'"a":1,"\\u0061":2', b'":":1,":":2'):
-        with pytest.raises(Malformed, match="duplicate"):
+        with pytest.raises(Malformed, match=r"^duplicate key in a JSON object$"):
             decode(b'{"text":"' + b":" * 30_000 + b'\\"",' + twice + b"}")
 
 
@@ -278,15 +284,18 @@ def test_what_is_encoded_is_read_back_the_same_by_both_parsers(value: Any) -> No
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "\ud800"])
 def test_what_json_cannot_say_is_refused_on_the_way_out(value: Any) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(Malformed) as caught:
         dump({"a": [value]})
+    kind = "value" if isinstance(value, str) else "number"
+    assert (caught.value.code, caught.value.text) == (INTERNAL_ERROR, f"a {kind} that JSON cannot say")
     assert dump("Infinity NaN") == b'"Infinity NaN"'
 
 
 @pytest.mark.parametrize("body", [b"NaN", b"[" * 300 + b"]" * 300, b'"\\ud800"', b"", b"\xff"])
 def test_a_servers_garbage_is_malformed_too(body: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(Malformed) as caught:
         decode_fast(body)
+    assert (caught.value.code, caught.value.text) == (PARSE_ERROR, "not valid UTF-8 JSON")
 
 
 MESSAGES = [
@@ -307,36 +316,52 @@ def test_messages_survive_the_wire(message: Any) -> None:
     assert b"\n" not in encode(message)
 
 
-BAD = {
-    "an array": [],
-    "no version": {"id": 1, "method": "x"},
-    "another version": {"jsonrpc": "1.0", "id": 1, "method": "x"},
-    "id null": {"jsonrpc": "2.0", "id": None, "method": "x"},
-    "id true": {"jsonrpc": "2.0", "id": True, "method": "x"},
-    "id a float": {"jsonrpc": "2.0", "id": 1.5, "method": "x"},
-    "id an object": {"jsonrpc": "2.0", "id": {}, "method": "x"},
-    "a huge id": {"jsonrpc": "2.0", "id": "x" * 2000, "method": "x"},
-    "method a number": {"jsonrpc": "2.0", "id": 1, "method": 7},
-    "params an array": {"jsonrpc": "2.0", "id": 1, "method": "x", "params": []},
-    "result and error": {"jsonrpc": "2.0", "id": 1, "result": {}, "error": {}},
-    "result no object": {"jsonrpc": "2.0", "id": 1, "result": 1},
-    "a result without id": {"jsonrpc": "2.0", "result": {}},
-    "nothing of all": {"jsonrpc": "2.0", "id": 1},
-    "keys in another case": {"jsonrpc": "2.0", "id": 1, "Method": "x"},
+VERSION, ID = 'jsonrpc must be "2.0"', "id must be a string or an integer"
+NOTHING = "neither a request, a notification nor a response"
+BAD: dict[str, tuple[Any, str, Any]] = {
+    "an array": ([], "a message is a JSON object", None),
+    "no version": ({"id": 1, "method": "x"}, VERSION, 1),
+    "another version": ({"jsonrpc": "1.0", "id": "a", "method": "x"}, VERSION, "a"),
+    "id null": ({"jsonrpc": "2.0", "id": None, "method": "x"}, ID, None),
+    "id true": ({"jsonrpc": "2.0", "id": True, "method": "x"}, ID, None),
+    "id a float": ({"jsonrpc": "2.0", "id": 1.5, "method": "x"}, ID, None),
+    "id an object": ({"jsonrpc": "2.0", "id": {}, "method": "x"}, ID, None),
+    "a huge id": ({"jsonrpc": "2.0", "id": "x" * 1025, "method": "x"}, ID, None),
+    "method a number": ({"jsonrpc": "2.0", "id": 1, "method": 7}, "method must be a string", 1),
+    "params an array": ({"jsonrpc": "2.0", "id": 1, "method": "x", "params": []}, "params must be an object", 1),
+    "result and error": ({"jsonrpc": "2.0", "id": 1, "result": {}, "error": {}}, NOTHING, 1),
+    "result no object": ({"jsonrpc": "2.0", "id": 1, "result": 1}, NOTHING, 1),
+    "a result without id": ({"jsonrpc": "2.0", "result": {}}, NOTHING, None),
+    "nothing of all": ({"jsonrpc": "2.0", "id": 1}, NOTHING, 1),
+    "keys in another case": ({"jsonrpc": "2.0", "id": 1, "Method": "x"}, NOTHING, 1),
 }
 
 
-@pytest.mark.parametrize("value", BAD.values(), ids=BAD.keys())
-def test_what_is_no_message_is_an_invalid_request(value: Any) -> None:
+@pytest.mark.parametrize(("value", "text", "id"), BAD.values(), ids=BAD.keys())
+def test_what_is_no_message_is_an_invalid_request_that_says_why(value: Any, text: str, id: Any) -> None:
     with pytest.raises(Malformed) as caught:
         read(value)
-    assert caught.value.code == INVALID_REQUEST
+    assert (caught.value.code, caught.value.text, caught.value.id) == (INVALID_REQUEST, text, id)
+    assert str(caught.value) == text
 
 
-def test_a_readable_id_is_told_with_the_error() -> None:
-    with pytest.raises(Malformed) as caught:
-        read({"jsonrpc": "2.0", "id": "a", "method": 7})
-    assert caught.value.id == "a"
+def test_the_longest_id_is_read() -> None:
+    assert read({"jsonrpc": "2.0", "id": "x" * 1024, "method": "m"}) == Request("x" * 1024, "m", {})
+
+
+def test_each_form_of_a_shared_list_is_made_once_and_its_json_is_kept_while_it_is_small() -> None:
+    shared, calls = SharedList([1, 2]), list[str]()
+
+    def make(name: str) -> Any:
+        return lambda items: calls.append(name) or (items if name == "same" else [*items, name])
+
+    for _ in range(2):
+        assert shared.form("same", make("same")) is shared
+        assert shared.form("a", make("a")) == [1, 2, "a"] and shared.form("b", make("b")) == [1, 2, "b"]
+    assert calls == ["same", "a", "b"] and type(shared.form("a", make("a"))) is SharedList
+    assert shared.json() is shared.json() and shared.json() == b"[1,2]"
+    largest, larger = SharedList(["x" * (MAX_KEPT - 4)]), SharedList(["x" * (MAX_KEPT - 3)])
+    assert largest.json() is largest.json() and larger.json() is not larger.json() == dump(list(larger))
 
 
 def test_a_shared_list_is_encoded_as_any_other_alone_in_its_result_or_not() -> None:
@@ -345,6 +370,9 @@ def test_a_shared_list_is_encoded_as_any_other_alone_in_its_result_or_not() -> N
         message = ListResponse(7, result, key="tools")
         assert decode(encode(message)) == to_value(Response(7, result))
         assert decode(encode_batch([message, message])) == [to_value(Response(7, result))] * 2
+    encode(message)
+    items.append("not in the JSON that is kept")
+    assert "not in" not in encode(message).decode() and "not in" in encode(Response(7, result)).decode()
     assert encode(ListResponse(7, {}, key="tools")) == encode(Response(7, {}))
 
 

@@ -38,6 +38,22 @@ def test_contents_are_text_or_bytes() -> None:
         assert members.contents(alone) is alone
 
 
+def test_what_has_nothing_to_take_out_is_not_copied() -> None:
+    text, other = {"type": "text", "text": "x"}, {"type": "text", "text": "x", "uri": "a:b"}
+    for content in (text, [text, text], None, "x", [1, None]):
+        said = {"role": "user", "content": content}
+        assert members.message(said) is said and members.blocks(content) is content
+        for method, key in (("tools/call", "content"), ("prompts/get", "messages"), ("tasks/result", "content")):
+            whole = {key: [said if key == "messages" else content], "other": 1}
+            assert members.result(method, whole) is whole
+    assert members.message({"role": "user", "content": [text, other]}) == {"role": "user", "content": [text, text]}
+    assert members.message({"role": "user"}) == {"role": "user"} and members.message("x") == "x"
+    listed = {"tools": [other], "inputRequests": {}, "task": {}}
+    assert members.result("tools/list", listed) is listed
+    mixed = {"content": [other, text], "task": 1, "x": 2}
+    assert members.result("tasks/result", mixed) == {"content": [text] * 2, "x": 2}
+
+
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("dialect", [legacy_server, modern_server])
 @pytest.mark.parametrize(

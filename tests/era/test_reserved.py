@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.era.reserved import PREFIX, REASONS, from_client, from_server
+from sluicegate.era.reserved import PREFIX, REASONS, for_server, from_client, from_server
 
 KEYS = st.text(max_size=8) | st.sampled_from(
     ["_meta", "params", "result", "data", "reason", "dev.sluice", "dev/sluice/"]
@@ -84,3 +84,27 @@ def test_a_reason_of_ours_in_an_error_is_taken_out(word: str, is_nested: bool, s
 def test_what_a_tool_says_in_structure_stays() -> None:
     message = {"result": {"structuredContent": {"error": {"data": {"reason": "timeout"}}}}}
     assert from_server(json.loads(json.dumps(message)), json.dumps(message).encode()) == message
+
+
+def test_in_a_batch_each_message_is_judged_and_what_is_no_message_is_let_alone() -> None:
+    meta = {"dev.sluice/reason": "why", "dev.sluice/x": 1, "a": 2}
+    requests = [{"params": {"_meta": dict(meta)}}, {"params": [dict(meta)]}, {"params": {"_meta": [1]}}, 7, None]
+    found = from_client(json.loads(json.dumps(requests)), json.dumps(requests).encode())
+    kept = {"dev.sluice/reason": "why", "a": 2}
+    assert found == [{"params": {"_meta": kept}}, {"params": [{"a": 2}]}, {"params": {"_meta": [1]}}, 7, None]
+    for other in (1, None, {"b": 1}, ["why"]):  # a reason is a text
+        odd = {"params": {"_meta": {"dev.sluice/reason": other}}}
+        assert from_client(odd, json.dumps(odd).encode()) == {"params": {"_meta": {}}}
+    error = {"error": {"data": []}}
+    for body in (7, "dev.sluice/", [["dev.sluice/"]], {"params": "dev.sluice/"}, {"error": "x"}, error):
+        for read in (from_client, from_server):
+            assert read(json.loads(json.dumps(body)), json.dumps(body).encode()) == body
+    answers = [{"error": {"data": {"reason": reason}}} for reason in ("denied", "because", 1)]
+    assert from_server(answers, json.dumps(answers).encode()) == [
+        {"error": {"data": {}}}, {"error": {"data": {"reason": "because"}}}, {"error": {"data": {"reason": 1}}},
+    ]  # fmt: skip
+
+
+def test_a_server_does_not_see_the_reason_and_sees_all_else() -> None:
+    assert for_server({"dev.sluice/reason": "why", "a": 1}) == {"a": 1}
+    assert for_server(plain := {"a": 1}) is plain

@@ -53,6 +53,43 @@ def test_the_questions_of_a_task_are_judged() -> None:
     assert lacks.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
 
 
+def test_what_is_not_passed_on_is_logged_with_its_server(caplog: pytest.LogCaptureFixture) -> None:
+    judge(InputRequired({"a": GOOD}))
+    assert caplog.records == []
+    judge(InputRequired({"a": BAD}))
+    judged(Call(Client("key:a"), "prompts/get", {}), InputRequired({"a": None}), OWN)
+    assert [record.message for record in caplog.records] == ["a server's question is not passed on"] * 2
+    first, second = (vars(record) for record in caplog.records)
+    assert first["server"] == "git" and "Sluice's own" in first["why"] and second["server"] == "" and second["why"]
+
+
+def test_only_questions_are_judged() -> None:
+    for outcome in (Result({"inputRequests": {"a": BAD}}), Failure(1, "m", {"elicitations": [BAD["params"]]})):
+        assert judge(outcome) is outcome
+    odd = Result({"inputRequests": []})
+    assert judge(odd, "tasks/get") is odd
+    withheld = Result({"inputRequests": {"a": GOOD}}, reason="denied")
+    kept = judge(withheld, "tasks/get")
+    assert isinstance(kept, Result) and kept.reason == "denied"
+
+
+def test_the_pages_of_an_error_are_judged_and_have_no_schema() -> None:
+    def asked(*pages: Json) -> Failure:
+        return Failure(-32042, "visit", {"elicitations": list(pages), "other": 1})
+
+    good = asked({**GOOD["params"], "elicitationId": "e", "requestedSchema": {"type": "object"}}, GOOD["params"])
+    bare = asked({**GOOD["params"], "elicitationId": "e"}, GOOD["params"])
+    assert judge(good, revision="2025-11-25") == bare
+    for bad in (asked(GOOD["params"], BAD["params"]), asked(), asked({"mode": "form"}), Failure(-32042, "visit", None)):
+        told = judge(bad)
+        assert isinstance(told, Result) and told.value["isError"]
+        assert isinstance(judge(bad, "prompts/get"), Failure)
+    assert judge(asked()) == Result({"content": [{"type": "text", "text": "visit"}], "isError": True})
+    assert judge(asked(), "prompts/get") == Failure(-32603, "visit")
+    lacks = judge(good, sampling={})
+    assert isinstance(lacks, Failure) and lacks.code == -32021
+
+
 def test_what_sluice_asks_itself_is_not_judged() -> None:
     own = InputRequired({"a": BAD}, None, leave=Leave("apr_1", "d", "r", "p", key="k"))
     assert judge(own) is own

@@ -30,7 +30,7 @@ def test_an_address_is_what_it_stands_for(address: str, kind: Kind) -> None:
 
 
 def test_only_the_usual_spelling_is_a_literal() -> None:
-    assert is_literal("10.0.0.1") and is_literal("::1")
+    assert is_literal("10.0.0.1") is is_literal("::1") is True
     assert not any(map(is_literal, ("2130706433", "0x7f.1", "0177.0.0.1", "127.1", "localhost", "10.0.0.1.")))
 
 
