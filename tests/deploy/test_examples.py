@@ -1,12 +1,14 @@
 """The configurations in deploy/examples/: `sluice check` accepts them, and their policies pass their own tests."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "deploy" / "examples"
@@ -47,3 +49,10 @@ def test_its_policy_passes_its_tests_and_denies_strangers(example: Path) -> None
     assert tested.returncode == 0, tested.stdout + tested.stderr
     denied = sluice(example, "explain", "--as", "key:nobody", "call", f"{SERVERS[example.name]}/write_anything")
     assert denied.returncode == 1 and denied.stdout.startswith("DENY"), denied.stdout + denied.stderr
+
+
+def test_the_tutorial_names_services_of_the_compose_file() -> None:
+    tutorial = (ROOT / "docs" / "tutorials" / "monitoring.md").read_text("utf-8")
+    services = YAML(typ="safe").load(ROOT / "deploy" / "compose.yaml")["services"].keys()
+    named = set(re.findall(r"compose\.yaml (?:stop|start|exec) (\w+)", tutorial))
+    assert named == {"everything", "sluice"} and named | {"traffic", "grafana", "prometheus"} <= services
