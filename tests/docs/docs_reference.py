@@ -116,7 +116,7 @@ def rights() -> str:
     return "".join(f"- `{area}`\n" for area in AREAS)
 
 
-GENERATED = {"keys": keys, "commands": commands, "options": options, "metrics": metrics, "rights": rights}
+GENERATED = {one.__name__: one for one in (keys, commands, options, metrics, rights)}
 
 if __name__ == "__main__":
     for page in DOCS.rglob("*.md"):

@@ -1,5 +1,6 @@
 """README.md and docs/: short sentences, links that lead somewhere, parts as the code has them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -57,6 +58,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_generated_parts_are_what_the_code_has(page: Path) -> None:
     text = page.read_text("utf-8")
     assert text == written(text), "run: make docs"
+
+
+def test_the_types_of_audit_records_are_those_of_their_schema() -> None:
+    schema = json.loads((ROOT / "proxy" / "sluicegate" / "audit" / "record.schema.json").read_text("utf-8"))
+    types = " ".join(schema["properties"]["type"]["enum"])
+    assert f"- `type` is one of `{types}`." in (DOCS / "reference" / "audit-record.md").read_text("utf-8")
 
 
 def test_the_readme_is_short() -> None:
