@@ -61,6 +61,14 @@ async def test_what_is_approved_runs_once_and_a_repeat_asks_anew(town: Town) -> 
     ]  # fmt: skip
 
 
+async def test_what_a_client_adds_to_an_approved_call_is_not_sent(town: Town) -> None:
+    """It is no part of what the approver saw, and may be another at each call."""
+    defined = {"progressToken": 1, "traceparent": "t", "io.modelcontextprotocol/logLevel": "info"}
+    await town.decide(await town.pending(amount=5))
+    call = replace(town.call(amount=5), meta={**defined, "com.example/dry_run": False, "path": "/etc"})
+    assert reason(await town.run(call)) == "" and town.seen[0].meta == defined
+
+
 async def test_a_denial_is_told_with_its_comment_and_nobody_is_asked_again_at_once(town: Town) -> None:
     approval = await town.pending(amount=5)
     assert status(await town.decide(approval, word="deny", comment="not today")) == "denied"
@@ -239,6 +247,19 @@ async def test_a_grant_ends_with_what_it_was_given_on(town: Town, take_away: Any
     if is_restored:
         _restore(town)
     assert reason(await town.run(amount=2)) == "approval_pending" and len(town.seen) == 1
+
+
+@GROUNDS
+async def test_what_was_taken_away_ends_a_grant_before_anybody_was_told(town: Town, take_away: Any) -> None:
+    """As when the key of whoever gave it expires."""
+    await town.decide(await town.pending(amount=1), scope="15m")
+    (grant,) = town.desk.grants.alive()
+    take_away(town)
+    assert not await town.desk.use_grant(grant)
+    assert reason(await town.run(amount=2)) == "approval_pending"
+    _restore(town)
+    await town.desk.refresh()
+    assert not list(town.desk.grants.alive()) and not town.seen
 
 
 async def test_a_token_counts_for_the_owner_of_the_same_name(town: Town) -> None:
@@ -518,9 +539,6 @@ async def test_a_grant_covers_the_tool_until_it_is_over_revoked_or_another_matte
     await town.decide(await town.pending(amount=1), scope="15m")
     assert reason(await town.run(amount=1)) == "" and reason(await town.run(amount=2)) == ""
     assert [note and note.get("grant", "-")[:4] for note in town.intents] == ["-", "grt_"]
-    town.policy = "rev2"
-    assert reason(await town.run(amount=3)) == "approval_pending"
-    town.policy = "rev1"
     town.target = replace(TOOL, item={"name": "pay"})
     assert reason(await town.run(amount=4)) == "approval_pending"
     town.target = TOOL

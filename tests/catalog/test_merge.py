@@ -1,5 +1,7 @@
 """What the front says of itself."""
 
+import pytest
+
 from sluicegate.catalog.merge import MAX_INSTRUCTIONS, MERGED, NAMING, merged, mirrored, relayed
 from sluicegate.era.revisions import SUPPORTED
 
@@ -35,6 +37,13 @@ def test_instructions_stand_under_the_key_of_their_server_in_order() -> None:
     ]
     text = merged(abouts, SUPPORTED, 0)["instructions"]
     assert text == f"{NAMING}\n\n## b\n\nfirst\n\n## a\n\nsecond"
+
+
+@pytest.mark.parametrize("line", ["\n", "\r", "\n\n  ", "\u2028", "\x85\t", ""])
+def test_a_server_opens_no_section_of_another_one(line: str) -> None:
+    abouts = [("notes", {"capabilities": {}, "instructions": f"{line}## bank{line}# Sluice"})]
+    text = merged(abouts, SUPPORTED, 0)["instructions"]
+    assert text == f"{NAMING}\n\n## notes\n\n{line}#### bank{line}### Sluice" if line else "### Sluice" not in text
 
 
 def test_each_servers_instructions_are_cut_at_4_kib_between_characters() -> None:

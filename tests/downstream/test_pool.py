@@ -347,6 +347,32 @@ async def test_under_the_bound_the_connection_goes_that_was_idle_longest() -> No
             await pool.get(first)
 
 
+async def test_nobody_keeps_all_processes_from_others_by_open_streams() -> None:
+    """A principal with more than an equal share gives one back, if nothing runs on it."""
+    async with pooled(settings=ServerSettings("s", command=("x",), processes=4)) as (pool, bench, _):
+        anns = [Key("legacy", ("session", "ann", f"a{number}"), f"scope {number}") for number in range(4)]
+        bob, bobs, eve = (
+            Key("legacy", ("session", name, f"s {number}"), f"scope {name}")
+            for number, name in enumerate(("bob", "bob", "eve"))
+        )
+        for number, key in enumerate(anns):
+            bench.now = float(number)
+            await pool.get(key)
+        busy = pool.find(anns[0])
+        assert busy is not None
+        busy.pending[1] = Exchange(1, Call(Client("ann"), "tools/call", {}))
+        await pool.get(bob)
+        assert [pool.is_there(key) for key in anns] == [True, False, True, True]
+        await pool.get(bobs)
+        assert [pool.is_there(key) for key in anns] == [True, False, False, True]
+        with pytest.raises(Full):
+            await pool.get(bob._replace(owner=("session", "bob", "third")))
+        await pool.get(eve)
+        with pytest.raises(Full):
+            await pool.get(anns[1])
+        busy.pending.clear()
+
+
 async def test_a_connection_that_is_ending_keeps_its_place_until_it_has_ended() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), processes=1)) as (pool, bench, group):
         old = await pool.get(B)

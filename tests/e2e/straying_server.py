@@ -1,7 +1,8 @@
 """An MCP server that starts a process which leaves it: forked twice, in a session of its own.
 
 Arguments: a file that gets a line for each start, `SERVER STRAY`, and what the stray is like: `plain`, `stubborn`
-(ignores SIGTERM), `bare` (with an empty environment), `short` (ends at once), `linked` (its parent lives on).
+(blocks SIGTERM, so that it stays pending), `bare` (with an empty environment), `short` (ends at once), `linked` (its
+parent lives on).
 """
 
 import json
@@ -23,7 +24,7 @@ def stray(number: int) -> None:
     os.write(number, str(os.getpid()).encode())
     os.close(number)
     if KIND == "stubborn":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     environment = {} if KIND in ("bare", "linked") else dict(os.environ)
     os.execve("/bin/sleep", ["sleep", "0" if KIND == "short" else "600"], environment)
 

@@ -38,6 +38,13 @@ def runs(pid: int) -> bool:
     return state(pid) not in ("", "Z", "X")
 
 
+def is_pending(pid: int, number: int) -> bool:
+    """Whether a process was sent a signal that it blocks."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    pending = int(text.split("\nShdPnd:\t")[1].split()[0], 16)
+    return bool(pending >> (number - 1) & 1)
+
+
 def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
     give_up = time.monotonic() + seconds
     while not is_so():
@@ -96,8 +103,8 @@ def test_a_stop_while_the_servers_of_a_killed_worker_are_ended_is_a_clean_one(tm
         (server, stray), _ = starts(tmp_path, "a")
         worker = parent(server)
         os.kill(worker, signal.SIGKILL)
-        until(lambda: not runs(worker))
-        assert runs(stray), "it ignores SIGTERM"
+        until(lambda: is_pending(stray, signal.SIGTERM))
+        assert runs(stray) and not runs(worker)
         assert process.interrupt() == 0
     assert not any(runs(pid) for pair in starts(tmp_path, "a") for pid in pair)
 

@@ -1,5 +1,6 @@
 """Questions of legacy servers: what may be declared and asked, and how questions and answers read on either side."""
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sluicegate.era import asks, tasks
 from sluicegate.era.refusal import refusal
 from sluicegate.message import Json, Request, Response
 
-UI: Json = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}}
+UI: Json = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}
 EVERYTHING: Json = {
     "elicitation": {"form": {}, "url": {}, "x": {}},
     "sampling": {"tools": {}, "context": {}, "y": 1},
@@ -308,3 +309,15 @@ def test_a_capability_set_is_of_what_the_server_is_told(
     who = client(revision, claimed)
     assert asks.capability_set(asks.for_legacy_server(who)) == legacy
     assert asks.capability_set(asks.for_modern_server(who)) == modern
+
+
+def test_what_a_client_writes_into_its_capabilities_makes_no_connection_of_its_own() -> None:
+    def declared(*capabilities: Json) -> int:
+        modern = (Client("p", revision="2026-07-28", capabilities=one) for one in capabilities)
+        return len({json.dumps(asks.for_legacy_server(one), sort_keys=True) for one in modern})
+
+    values = [{"n": number} for number in range(9)]
+    assert declared(*({"elicitation": {"form": n}, "sampling": n, "roots": n, "experimental": n} for n in values)) == 1
+    assert declared(*({"extensions": {f"x/{number}": {}}} for number in range(9))) == 1
+    types = [{"mimeTypes": ["text/html;profile=mcp-app", f"x/{number}"]} for number in range(9)]
+    assert declared(*({"extensions": {"io.modelcontextprotocol/ui": one}} for one in values + types)) == 2

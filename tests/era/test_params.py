@@ -1,10 +1,10 @@
-"""What poses as a parameter is refused in both eras; what is only unknown travels on."""
+"""Parameters in both eras: what is another spelling of one is refused, and no request has more than MCP gives it."""
 
 import pytest
 
 from sluicegate.call import Failure
 from sluicegate.era import legacy_client, modern_client
-from sluicegate.era.params import posing
+from sluicegate.era.params import check, look_alike
 from sluicegate.message import Json, Request
 
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
@@ -28,17 +28,54 @@ META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontex
     ],
 )
 def test_another_spelling_of_a_parameter_is_refused(params: Json, key: str) -> None:
-    assert posing(params) == key
-    request = Request(1, "tools/call", {**params, "_meta": META})
+    method = "completion/complete" if "ref" in params else "tools/call"
+    assert check(method, dict(params)) == f"{key!a} is no key here"
+    request = Request(1, method, {**params, "_meta": META})
     assert isinstance(modern_client.parse(request, None), modern_client.Rejection)
-    refused = legacy_client.parse(Request(1, "tools/call", params), "2025-11-25", None)
+    refused = legacy_client.parse(Request(1, method, params), "2025-11-25", None)
     assert isinstance(refused, Failure) and refused.code == -32602 and refused.message.isprintable()
 
 
 @pytest.mark.parametrize(
     "params",
-    [{}, {"name": "x", "arguments": {"Name": 1, "name": 2}}, {"names": []}, {"x-name": 1, "": 2}, {"ref": "name"},
+    [{}, {"name": "x", "arguments": {"Name": 1, "name": 2}}, {"ref": "name"},
      {"taskId": "t", "cursor": "c", "requestState": "s", "inputResponses": {}, "level": "info"}],
 )  # fmt: skip
-def test_what_is_only_unknown_travels_on(params: Json) -> None:
-    assert posing(params) is None
+def test_what_methods_have_and_what_is_only_unknown_is_let_through(params: Json) -> None:
+    assert check("tasks/get", more := {**params, "names": [], "x-name": 1, "": 2}) is None
+    assert more == {**params, "names": [], "x-name": 1, "": 2}
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [("tools/call", {"name": "x", "arguments": {"a": 1}}), ("prompts/get", {"name": "x", "arguments": {}}),
+     ("resources/read", {"uri": "a:b"}), ("completion/complete", {"ref": {}, "argument": {}, "context": {}})],
+)  # fmt: skip
+def test_a_request_about_one_thing_has_no_parameters_that_nobody_judged(method: str, own: Json) -> None:
+    params = {**own, "force": True, "input": {"path": "/"}, "cursor": "c"}
+    assert _both_eras(method, params) == [own, own]
+
+
+def _both_eras(method: str, params: Json) -> list[object]:
+    modern = modern_client.parse(Request(1, method, {**params, "_meta": META}), None)
+    legacy = legacy_client.parse(Request(1, method, params), "2025-11-25", None)
+    return [one.params if isinstance(one, modern_client.Parsed) else one for one in (modern, legacy)]
+
+
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+@pytest.mark.parametrize("arguments", [[["replicas", 300]], "replicas=300", 300, [], "", 0, False])
+def test_arguments_are_an_object(method: str, arguments: object) -> None:
+    modern, legacy = _both_eras(method, {"name": "x", "arguments": arguments})
+    assert isinstance(modern, modern_client.Rejection) and isinstance(legacy, Failure)
+    assert (modern.response.error or {})["message"] == legacy.message == "Invalid params: arguments must be an object"
+
+
+def test_arguments_that_are_null_are_none() -> None:
+    assert _both_eras("tools/call", {"name": "x", "arguments": None}) == [{"name": "x"}, {"name": "x"}]
+
+
+def test_look_alikes_are_found_among_many_keys_with_line_breaks() -> None:
+    words = frozenset({"replicas", "dry_run"})
+    for key in ("Replicas", "repl\nicas", "\nreplicas", "replicas\n", "dryRun", "re\u00adplicas"):
+        assert look_alike({"a\nb": 1, "replicas": 2, key: 3, "z": 4}, words) == key
+    assert look_alike({"a\nreplicas\nb": 1, "replica": 2, "replicas": 3}, words) is None

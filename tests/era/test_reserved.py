@@ -74,7 +74,8 @@ def _is_error(result: Any) -> bool:
 
 @given(st.sampled_from(sorted(REASONS)), st.booleans(), st.integers())
 def test_a_reason_of_ours_in_an_error_is_taken_out(word: str, is_nested: bool, seed: int) -> None:
-    error = {"code": 1, "message": "", "data": {"reason": word, "more": {"reason": word}}}
+    ours = {"reason": word, "approval": {"id": "apr_000000000000", "state": "approved"}}
+    error = {"code": 1, "message": "", "data": {**ours, "more": {"reason": word}}}
     message = {"result": {"error": error}} if is_nested else {"error": error}
     data = spelt(message, seed)
     found = from_server(json.loads(data), data)

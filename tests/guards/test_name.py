@@ -210,12 +210,21 @@ async def test_sampled_answers_go_in_with_own_uris() -> None:
     assert inside.calls[0].params["requestState"] == "x"
 
 
-async def test_transparent_mode_only_resolves() -> None:
+async def test_transparent_mode_only_resolves_and_says_whose_forms_are() -> None:
     target = Target("github", "tool", "create", "create")
-    asked = InputRequired({"e": {"method": "elicitation/create", "params": {"message": "Your name?"}}})
     linked = Result({"content": [{"type": "resource_link", "uri": "file:///a"}]})
-    for answer in (asked, linked, Failure(-32602, "no", {"uri": "file:///a"})):
+    for answer in (linked, Failure(-32602, "no", {"uri": "file:///a"})):
         inside, params = Inside(answer), {"name": "create"}
-        assert await ask("tools/call", params, target, inside, rewriting=None) is answer
+        assert await ask("tools/call", params, target, inside, rewriting=None) == answer
         assert inside.calls[0].params is params
         assert inside.calls[0].target is target
+    form = {"method": "elicitation/create", "params": {"message": "Sluice asks: run it?"}}
+    sampling = {"method": "sampling/createMessage", "params": {"messages": [{"content": linked.value["content"]}]}}
+    answer = await ask("tools/call", params, target, Inside(InputRequired({"e": form, "s": sampling})), rewriting=None)
+    assert isinstance(answer, InputRequired)
+    assert answer.requests["e"]["params"]["message"] == "[github] Sluice asks: run it?"
+    assert answer.requests["s"] == sampling
+    task = Result({"taskId": "t", "inputRequests": {"e": form}})
+    answer = await ask("tasks/get", {"taskId": "t"}, target, Inside(task), rewriting=None)
+    assert isinstance(answer, Result)
+    assert answer.value["inputRequests"]["e"]["params"]["message"] == "[github] Sluice asks: run it?"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Schema
+from sluicegate.policy.arguments import NO_RULES, ArgumentRules, ArgumentSchema, Schema
 from sluicegate.policy.bounds import DIALECT, SchemaRefused, check_bounds
 
 JSON = st.recursive(
@@ -102,6 +102,19 @@ def test_rules_are_for_one_tool_of_one_server_and_missing_arguments_are_none() -
     assert rules.check("k8s", "scale", {"ns": "dev"}) is None
     assert rules.check("k8s", "other", None) is None and rules.check("git", "scale", None) is None
     assert (rules.digest("k8s", "scale"), NO_RULES.digest("k8s", "scale")) == ("d", "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"replicas": 3, "Replicas": 300}, {"REPLICAS": 300}, {"spec": [{"replicas": 1, "repl_icas": 9}]},
+     {"Name-Space": "x"}, {"deep": {"er": [[{"\uff52eplicas": 1}]]}}],
+)  # fmt: skip
+def test_another_spelling_of_a_name_in_a_rule_is_a_violation(value: Any) -> None:
+    item = {"properties": {"replicas": {"maximum": 20}}}
+    rule = ArgumentSchema({**item, "properties": {**item["properties"], "spec": {"items": item}, "namespace": {}}})
+    violation = rule.check(value)
+    assert violation and "too like one that the rule names" in violation.message
+    assert rule.check({"replicas": 3, "spec": [{"replicas": 1, "replica": 2}], "other": {"replicas": [1]}}) is None
 
 
 def test_two_hundred_properties_are_no_bomb() -> None:

@@ -37,10 +37,10 @@ class Asking:
     """Whether a session has no open stream and no open call. One on stdin and stdout is open while it lasts."""
 
     async def __call__(self, server: str, session: str, method: str, params: Json) -> Response | None:
-        """`server` is the name to show, empty where Sluice stands for that server alone."""
+        """`server` is the name to show."""
         if self.through is None:
             return None
-        shown = signed({"method": method, "params": params}, server)["params"] if server else params
+        shown = signed({"method": method, "params": params}, server)["params"]
         return await self.through(session, method, shown)
 
 
@@ -77,8 +77,7 @@ async def open_behind(services: Services, transport: str) -> AsyncIterator[Behin
 
     def server(key: str, told: AnyServer) -> DownstreamServer:
         settings = slices.server(key, told, config, services.share.of, redact, services.own_pages)
-        shown = key if told.prefix else ""
-        http, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, shown))
+        http, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, key))
         return DownstreamServer(
             settings, transport=http, publish=announce, client_info=ME, ask=ask, store=services.store,
             moved=announce.moved, is_idle=lambda session: asking.is_idle(session),

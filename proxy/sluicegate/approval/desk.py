@@ -285,7 +285,12 @@ class Desk:
         return found is not None and found.approval.state == "approved"
 
     def find_grant(self, matter: Matter, client: Client) -> Grant | None:
+        self.grants.withdraw(self._is_withdrawn)  # a key may have expired, of which nobody tells
         return self.grants.find(matter, self._world.revision(), client)
+
+    async def use_grant(self, grant: Grant) -> bool:
+        """Whether it still is one, at the last step before the call."""
+        return not self._is_withdrawn(grant) and await self.grants.use(grant)
 
     async def end(self, id: str, state: State, by: str = "", comment: str = "") -> Approval | None:
         """Ends it unused, if it is not finished: as it is afterwards."""
@@ -403,6 +408,7 @@ class Desk:
             await self.end(id, "superseded")
             self._withdrawn.discard(id)
         await self._tidy()
+        self.grants.withdraw(self._is_withdrawn)
         await self.grants.refresh(self._world.revision(), self._world.is_gone, self._world.token_end)
 
     async def _tidy(self) -> None:

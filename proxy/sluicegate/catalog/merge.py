@@ -4,6 +4,7 @@ Pure. Capabilities are declared only where calls, lists and notifications are re
 (`experimental`, most `extensions`) is dropped, because a capability that the proxy cannot carry is a broken promise.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,6 +12,8 @@ from typing import Any, Final
 from sluicegate.message import Json
 
 MAX_INSTRUCTIONS: Final = 4096
+# A heading of Markdown at the begin of a line, whatever a reader takes for the end of the line before.
+_HEADING: Final = re.compile(r"(?:^|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029])[^\S\n]{0,16}#")
 # Fixed: a legacy client learns capabilities once, at initialize, and servers come and go after that.
 MERGED: Final[Json] = {
     "tools": {"listChanged": True},
@@ -102,7 +105,8 @@ def _has_text(about: Json) -> bool:
 
 
 def _section(key: str, text: str) -> str:
-    return f"## {key}\n\n{_cut(text)}"
+    """What one server says. Its own headings are two levels lower: it opens no section that would be another's."""
+    return f"## {key}\n\n" + _cut(_HEADING.sub(r"\g<0>##", text))
 
 
 def _cut(text: str) -> str:

@@ -22,6 +22,11 @@ class Key(NamedTuple):
         return self.owner[2] if self.owner[:1] == ("session",) else None
 
     @property
+    def principal(self) -> str:
+        """Empty for what belongs to nobody in particular."""
+        return self.owner[1] if len(self.owner) > 1 else ""
+
+    @property
     def is_spare(self) -> bool:
         return self.owner == _SPARE
 

@@ -174,18 +174,30 @@ class Pool:
         if self._group is None:
             raise Lost("the server is not running", sent=False)
         if len(self._slots) >= self._most:
-            self._make_room()
+            self._make_room(key)
         now = self._clock()
         slot = self._slots[key] = Slot(key, now, now)
         self._group.start_soon(self._live, slot)
         return slot
 
-    def _make_room(self) -> None:
-        """Under the bound the connection goes that was idle longest. Raises `Full` where none is."""
+    def _make_room(self, key: Key) -> None:
+        """Under the bound the connection goes that was idle longest; where none is, one of a principal that has more
+        than its share. Raises `Full` where there is neither."""
         idle = [slot for slot in self._slots.values() if self._is_free(slot) and self._may_go(slot)]
+        idle = idle or self._beyond_share(key.principal)
         if not idle:
             raise Full(self.all_in_use, sent=False)
         self._take(min(idle, key=lambda slot: slot.used), "another session needed its place")
+
+    def _beyond_share(self, principal: str) -> list[Slot]:
+        """What others have beyond an equal share of all connections, if nothing runs on it at the moment: an open
+        stream of its session does not keep it from a principal that has less than its share."""
+        counts = Counter(slot.key.principal for slot in self._slots.values())
+        share = max(1, self._most // len(counts | {principal: 1}))
+        if counts[principal] >= share:
+            return []
+        greedy = (slot for slot in self._slots.values() if counts[slot.key.principal] > share and slot.is_live)
+        return [slot for slot in greedy if slot.connection is not None and not slot.connection.is_busy]
 
     def _may_go(self, slot: Slot) -> bool:
         """Of a session that is idle nobody hears what its server announces."""

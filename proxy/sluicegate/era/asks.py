@@ -25,7 +25,10 @@ ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 _CAPABILITY: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 _ASKING: Final = frozenset(_CAPABILITY.values())
 # Extensions that pass through Sluice as they are; others are dropped both ways.
-CARRIED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/ui", tasks.EXTENSION})
+APPS: Final = "io.modelcontextprotocol/ui"
+APP: Final = "text/html;profile=mcp-app"
+"""The one type of content that MCP Apps define (SEP-1865)."""
+CARRIED_EXTENSIONS: Final = frozenset({APPS, tasks.EXTENSION})
 # What these promise is known to those who made them alone.
 _UNKNOWN: Final = frozenset({"extensions", "experimental"})
 NO_PAGES: Final = OwnPages()
@@ -65,11 +68,21 @@ def _translated(client: Client) -> Json:
         parts = declared.get(name)
         if isinstance(parts, dict) and (name != "elicitation" or revision.elicitation):
             known = _PARTS[name] if revision.name >= NEWEST_LEGACY else ()
-            made[name] = {part: parts[part] for part in known if isinstance(parts.get(part), dict)}
+            made[name] = {part: {} for part in known if isinstance(parts.get(part), dict)}
     if isinstance(roots := declared.get("roots"), dict):
         made["roots"] = {"listChanged": True} if roots.get("listChanged") is True else {}
     # SEP-2663, Backward Compatibility: in these revisions the extension is not defined
-    return tasks.without_extension(made | carried_extensions(declared))
+    return tasks.without_extension(made | _plain_extensions(carried_extensions(declared)))
+
+
+def _plain_extensions(extensions: Json) -> Json:
+    """Only what is defined for them: each other value would be a connection of its own, and a process."""
+    listed = extensions.get("extensions", {})
+    apps = listed.get(APPS)
+    if isinstance(apps, dict):
+        types = apps.get("mimeTypes")
+        listed = {**listed, APPS: {"mimeTypes": [APP]} if isinstance(types, list) and APP in types else {}}
+    return {"extensions": listed} if listed else {}
 
 
 def _without_changes(capabilities: Json) -> Json:

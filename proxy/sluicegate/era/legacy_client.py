@@ -24,7 +24,7 @@ from sluicegate.call import (
 )
 from sluicegate.era import asks, older, tasks
 from sluicegate.era.modern_client import Parsed, capability_key, is_modern
-from sluicegate.era.params import is_token, posing
+from sluicegate.era.params import check, is_token
 from sluicegate.era.revisions import LEGACY, LISTS, LOG_LEVELS, META, MODERN_METHODS, NEWEST_LEGACY, REVISIONS, Revision
 from sluicegate.message import (
     INTERNAL_ERROR,
@@ -103,10 +103,10 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
         return Result({})
     if request.method not in _METHODS or (request.method in TASK_METHODS and not REVISIONS[revision].tasks):
         return Failure(METHOD_NOT_FOUND, "Method not found")
-    if (key := posing(request.params)) is not None:
-        return Failure(INVALID_PARAMS, f"Invalid params: {key!a} is no key here")
     params = request.params.copy()
     meta = params.pop("_meta", {})
+    if (problem := check(request.method, params)) is not None:
+        return Failure(INVALID_PARAMS, f"Invalid params: {problem}")
     if not isinstance(meta, dict):
         return Failure(INVALID_PARAMS, "_meta must be an object")
     if "progressToken" in meta and not is_token(meta["progressToken"]):

@@ -24,7 +24,7 @@ from sluicegate.call import (
 )
 from sluicegate.era import asks, older
 from sluicegate.era.headers import decode_value
-from sluicegate.era.params import is_token, posing
+from sluicegate.era.params import check, is_token
 from sluicegate.era.revisions import (
     CACHEABLE,
     CLIENT_CAPABILITIES,
@@ -128,8 +128,8 @@ def parse(request: Request, routing: Routing | None) -> Parsed | Rejection:
         return _reject(request, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     if request.method not in MODERN_METHODS:
         return _reject(request, METHOD_NOT_FOUND, "Method not found")
-    if (key := posing(params)) is not None:
-        return _reject(request, INVALID_PARAMS, f"Invalid params: {key!a} is no key here")
+    if (problem := check(request.method, params)) is not None:
+        return _reject(request, INVALID_PARAMS, f"Invalid params: {problem}")
     if "inputResponses" in params and not asks.are_answers(params["inputResponses"]):
         return _reject(request, INVALID_PARAMS, "Invalid params: inputResponses")
     params.pop("task", None)  # SEP-2663, Backward Compatibility: a wish of 2025-11-25, to be ignored

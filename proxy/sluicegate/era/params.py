@@ -1,10 +1,13 @@
 """The names that requests give their parameters, and what poses as one of them.
 
-Pure. Parameters that nobody here knows travel on untouched, and servers' parsers are not ours: some read `Name` as
-`name` (CVE-2026-27896), some take `request_state` for `requestState`. What a server could read as one of these words
-must be that word, or it would be read there and was judged by nobody.
+Pure. Servers' parsers are not ours: some read `Name` as `name` (CVE-2026-27896), some take `request_state` for
+`requestState`. What a server could read as one of these words must be that word, or it would be read there and was
+judged by nobody. A request that rules, approvers and the audit log look at has the parameters that MCP gives it, and no
+others: nobody would have seen those.
 """
 
+import re
+from functools import lru_cache
 from typing import Any, Final
 from unicodedata import normalize
 
@@ -16,6 +19,13 @@ _WORDS: Final = frozenset(
         "inputResponses", "requestState", "task", "taskId",
     }
 )  # fmt: skip
+# The parameters of requests about one thing (2026-07-28 and 2025-11-25 schema), besides `_meta`.
+_NOT_SEEN: Final = re.compile(r"[^\w\n]|_")
+_ROUND: Final = frozenset({"inputResponses", "requestState"})
+_OWNED: Final = {
+    "tools/call": _ROUND | {"name", "arguments", "task"}, "prompts/get": _ROUND | {"name", "arguments"},
+    "resources/read": _ROUND | {"uri"}, "completion/complete": frozenset({"ref", "argument", "context"}),
+}  # fmt: skip
 _OF_A_REF: Final = frozenset({"type", "name", "uri", "title"})
 
 
@@ -24,21 +34,43 @@ def is_token(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
-def posing(params: Json) -> str | None:
-    """The first key that is another spelling of a parameter's name."""
-    found = None if _WORDS.issuperset(params) else _posing(params, _WORDS)
-    if found is None and "ref" in params:
-        found = _posing(params["ref"], _OF_A_REF)
-    return found
+def check(method: str, params: Json) -> str | None:
+    """What is wrong with the parameters besides `_meta`. Those that the method does not have are taken out."""
+    owned = _OWNED.get(method, _WORDS)
+    if not owned.issuperset(params):
+        if (key := look_alike(params, _WORDS)) is not None:
+            return f"{key!a} is no key here"
+        if method in _OWNED:
+            for name in [name for name in params if name not in owned]:
+                del params[name]
+    if "ref" in params and (key := look_alike(params["ref"], _OF_A_REF)) is not None:
+        return f"{key!a} is no key here"
+    if "arguments" in params and not isinstance(params["arguments"], dict):
+        if params["arguments"] is not None:
+            return "arguments must be an object"
+        del params["arguments"]  # some clients write null where they have none
+    return None
 
 
-def _posing(held: Any, words: frozenset[str]) -> str | None:
+def look_alike(held: Any, words: frozenset[str]) -> str | None:
+    """The first key that is another spelling of one of these words."""
     if not isinstance(held, dict) or words.issuperset(held):
         return None
-    plain = {_plain(word) for word in words}
-    return next((key for key in held if key not in words and _plain(key) in plain), None)
+    keys = [key for key in held if key not in words]
+    found = zip(keys, _plain(keys), strict=True)
+    words_seen = _plain_words(words)
+    return next((key for key, plain in found if plain in words_seen), None)
 
 
-def _plain(key: str) -> str:
-    """Without case, width, separators and what is not seen: as the most careless parser reads it."""
-    return "".join(char for char in normalize("NFKC", key).casefold() if char.isalnum())
+@lru_cache(1024)
+def _plain_words(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(_plain([*words]))
+
+
+def _plain(keys: list[str]) -> list[str]:
+    """Without case, width, separators and what is not seen: as the most careless parser reads them. All at once, since
+    there may be 20,000."""
+    text = "\n".join(keys)
+    if text.count("\n") >= len(keys):
+        text = "\n".join(key.replace("\n", "") for key in keys)
+    return _NOT_SEEN.sub("", normalize("NFKC", text).casefold()).split("\n")

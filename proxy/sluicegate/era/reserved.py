@@ -1,15 +1,19 @@
 """The names that belong to Sluice: what a peer writes under them is taken out where its message comes in. Pure.
 
-`dev.sluice/` begins every key of ours in `_meta`; `reason` in the data of an error is ours where it is a `Reason`.
+`dev.sluice/` begins every key of ours in `_meta`; in the data of an error `reason` is ours where it is a `Reason`, and
+`approval` where it is an object.
 Clients and operators believe what stands there, so nobody else may write it.
 """
 
 from typing import Any, Final, get_args
 
 from sluicegate.call import REASON, Reason
+from sluicegate.era.revisions import META
 from sluicegate.message import Json
 
 PREFIX: Final = "dev.sluice/"
+# Every revision's basic/utilities/progress, and SEP-414.
+_TRACE: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
 REASONS: Final = frozenset(get_args(Reason))
 
 
@@ -46,6 +50,12 @@ def for_server(meta: Json) -> Json:
     return {key: value for key, value in meta.items() if key != REASON} if REASON in meta else meta
 
 
+def defined(meta: Json) -> Json:
+    """The members of a request's `_meta` that MCP or Sluice defines. What a client adds of its own is no part of what
+    an approver saw, and may differ from one call to the next."""
+    return {key: value for key, value in meta.items() if key in _TRACE or key.startswith((PREFIX, META))}
+
+
 def _may_hold(data: bytes | bytearray) -> bool:
     """A key can be written with escapes, too, each of its letters: then all keys are looked at. To look for every
     spelling in the bytes takes longer, 16 ms a MiB where there are many backslashes."""
@@ -67,8 +77,11 @@ def _remove(value: Any) -> None:
 def _forget_reason(holder: Any) -> None:
     error = holder.get("error") if isinstance(holder, dict) else None
     data = error.get("data") if isinstance(error, dict) else None
-    if isinstance(data, dict) and isinstance(data.get("reason"), str) and data["reason"] in REASONS:
-        del data["reason"]
+    if isinstance(data, dict):
+        if isinstance(data.get("reason"), str) and data["reason"] in REASONS:
+            del data["reason"]
+        if isinstance(data.get("approval"), dict):
+            del data["approval"]
 
 
 def _meta(message: Any) -> Json | None:

@@ -35,6 +35,7 @@ from sluicegate.call import (
     not_found,
     refuse,
 )
+from sluicegate.era.reserved import defined
 from sluicegate.guards.held import Holding
 from sluicegate.message import Json, Notification
 from sluicegate.policy.rules import Ruling
@@ -271,7 +272,7 @@ class _Case:
 
     async def _let_through(self, ticket: "_ByApproval | _ByGrant | _Covered", id: str, matter: Matter) -> Outcome:
         self.call.trail.ticket = ticket
-        outcome = await self.inner(self.call)
+        outcome = await self.inner(replace(self.call, meta=defined(self.call.meta)))
         if isinstance(outcome, InputRequired):
             return replace(outcome, leave=Leave(id, matter.digest, matter.rule, matter.terms.name))
         return outcome
@@ -311,7 +312,7 @@ class _ByGrant:
         return {**said, "profile": grant.matter.terms.name, "approver": grant.by}
 
     async def redeem(self) -> bool:
-        return await self.desk.grants.use(self.grant)
+        return await self.desk.use_grant(self.grant)
 
 
 @dataclass(frozen=True, slots=True)

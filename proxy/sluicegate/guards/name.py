@@ -112,9 +112,9 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
     if isinstance(outcome, Failure) and outcome == not_found(call.method, own_call.params):
         # Said inside, in own names. Word for word what an unknown name gets, or a denial could be told from it.
         return not_found(call.method, call.params)
-    if rewrite is None or (isinstance(outcome, Result) and call.method == "tools/call" and _holds_no_uri(outcome)):
+    if isinstance(outcome, Result) and call.method == "tools/call" and (rewrite is None or _holds_no_uri(outcome)):
         return outcome
-    change = _as_asked(call.params["uri"], target.own, rewrite) if call.method == "resources/read" else rewrite.public
+    change = _public(call, target, rewrite)
     if isinstance(outcome, Result):
         value = places.result(call.method, outcome.value, change)
         if call.method == "tasks/get" and isinstance(requests := value.get("inputRequests"), dict):
@@ -130,6 +130,14 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
     if outcome.code == URL_ELICITATION_REQUIRED:  # whoever says so otherwise was judged before
         data = {**data, "elicitations": [_shown(page, target.server) for page in data["elicitations"]]}
     return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data, outcome.reason)
+
+
+def _public(call: Call, target: Target, rewrite: Rewriting | None) -> places.Change:
+    """How the server's URIs are shown. In transparent mode they stay, but forms and pages say there, too, whose they
+    are: Sluice asks its own questions of the same client."""
+    if rewrite is None:
+        return lambda uri: uri
+    return _as_asked(call.params["uri"], target.own, rewrite) if call.method == "resources/read" else rewrite.public
 
 
 def _holds_no_uri(outcome: Result) -> bool:

@@ -4,17 +4,19 @@ jsonschema-rs has its only home here. No regular expression backtracks, nothing 
 that is not within `bounds`. The same bounded compile serves a server's `outputSchema`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import jsonschema_rs
 
+from sluicegate.era.params import look_alike
 from sluicegate.message import Json
 from sluicegate.policy.bounds import SchemaRefused, check_bounds
 
 _REGEX: Final = jsonschema_rs.RegexOptions(size_limit=256 * 1024, dfa_size_limit=256 * 1024)
 _MAX_TEXT: Final = 200
+_MAX_NAME: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,41 @@ class Schema:
         return None
 
 
+class ArgumentSchema(Schema):
+    """A rule for arguments. No member, at any depth, may have a name that is another spelling of one that the rule
+    names: the rule did not judge it, and some parsers read it as that name (CVE-2026-27896)."""
+
+    __slots__ = ("_named",)
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(schema)
+        self._named = frozenset(_named(schema))
+
+    def check(self, value: Any) -> Violation | None:
+        return super().check(value) or self._look_alike(value)
+
+    def _look_alike(self, value: Any) -> Violation | None:
+        left = [value]
+        while left:
+            part = left.pop()
+            if (key := look_alike(part, self._named)) is not None:
+                return Violation("", f"the name {key[:_MAX_NAME]!a} is too like one that the rule names")
+            left += [one for one in (part.values() if type(part) is dict else part) if type(one) in (dict, list)]
+        return None
+
+
+def _named(schema: Any) -> Iterator[str]:
+    """The names of members in all `properties` of a schema, and in what it requires."""
+    if isinstance(schema, dict):
+        if isinstance(properties := schema.get("properties"), dict):
+            yield from properties
+        if isinstance(required := schema.get("required"), list):
+            yield from (name for name in required if isinstance(name, str))
+    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    for part in inner:
+        yield from _named(part)
+
+
 def _pointer(path: list[str | int]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
@@ -60,12 +97,12 @@ def _pointer(path: list[str | int]) -> str:
 class ArgumentRules:
     """(server key, own tool name) -> what its arguments must be, and which version of that rule this is."""
 
-    schemas: Mapping[tuple[str, str], Schema]
+    schemas: Mapping[tuple[str, str], "ArgumentSchema"]
     digests: Mapping[tuple[str, str], str]
 
     def check(self, server: str, tool: str, arguments: Json | None) -> Violation | None:
         schema = self.schemas.get((server, tool))
-        return schema.check(arguments or {}) if schema else None
+        return schema.check({} if arguments is None else arguments) if schema else None
 
     def named_like(self, server: str, tool: str) -> list[str]:
         """The tools with a rule whose names differ from that in case at most."""

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from sluicegate.message import Malformed, decode
-from sluicegate.policy.arguments import ArgumentRules, Schema
+from sluicegate.policy.arguments import ArgumentRules, ArgumentSchema
 from sluicegate.policy.bounds import SchemaRefused
 from sluicegate.policy.cases import Case, Tools, read_cases, run
 from sluicegate.policy.classes import Classes
@@ -166,7 +166,7 @@ class _Reader:
             if folder is not None:
                 self._wrong(folder, "unreadable-file", "there is no such folder")
             return ArgumentRules({}, {})
-        schemas: dict[tuple[str, str], Schema] = {}
+        schemas: dict[tuple[str, str], ArgumentSchema] = {}
         digests: dict[tuple[str, str], str] = {}
         for path in sorted(folder.rglob("*.json")):
             # A tool's name may hold what a file's name may not: there it is percent-encoded.
@@ -178,9 +178,9 @@ class _Reader:
                 self._check_tool(path, 1, server, tool, known)
         return ArgumentRules(schemas, digests)
 
-    def _schema(self, path: Path, data: bytes) -> Schema | None:
+    def _schema(self, path: Path, data: bytes) -> ArgumentSchema | None:
         try:
-            return Schema(decode(data))
+            return ArgumentSchema(decode(data))
         except Malformed as error:
             self._wrong(path, "bad-json", error.text, "", *_place(data))
         except SchemaRefused as error:
