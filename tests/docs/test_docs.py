@@ -1,4 +1,4 @@
-"""README.md and docs/: short sentences, links that lead somewhere, parts as the code has them."""
+"""READMEs and docs/: short sentences, links that lead somewhere, parts as the code has them."""
 
 import json
 import re
@@ -8,7 +8,8 @@ import pytest
 from docs_reference import DOCS, ROOT, written
 
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
+READMES = [README, *(ROOT / room / "README.md" for room in ("deploy", "grafana", "policies"))]
+PAGES = [*READMES, ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 MAX_WORDS = 25
 BLOCK = re.compile(r"^( *)```.*?^\1```$|<!-- (?:generated|make bench).*?<!-- end.*?-->", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
