@@ -13,11 +13,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SHORT := tests/network tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
-<<<<<<< HEAD
-.PHONY: demo test short under-load compat lint docs bench soak accept lock clean
-=======
-.PHONY: demo test short under-load compat lint bench mutants soak accept lock clean
->>>>>>> 89da4c3 (tests: mutants of the border code, and what they showed to be untested)
+.PHONY: demo test short under-load compat lint docs bench mutants soak accept lock clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
