@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "mutants"
-LINKS = {"sluicegate": "proxy/sluicegate", "tests": "tests", "policies": "policies", "README.md": "README.md",
+LINKS = {"sluicegate": "proxy/sluicegate", "tests": "tests", "policies": "policies", "README.md": "README.md", "docs": "docs",
          "mutants/.peers": ".peers"}  # fmt: skip
 KILLED = {1, 3, 24, -24, 36, 152, 255, -9}  # a test failed; or it took far too long
 NAMED = {"sluicegate/policy/": "policy", "sluicegate/approval/": "approval", "sluicegate/audit/": "audit"}
