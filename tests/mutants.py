@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "mutants"
-LINKS = {"sluicegate": "proxy/sluicegate", "tests": "tests", "policies": "policies", "README.md": "README.md", "docs": "docs",
-         "mutants/.peers": ".peers"}  # fmt: skip
+COPIED = ("tests", "policies", "docs", "README.md")
+LINKS = {"sluicegate": "proxy/sluicegate", "mutants/.peers": ".peers", **{name: name for name in COPIED}}
 KILLED = {1, 3, 24, -24, 36, 152, 255, -9}  # a test failed; or it took far too long
 NAMED = {"sluicegate/policy/": "policy", "sluicegate/approval/": "approval", "sluicegate/audit/": "audit"}
 
