@@ -9,7 +9,7 @@ import uritemplate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.catalog.uris import Rewriting, is_clean, literal_prefix, matches_template, own_uri, public_uri
+from sluicegate.catalog.uris import Rewriting, is_clean, literal_prefix, matches_template, own_uri, public_uri, readings
 
 prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,19}", fullmatch=True)
 schemes = st.sampled_from(
@@ -111,11 +111,32 @@ def test_a_uri_in_its_one_spelling_is_clean(uri: str) -> None:
         "fi\tle:///a", "file:///a/%252e%252e/b", "file:///a/%25252E/b", "file:///a%252fb", "file:///a%255cb",
         "file:///%2541", "file:///a%00.txt", "file:///a%2500", "memo:a%00", "memo:%0a", "memo:%7f", "memo:a%252f..",
         "file:///a/..;/b", "file:///a/..;x=1/b", "file:///a/..;", "x:/.;/a", "file:///a/..%3b/b", "file:///a/..%253b",
-        "file:///a/..%3Fx", "file:///a/..%23x", "file:///a//b", "file:////etc", "file:///a//", "git+file:///a//b",
+        "memo:\u200bx", "memo:x\ufeff", "file:///a\xa0b", "file:///a/..%3Fx", "file:///a/..%23x",
+        "file:///a//b", "file:////etc", "file:///a//", "git+file:///a//b",
     ],
 )  # fmt: skip
 def test_another_spelling_is_not_clean(uri: str) -> None:
     assert not is_clean(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "other"),
+    [
+        ("file:/etc/x", "file:///etc/x"), ("file:etc/x", "file:///etc/x"), ("file://any/etc/x", "file:///etc/x"),
+        ("file://127.0.0.1/etc/x", "file:///etc/x"), ("file:///etc/x?", "file:///etc/x"),
+        ("file:///etc/x?a#b", "file:///etc/x"), ("file:///etc/x/", "file:///etc/x"), ("file:///etc/x#", "file:///etc/x"),
+        ("SECRET:one", "secret:one"), ("Secret:one?", "secret:one"), ("s%65cret:one", "secret:one"),
+        ("memo:%41", "memo:A"), ("db://u@h/t", "db://h/t"), ("db://h:/t", "db://h/t"), ("db://h./t", "db://h/t"),
+        ("https://h:443/t", "https://h/t"), ("db://u:p@h.:/t/?q", "db://h/t"), ("git+file:/a", "git+file:///a"),
+    ],
+)  # fmt: skip
+def test_what_servers_take_a_uri_for_is_judged_too(uri: str, other: str) -> None:
+    assert other in readings(uri)
+
+
+@pytest.mark.parametrize("uri", ["file:///a/b.txt", "memo:x", "db://h:1/t", "urn:a:b", "plain", "https://h/a%20b", ""])
+def test_most_uris_are_taken_for_nothing_else(uri: str) -> None:
+    assert readings(uri) == []
 
 
 @settings(deadline=None)

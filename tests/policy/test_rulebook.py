@@ -52,3 +52,19 @@ def test_arguments_are_checked_for_tools_alone_and_templates_by_the_rows() -> No
     assert book().decide_template(ALICE, tool("git", "a:{b}", "res")).verdict is Verdict.ALLOW
     explanation = book().explain(ALICE, tool("git", "get_x"), {})
     assert isinstance(explanation, Explanation) and explanation.exit_code == 1
+
+
+def test_a_uri_is_denied_too_where_a_row_denies_what_servers_take_it_for() -> None:
+    rows = "p, *, *, *, *, allow\np, *, git, res:file:///etc/*, *, deny\np2, *, git, res:secret:*, read, confirm"
+    rules = Rulebook(policy_of(rows), Classes({}), allowlist({"git": ToolRules()}))
+    for uri, verdict in {
+        "file:///pub/a": Verdict.ALLOW, "file:///pub/a?x": Verdict.ALLOW, "file:///etc/x": Verdict.DENY,
+        "file:etc/x": Verdict.DENY, "file://h/etc/x#y": Verdict.DENY, "secret:a": Verdict.ASK, "SECRET:a": Verdict.DENY,
+    }.items():  # fmt: skip
+        target = tool("git", uri, "res")
+        assert rules.decide(ALICE, target).verdict is verdict, uri
+        explained = rules.explain(ALICE, target)
+        ruling = explained.ruling if isinstance(explained, Explanation) else explained
+        assert ruling.verdict is verdict, uri
+    shadow = Rulebook(policy_of(rows, True), Classes({}), allowlist({"git": ToolRules()}))
+    assert shadow.decide(ALICE, tool("git", "file:etc/x", "res")).verdict is Verdict.ALLOW

@@ -11,6 +11,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+from urllib.parse import unquote
 
 _APP: Final = "ui://"
 _WEB = re.compile(r"https?:", re.IGNORECASE)
@@ -82,9 +83,9 @@ def is_clean(uri: str) -> bool:
     A hierarchical URI (a slash in it, plain or encoded) may have no dot segments, no percent-encoded unreserved
     character or slash, however often it was encoded, no upper-case scheme or host, no backslash; a file has no
     `localhost` as authority and no empty segment. Opaque ones (`urn:a:b`, `memo:x`) are compared as they are. None
-    has a control character, plain or encoded.
+    has a control character, plain or encoded, or one that is not seen.
     """
-    if _DROPPED.search(uri) or _CONTROL.search(uri):
+    if not uri.isprintable() or _DROPPED.search(uri) or _CONTROL.search(uri):
         return False
     if not _SLASH.search(uri):
         return True
@@ -109,6 +110,30 @@ def _is_clean_authority(scheme: str, rest: str) -> bool:
     if scheme.rpartition("+")[2] != "file":
         return True
     return host.partition(":")[0] != "localhost" and "//" not in rest[2:]
+
+
+_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+
+
+def readings(uri: str) -> list[str]:
+    """What else servers take a clean URI for: schemes have no case (RFC 3986 6.2.2.1), many parsers look at the path of
+    a `file:` URI alone, or drop a query, a fragment, a user, a default port or the last dot of a host."""
+    scheme, rest = _split(uri)
+    scheme = scheme.lower()
+    is_file = scheme.rpartition("+")[2] == "file"
+    if not rest.startswith("//"):
+        path = f"/{rest.removeprefix('/')}" if is_file else rest
+        start = f"{scheme}://" if is_file else f"{scheme}:" if scheme else ""
+    else:
+        authority = re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
+        path = rest[2 + len(authority) :]
+        host, colon, port = authority.rpartition("@")[2].partition(":")
+        shown = "" if port == _PORTS.get(scheme, "") else colon + port
+        start = f"{scheme}://" if is_file else f"{scheme}://{host.removesuffix('.')}{shown}"
+    bare = re.split(r"[?#]", path, maxsplit=1)[0]
+    found = [start + path, start + bare, start + bare.removesuffix("/")]
+    found += [unquote(one) for one in found if "%" in one and not _SLASH.search(uri)]
+    return [one for one in dict.fromkeys(found) if one != uri]
 
 
 # ---------------------------------------------------------------- templates

@@ -42,7 +42,8 @@ class Rulebook:
         if listed.verdict is Verdict.DENY:
             return listed
         act = self.classify(target).name
-        alike = self.policy.decide_alike(client, target, act) if target.is_unlisted else None
+        may_be_alike = target.is_unlisted or target.kind == "res"
+        alike = self.policy.decide_alike(client, target, act) if may_be_alike else None
         return alike or self.policy.decide(client, target, act)
 
     def decide_template(self, client: Client, target: Target) -> Decision:
@@ -70,7 +71,8 @@ class Rulebook:
         if listed.verdict is Verdict.DENY:
             return listed
         found = self.classify(target)
-        if target.is_unlisted and (alike := self.policy.decide_alike(client, target, found.name)) is not None:
+        may_be_alike = target.is_unlisted or target.kind == "res"
+        if may_be_alike and (alike := self.policy.decide_alike(client, target, found.name)) is not None:
             return alike
         return explain(self.policy, client, target, found, self.arguments, arguments)
 

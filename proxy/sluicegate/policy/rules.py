@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from sluicegate.call import Client, Decision, Target, Verdict
-from sluicegate.catalog.uris import literal_prefix
+from sluicegate.catalog.uris import literal_prefix, readings
 from sluicegate.policy import roles
 from sluicegate.policy.engine import RESERVED, Engine
 from sluicegate.policy.globs import covers, escape, matches_folded, meets
@@ -54,6 +54,9 @@ class Matches:
     @property
     def allowed(self) -> bool:
         return bool(self.allows) and not self.denies
+
+
+_OTHER_URI: Final = "a row is about another spelling of this URI"
 
 
 class Policy:
@@ -104,14 +107,19 @@ class Policy:
         return known.get(key) or known.keep(key, self._decide(held, target, act))
 
     def decide_alike(self, client: Client, target: Target, act: str) -> Ruling | None:
-        """The denial of a name that its server has not listed, and that a row denies in other letters, or lets nobody
-        use without an approval. In shadow mode deny rows do not count."""
+        """The denial of what a row denies in another spelling, or lets nobody use without an approval: a name that its
+        server has not listed, in other letters, or a URI. In shadow mode deny rows do not count."""
         rules, approvals = self._shards_of(self.held(client), target.server)
-        obj = f"{target.kind}:{target.own}"
         denies = () if self.shadow else [rule for rule in rules.rules if rule.effect == "deny"]
+        if not (denies or approvals.rules):
+            return None
+        obj = f"{target.kind}:{target.own}"
+        others = [f"res:{other}" for other in readings(target.own)] if target.kind == "res" else None
         for rule in (*denies, *approvals.rules):
-            if matches_folded(obj, rule.obj) and not rule.matches_obj(obj):
-                return Ruling(Verdict.DENY, rule.row.where, "it is not listed, and a row is about other letters", act)
+            is_alike = matches_folded(obj, rule.obj) if others is None else any(map(rule.matches_obj, others))
+            if is_alike and not rule.matches_obj(obj):
+                what = "it is not listed, and a row is about other letters" if others is None else _OTHER_URI
+                return Ruling(Verdict.DENY, rule.row.where, what, act)
         return None
 
     def decide_many(
