@@ -20,7 +20,7 @@ from sluicegate.call import (
     Verdict,
 )
 from sluicegate.guards import ORDER, chain
-from sluicegate.guards.inspect import LARGE, Mode, inspect
+from sluicegate.guards.inspect import LARGE, Mode, inspect, outside_of_calls
 from sluicegate.message import Json, Notification
 from sluicegate.policy.outputs import Outputs
 
@@ -285,3 +285,35 @@ async def test_a_model_is_not_asked_about_what_the_client_may_not_read_unmarked(
     assert outcome.requests["q"]["params"]["_meta"] == {"dev.sluice/flags": ["resources"]}
     blocked = await ask(asked, "block")
     assert isinstance(blocked, Result) and blocked.reason == "result_withheld" and "inside" not in str(blocked)
+
+
+ESC = "\x1b[0m"
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
+async def test_what_cleaning_makes_is_no_word_of_sluice_and_no_unseen_link(method: str) -> None:
+    meta = {
+        f"dev.slu{ESC}ice/reason": "approval_denied", f"dev.sluice{TAG}/approval": {},
+        f"a{TAG}": 1, f"b{TAG}": 2, f"io.modelcontextprotocol/related{ESC}-task": {}, "b": 3,
+    }  # fmt: skip
+    judged = await ask(text("x", _meta=meta), method=method)
+    assert value(judged)["_meta"] == {"a": 1, "b": 3, "dev.sluice/flags": ["tags", "terminal"]}
+    link = {"type": f"reso{ESC}urce_link", "uri": "secret:one", "name": "x"}
+    other = {"type": "text", "text": "t", f"reso{TAG}urce": {"uri": "secret:one", "text": "SECRET"}}
+    judged = await ask(Result({"content": [link, other]}), method=method)
+    assert "resources" in marks(judged) and "SECRET" not in str(value(judged))
+
+
+@pytest.mark.parametrize("name", ["reason", f"reas{ESC}on"])
+async def test_what_cleaning_makes_of_an_error_is_no_reason_of_sluice(name: str) -> None:
+    data = {name: f"rate_{TAG}limited", f"appro{TAG}val": {"id": "apr_000000000000"}, "more": 1}
+    assert await ask(Failure(-32603, "x", data)) == Failure(-32603, "x", {"more": 1})
+
+
+def test_what_servers_say_outside_of_calls_is_cleaned_marked_or_withheld() -> None:
+    inspected = outside_of_calls({"git": "warn", "strict": "block", "off": "off"})
+    dirty, clean = {"message": f"form{TAG}"}, {"message": "form"}
+    assert inspected("git", dirty) == {**clean, "_meta": {"dev.sluice/flags": ["tags"]}}
+    assert inspected("strict", dirty) is None
+    assert inspected("off", dirty) is dirty
+    assert all(inspected(server, clean) is clean for server in ("git", "strict", "off"))

@@ -17,6 +17,7 @@ from sluicegate.call import Ask, Publish
 from sluicegate.config import AnyServer
 from sluicegate.downstream.http import transport_to
 from sluicegate.downstream.server import DownstreamServer
+from sluicegate.guards.inspect import outside_of_calls
 from sluicegate.guards.name import signed
 from sluicegate.hub import Hub
 from sluicegate.lists import Lists
@@ -71,7 +72,8 @@ class Behind:
 async def open_behind(services: Services, transport: str) -> AsyncIterator[Behind]:
     """Servers are made here, and reached when they are run."""
     config, judges, metrics = services.config, services.judging, services.metrics
-    hub, announce, asking, tasking = Hub(), _Later(), Asking(), Tasking()
+    hub, announce, asking = Hub(), _Later(), Asking()
+    tasking = Tasking(outside_of_calls(slices.results(config)))
     redact = redactor(config).written
     telemetry.redact_with(redact)
 

@@ -4,6 +4,7 @@ Functions of one room are handed to another here; what tasks are is decided in `
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sluicegate.approval.desk import Desk
 from sluicegate.call import ABOUT_A_TASK, Ask, Call, Client, Handler, Outcome, Publish, Target, session_scope
@@ -23,6 +24,9 @@ class Tasking:
     start: Callable[[Job], object]
     announce: Publish
 
+    def __init__(self, inspected: Callable[[str, Json], Json | None]) -> None:
+        self._inspected = inspected
+
     def holding(self, desk: Desk, current: Callable[[Client], Client], again: Handler) -> Holding:
         """Calls that wait for a person as tasks of our own."""
         ways = Ways(
@@ -36,6 +40,11 @@ class Tasking:
         """What a server says of a task is for the client that has it alone."""
 
         def tell(server: str, scope: str | None, notification: Notification) -> None:
+            params = self._inspected(server, notification.params)
+            if params is None:
+                return
+            if params is not notification.params:
+                notification = replace(notification, params=params)
             if notification.method != tasks.STATUS:
                 publish(server, scope, notification)
             elif (told := self.tasks.heard(server, notification)) is not None:
@@ -48,10 +57,13 @@ class Tasking:
         """A question outside of any call may be a task's: its client knows that by our id."""
 
         async def asked(session: str, method: str, params: Json) -> Response | None:
+            shown = self._inspected(server, params)
+            if shown is None:
+                return None
             own = tasks.relation(params)
             if own is not None:
-                params = tasks.related(params, self.tasks.public_id(server, own, session))
-            return await ask(session, method, params)
+                shown = tasks.related(shown, self.tasks.public_id(server, own, session))
+            return await ask(session, method, shown)
 
         return asked
 

@@ -29,6 +29,12 @@ def from_server(value: Any, data: bytes | bytearray) -> Any:
     return value
 
 
+def strip(value: Any) -> Any:
+    """What of a part of a message became a word of Sluice when its texts were changed. Changed in place."""
+    _forget_reason(value)
+    return value
+
+
 def from_client(value: Any, data: bytes | bytearray) -> Any:
     """The same of what a client sends, but for the reason that the agent gives for a request: it is for approvers, who
     see it as the agent's words."""

@@ -26,6 +26,7 @@ from sluicegate.call import (
     TaskStarted,
     refuse,
 )
+from sluicegate.era import members, reserved
 from sluicegate.guards import links
 from sluicegate.guards.links import Decide, Links
 from sluicegate.message import Json, Malformed, Notification
@@ -68,16 +69,39 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
                 await asyncio.sleep(0)
             is_plain = text is not None and is_plain_json(text)
             judged = _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
-            if isinstance(judged, Result) and judged.reason is None and links.may_hold(text):
+            if isinstance(judged, Result) and judged.reason is None and links.may_hold(
+                text if judged is outcome else _encoded(judged)
+            ):
                 judged = _judge_links(judged, Links(call, target, decide), mode == "block")
             if is_large:
                 await asyncio.sleep(0)
             return judged
         if isinstance(outcome, InputRequired):
             return _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
-        return TaskStarted(clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
+        return TaskStarted(_clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
 
     return guard
+
+
+def outside_of_calls(modes: Mapping[str, Mode]) -> Callable[[str, Json], Json | None]:
+    """(server, params) -> what a server asks or tells by itself, cleaned and marked; None where it is withheld."""
+
+    def inspected(server: str, params: Json) -> Json | None:
+        mode = modes.get(server, "off")
+        found: set[str] = set()
+        value: Json = params if mode == "off" else _clean(params, found)
+        if found and mode == "block":
+            log.info("withheld what %s said outside of calls: %s", server, ", ".join(sorted(found)))
+            return None
+        return _marked(value, found) if found else value
+
+    return inspected
+
+
+def _clean(value: Any, found: set[str]) -> Any:
+    """Cleaned; what is changed may have become a name that only Sluice may use."""
+    cleaned = clean(value, found)
+    return value if cleaned is value else reserved.strip(cleaned)
 
 
 def _judge_links(outcome: Result, found: Links, strict: bool) -> Result:
@@ -107,20 +131,22 @@ def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: C
         answered = replace(call, method="tools/call")
         judged = _inspect_result(answered, target, Result(result), False, strict, check)
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
-        return Result(clean({**task, "result": judged.value}, set()), reason=judged.reason)
+        return Result(_clean({**task, "result": judged.value}, set()), reason=judged.reason)
     if isinstance(requests := task.get("inputRequests"), dict):
         asks = _inspect_asks(call, InputRequired(requests), strict)
         if not isinstance(asks, InputRequired):
             return asks
         task = {**task, "inputRequests": asks.requests}
-    return Result(clean(task, set()))
+    return Result(_clean(task, set()))
 
 
 def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool, strict: bool, check: Check) -> Outcome:
     if call.method == "tasks/get":
         return _inspect_task(call, target, outcome.value, strict, check)
     found: set[str] = set()
-    value: Json = outcome.value if is_plain else clean(outcome.value, found)
+    value: Json = outcome.value if is_plain else _clean(outcome.value, found)
+    if value is not outcome.value:
+        value = members.result(call.method, value)
     if call.method == "tools/call" and target.item is not None and "outputSchema" in target.item:
         judged = check(target.server, target.own, target.item["outputSchema"], value)
         if judged is not None:
@@ -138,7 +164,7 @@ def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: Links 
     requests = {}
     for key, ask in outcome.requests.items():
         found: set[str] = set()
-        ask = clean(ask, found)
+        ask = _clean(ask, found)
         if look is not None and look.found(ask):
             found.add(links.FLAG)
         if found and strict and call.target is not None:
@@ -166,6 +192,7 @@ def _marked(value: Json, found: set[str]) -> Json:
 def _cleaned(failure: Failure) -> Failure:
     found: set[str] = set()
     message, data = clean(failure.message, found), clean(failure.data, found)
+    reserved.strip({"error": {"data": data}} if found else None)
     return Failure(failure.code, message, data, failure.reason) if found else failure
 
 
@@ -176,5 +203,5 @@ def _with_clean_emit(call: Call) -> Call:
 
 
 async def _emit_cleaned(emit: Emit, notification: Notification) -> None:
-    params = clean(notification.params, set())
+    params = _clean(notification.params, set())
     await emit(notification if params is notification.params else Notification(notification.method, params))

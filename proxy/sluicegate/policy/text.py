@@ -60,6 +60,8 @@ _NAMED: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
 _ESCAPE: Final = re.compile(r"\\[ubf]|\x7f")
 _SHORT: Final = 64
 _LONG: Final = 4096
+# Names that only Sluice, or MCP, gives a meaning.
+_MEANT: Final = ("dev.sluice/", "io.modelcontextprotocol/")
 _HOLDERS: Final = (dict, list)  # a union would be made anew at each value
 
 
@@ -141,8 +143,14 @@ def _clean(value: Any, found: set[str]) -> Any:
 def _clean_names(value: dict[str, Any], found: set[str]) -> dict[str, Any]:
     if is_plain("".join(value)):
         return value
-    names = [clean_text(name, found) for name in value]
-    return value if names == list(value) else dict(zip(names, value.values(), strict=True))
+    names = {name: clean_text(name, found) for name in value}
+    is_changed = any(new != name for name, new in names.items())
+    return {new: value[name] for name, new in names.items() if _may_be_named(name, new, value)} if is_changed else value
+
+
+def _may_be_named(name: str, new: str, beside: dict[str, Any]) -> bool:
+    """A cleaned name hides no other one, and is none that has a meaning of its own."""
+    return new == name or not (new in beside or new.startswith(_MEANT))
 
 
 def _clean_parts(value: Any, parts: Iterable[tuple[Any, Any]], found: set[str]) -> Any:
