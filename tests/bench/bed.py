@@ -26,23 +26,27 @@ START = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`servers` as in the config file; `rows` of the policy as CSV, which must grant role:bench what is called."""
+    """`servers` as in the config file; `rows` of the policy as CSV, which must grant role:bench what is called. The
+    last of the `keys`, `strangers` of them, have no role."""
 
     servers: Mapping[str, Json]
     rows: str = "p, role:bench, *, *, *, allow\n"
     page: int = 1000
     keys: int = 1
+    strangers: int = 0
 
 
 def config(plan: Plan, folder: Path, port: int, admin: int, keys: list[str]) -> Json:
     rows = folder / "policy.csv"
     rows.write_text(plan.rows)
     hashes = [f"sha256:{hashlib.sha256(key.encode()).hexdigest()}" for key in keys]
+    roles = [["role:bench"]] * (plan.keys - plan.strangers) + [[]] * plan.strangers
+    clients = {f"bench{n}": {"hash": hash, "roles": roles[n]} for n, hash in enumerate(hashes)}
     return {
         "version": 1,
         "listen": {"mcp": f"127.0.0.1:{port}", "admin": f"127.0.0.1:{admin}"},
         "servers": dict(plan.servers),
-        "clients": {"keys": {f"bench{n}": {"hash": hash, "roles": ["role:bench"]} for n, hash in enumerate(hashes)}},
+        "clients": {"keys": clients},
         "policy": {"files": [str(rows)]},
         "audit": {"path": str(folder / "audit" / "sluice.jsonl")},
         "limits": {"streams": 20_000, "page": plan.page},
@@ -54,13 +58,14 @@ def config(plan: Plan, folder: Path, port: int, admin: int, keys: list[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """A running Sluice: `ready_after` seconds it took from the start of its process to a 200 of /readyz; `keys` are of
-    clients of equal rights."""
+    """A running Sluice: `ready_after` seconds it took from the start of its process to a 200 of /readyz; `keys` are
+    of clients, as planned; `admin` is the URL of the admin port."""
 
     subject: Subject
     ready_after: float
     keys: tuple[str, ...]
     client: httpx.Client
+    admin: str
 
     def post(self, method: str, params: Json) -> tuple[float, bytes]:
         """A modern request: (seconds it took, the body of its answer)."""
@@ -88,7 +93,7 @@ def sluice(
         headers = (("Authorization", f"Bearer {keys[0]}"),)
         subject = Subject(pid, f"http://127.0.0.1:{port}/mcp", tool, headers)
         with httpx.Client(trust_env=False, timeout=120) as client:
-            yield Bed(subject, after, tuple(keys), client)
+            yield Bed(subject, after, tuple(keys), client, f"http://127.0.0.1:{admin}")
 
 
 def is_open(port: int) -> bool:

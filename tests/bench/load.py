@@ -21,7 +21,7 @@ META = {
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-HELLO = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+HELLO: dict[str, Any] = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,12 @@ def plain_headers(subject: Subject) -> dict[str, str]:
     return {**accept, **dict(subject.headers)}
 
 
-def legacy_session(subject: Subject, client: httpx.Client) -> dict[str, str]:
+def legacy_session(subject: Subject, client: httpx.Client, revision: str = LEGACY) -> dict[str, str]:
     """A new session: the headers to use it with."""
     headers = plain_headers(subject)
-    answer = client.post(subject.url, headers=headers, json=message("initialize", HELLO))
-    headers["MCP-Protocol-Version"] = LEGACY
+    hello = HELLO | {"protocolVersion": revision}
+    answer = client.post(subject.url, headers=headers, json=message("initialize", hello))
+    headers["MCP-Protocol-Version"] = revision
     if session := answer.headers.get("mcp-session-id"):
         headers["Mcp-Session-Id"] = session
     client.post(subject.url, headers=headers, json=message("notifications/initialized", {}, None)).raise_for_status()

@@ -1,7 +1,7 @@
 """The one benchmark: Sluice, nginx and FastMCP's proxy in front of the same fast server, in one run, on the same cores.
 
     python tests/bench/run.py [--short] [--python PYTHON] [--table] [--policy] [--audit]
-    python tests/bench/run.py [--python PYTHON] [--growth] [--trouble] [--workers]
+    python tests/bench/run.py [--python PYTHON] [--growth] [--trouble] [--workers] [--hostile [--short]]
 
 Ratios count, not times: a machine twice as slow gives the same table. Core 0 has what is measured, core 1 the load
 and the fast server. Needs Linux; nginx, wrk and the Python that runs Sluice come from Debian, where they can.
@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import growth
+import hostile
 import httpx
 import interpreter
 import several
@@ -229,7 +230,7 @@ def policy() -> dict[str, float]:
 
 def beside(options: argparse.Namespace, python: str) -> int:
     """What is measured without a comparison with nginx: how Sluice grows, what bad servers cost the healthy ones, what
-    several workers bring."""
+    several workers bring, what hostile peers cost."""
     found, command = machine(interpreter.version_of(python)), [python, "-m", "sluicegate"]
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         if options.growth is not None:
@@ -238,6 +239,8 @@ def beside(options: argparse.Namespace, python: str) -> int:
             trouble.main(found, command, Path(folder))
         if options.workers:
             several.main(found, command, Path(folder))
+        if options.hostile is not None:
+            return hostile.main(found, command, Path(folder), options.hostile, options.short)
     return 0
 
 
@@ -250,6 +253,7 @@ def main() -> int:
     parser.add_argument("--growth", metavar="CURVE", nargs="?", const="", help="how it grows: all curves, or some")
     parser.add_argument("--trouble", action="store_true", help="what bad servers cost the healthy ones beside them")
     parser.add_argument("--workers", action="store_true", help="what two workers cost, and bring where cores are free")
+    parser.add_argument("--hostile", metavar="SHAPE", nargs="?", const="", help="hostile clients and servers beside it")
     parser.add_argument("--audit", action="store_true", help="what a record costs, alone")
     options = parser.parse_args()
     if options.table:
@@ -267,7 +271,7 @@ def main() -> int:
         print("bench: ONE CORE ONLY: latencies and calls/s mean little here, CPU per call still does", file=sys.stderr)
     python = options.python or interpreter.provide()
     found = machine(interpreter.version_of(python))
-    if options.growth is not None or options.trouble or options.workers:
+    if options.growth is not None or options.trouble or options.workers or options.hostile is not None:
         return beside(options, python)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         result = bench(SHORT if options.short else WHOLE, python, Path(folder))

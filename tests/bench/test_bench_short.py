@@ -1,5 +1,5 @@
 """The benchmark's shortest form, so that a gross loss of speed is seen the day it comes in. A shared machine is noisy:
-only a ratio far outside the budget fails, and only when it is there twice."""
+only a ratio far outside the budget fails, and only when it is there twice. Of the hostile form only that it works."""
 
 import os
 import shutil
@@ -18,7 +18,12 @@ def is_missing() -> bool:
     return not os.environ.get("CI") and not all(shutil.which(program, path=path) for program in ("nginx", "wrk"))
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux") or is_missing(), reason="needs Linux, nginx and wrk")
+needs_wrk = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or is_missing(), reason="needs Linux, nginx and wrk"
+)
+
+
+@needs_wrk
 def test_a_call_costs_no_multiple_of_its_budget() -> None:
     for _ in range(2):
         done = subprocess.run([sys.executable, str(RUN), "--short"], capture_output=True, text=True, timeout=300)
@@ -27,3 +32,15 @@ def test_a_call_costs_no_multiple_of_its_budget() -> None:
         if "BENCH NOT RUN" in done.stderr:
             pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_wrk
+def test_hostile_peers_are_answered_beside_the_healthy_ones_and_the_bars_are_named() -> None:
+    """The exit code says whether each shape was answered; the times are nobody's business here."""
+    command = [sys.executable, str(RUN), "--hostile", "--short", "--python", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    head, *rows, ratio, livez = done.stdout.splitlines()
+    assert head.split()[:2] == ["shape", "ratio"] and [row.split("  ")[0] for row in rows] == ["wide, small", "batches"]
+    assert all(int(row.split()[-1]) > 0 for row in rows)
+    assert ratio.endswith("at most 1.5") and livez.endswith("at most 50")

@@ -1,18 +1,22 @@
 """Servers that give trouble, in one process: `/slow` answers a call after two seconds, `/dead` accepts and never
 answers anything, `/flood` sends notifications without end during a call, as fast as they are read, and beside calls
-from `POST /loud` to `POST /quiet`; `/huge` answers with a megabyte. In the legacy era only.
+from `POST /loud` to `POST /quiet`; `/huge` answers with a megabyte, `/shape/N/SIZE/NAME` with so many bytes of a shape.
+In the legacy era only.
 
     python tests/bench/trouble_server.py PORT
 """
 
 import asyncio
 import sys
+from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 import uvloop
 from fast_server import HEAD, NOT_ALLOWED, UNKNOWN, Peer, initialized, rest
 from many_server import STREAM, TOLD, event, tool
 from pydantic_core import from_json, to_json
+from shapes import SHAPES
 
 SLOW = 2.0
 BURST = 100
@@ -20,6 +24,14 @@ NOISE = event("notifications/message", {"level": "info", "logger": "flood", "dat
 CALLED: dict[str, Any] = {"content": [{"type": "text", "text": "late"}], "isError": False}
 HUGE = {"content": [{"type": "text", "text": "x" * 1_000_000}], "isError": False}
 CAPABILITIES = {"tools": {"listChanged": True}, "logging": {}}
+
+
+@lru_cache
+def shaped(url: bytes) -> bytes:
+    """What follows the id in a response whose result has such a value; it need not be JSON."""
+    size, _, name = url.decode().removeprefix("/shape/").partition("/")[2].partition("/")
+    value = SHAPES[unquote(name)](int(size))
+    return f',"result":{{"content":[],"structuredContent":{{"value":{value}}}}}}}'.encode()
 
 
 class Trouble(Peer):
@@ -72,6 +84,8 @@ class Trouble(Peer):
             self._stream_noise(always)
         elif self.url == b"/slow":
             asyncio.get_running_loop().call_later(SLOW, self._reply, message, CALLED)
+        elif self.url.startswith(b"/shape/"):
+            self._send(message, shaped(self.url))
         else:
             self._reply(message, HUGE)
 
@@ -81,7 +95,9 @@ class Trouble(Peer):
         return {"tools": [tool(0, 1)]} if method == "tools/list" else {} if method == "ping" else None
 
     def _reply(self, message: dict[str, Any], result: dict[str, Any] | None) -> None:
-        tail = UNKNOWN if result is None else rest(result)
+        self._send(message, UNKNOWN if result is None else rest(result))
+
+    def _send(self, message: dict[str, Any], tail: bytes) -> None:
         content = b'{"jsonrpc":"2.0","id":' + to_json(message["id"]) + tail
         self.transport.write(HEAD % (len(content), b"", content))
 
