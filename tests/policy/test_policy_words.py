@@ -1,0 +1,297 @@
+"""What a policy says to people and programs, word for word: explanations, cases, refusals, and text made visible."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicegate.call import Call, Client, Decision, Target, Verdict
+from sluicegate.policy.arguments import ArgumentRules, Schema
+from sluicegate.policy.bounds import SchemaRefused
+from sluicegate.policy.cases import read_cases, run
+from sluicegate.policy.classes import Classes, Classified
+from sluicegate.policy.diff import Side, compare, render
+from sluicegate.policy.explain import explain
+from sluicegate.policy.explain import render as render_explanation
+from sluicegate.policy.facts import Candidate, Facts, GrantFact
+from sluicegate.policy.files import PolicyError, Sources, bundled_model, load
+from sluicegate.policy.judge import Judge, Law
+from sluicegate.policy.profiles import Profile, strictest
+from sluicegate.policy.rulebook import Rulebook
+from sluicegate.policy.target import read_target
+from sluicegate.policy.text import bare_text, flags, is_plain
+from sluicegate.policy.visible import diff, hidden, lines, summary, visible
+from tests.policy.policies import policy_of
+
+ROWS = """\
+p, role:everyone, *, *, read, allow
+p, role:sre, k8s, *, *, allow
+p, *, *, tool:*delete*, *, deny
+p2, *, k8s, *, destroy, two-person
+g, role:sre, role:dev
+g, group:eng-sre, role:sre
+"""
+ALICE = Client("key:alice", ("group:eng-sre",))
+DESTROY = Classified("destroy", "servers.k8s.tools.classes: *")
+SCALE = read_target("call", "k8s/scale")
+RULES = ArgumentRules({("k8s", "scale"): Schema({"properties": {"ns": {"enum": ["dev"]}}})}, {("k8s", "scale"): "1"})
+
+
+def test_an_explanation_has_these_members() -> None:
+    found = explain(policy_of(ROWS), ALICE, SCALE, DESTROY, RULES, {"ns": "prod"})
+    wanted = {
+        "verdict": "deny", "rule": "policy.csv:4", "would_deny": False, "principal": "key:alice", "server": "k8s",
+        "reason": "a row allows it (policy.csv:2), after approval (two-person)", "object": "tool:scale",
+        "class": "destroy", "class_from": "servers.k8s.tools.classes: *",
+        "rows": [{"at": "policy.csv:4", "says": "ask", "row": "p2, *, k8s, *, destroy, two-person"},
+                 {"at": "policy.csv:2", "says": "allow", "row": "p, role:sre, k8s, *, *, allow"}],
+        "roles": [["key:alice"], ["group:eng-sre", "role:sre", "role:dev"], ["role:authenticated"], ["role:everyone"]],
+        "approval": "two-person", "arguments": {"path": "/ns", "message": 'the value is not one of "dev"'},
+        "absent": None, "grant": None, "revision": "test",
+    }  # fmt: skip
+    assert found.as_json() == wanted
+    fact = GrantFact("grt_1", "policy.csv:4", "two-person", 1.0, False)
+    granted = replace(found, violation=None, granted=fact, absent="")
+    assert granted.as_json() == {**wanted, "verdict": "allow", "arguments": None, "grant": "grt_1"}
+    assert replace(granted, absent="gone").as_json()["absent"] == "gone"
+    nothing = explain(policy_of(ROWS), Client("anonymous"), read_target("call", "git/x"), DESTROY)
+    assert nothing.as_json()["approval"] is None and nothing.as_json()["rule"] == "default"
+    exempt = explain(policy_of(ROWS + "p2, *, k8s, tool:scale, *, none"), ALICE, SCALE, DESTROY)
+    assert exempt.as_json()["approval"] == "none"
+    assert exempt.as_json()["rows"][-1] == {"at": "policy.csv:7", "says": "exempt",
+                                            "row": "p2, *, k8s, tool:scale, *, none"}  # fmt: skip
+
+
+def test_an_explanation_for_people_says_what_decides_and_only_that() -> None:
+    head = "k8s/scale [class destroy: servers.k8s.tools.classes: *]  for key:alice  policy rev test  exit"
+    asks = "  ask     policy.csv:4  p2, *, k8s, *, destroy, two-person"
+    allows = "  allow   policy.csv:2  p, role:sre, k8s, *, *, allow"
+    roles = ["  roles   key:alice", "  roles   group:eng-sre -> role:sre -> role:dev", "  roles   role:authenticated",
+             "  roles   role:everyone"]  # fmt: skip
+    asked = explain(policy_of(ROWS), ALICE, SCALE, DESTROY)
+    absent = replace(asked, absent="no such tool\x1b")
+    granted = replace(asked, granted=GrantFact("grt_1", "r", "p", 1.0, False))
+    wrong = explain(policy_of(ROWS), ALICE, SCALE, DESTROY, RULES, {"ns": "prod"})
+    for found, said in (
+        (asked, [f"ASK   {head} 10", f"{asks}  <- decides", allows, *roles]),
+        (absent, [f"DENY  {head} 1", "  catalog  no such tool\\u001b  <- decides", asks, allows, *roles]),
+        (granted, [f"ALLOW {head} 0", asks, allows, *roles,
+                   "  grant   grt_1: nobody is asked while it lasts  <- decides"]),
+        (wrong, [f"DENY  {head} 1", asks, allows, *roles,
+                 '  arguments  /ns: the value is not one of "dev"  <- decides (invalid_arguments)']),
+    ):  # fmt: skip
+        assert render_explanation(found).split("\n") == said
+    several = explain(policy_of(ROWS + "p2, *, *, *, *, confirm"), ALICE, SCALE, DESTROY)
+    assert f"{asks}  <- decides (the strictest)" in render_explanation(several)
+    equals = ROWS.replace("two-person", "one-of-leads") + "p2, *, *, *, *, one-of-ops"
+    tie = explain(policy_of(equals), ALICE, SCALE, DESTROY)
+    assert "  <- decides (as strict as another, with other approvers)" in render_explanation(tie)
+    shadow = explain(policy_of(ROWS, shadow=True), Client("anonymous"), SCALE, DESTROY)
+    assert "  for anonymous  (shadow mode: would be denied)  policy rev test" in render_explanation(shadow)
+    nobody = explain(policy_of("p, key:x, *, *, *, allow"), Client("anonymous"), SCALE, DESTROY)
+    assert render_explanation(nobody).split("\n")[1] == "  default  no row allows it  <- decides"
+    assert "  default  no row allows it" in render_explanation(replace(nobody, absent="x")).split("\n")
+
+
+def test_a_name_that_means_nothing_is_said_to() -> None:
+    policy = policy_of(ROWS)
+    book = Rulebook(policy, Classes({}), lambda client, target: Decision(Verdict.ALLOW, "l", ""))
+
+    def absent(**found: Any) -> str:
+        candidate = Candidate(**{"server": "k8s", "own": "scale", **found})
+        kind = found.get("kind", "tool")
+        explained = book.explain_by(Facts((), (candidate,)), ALICE, kind)
+        return str(getattr(explained, "absent", None))
+
+    assert absent(state="missing") == "k8s lists no tool scale"
+    assert absent(state="missing", near="scales") == "k8s lists no tool scale; did you mean scales?"
+    assert absent(state="withheld") == "the definition of scale waits for a person: see `sluice pins diff k8s`"
+    assert book.explain_by(Facts(()), ALICE, "tool") == Decision(
+        Verdict.DENY, "catalog", "no server is known to have anything of this name"
+    )
+    assert book.explain_by(Facts((), problem="broken"), ALICE, "tool") == Decision(
+        Verdict.DENY, "policy_error", "broken"
+    )
+
+
+ONE = "a test asks one thing (one of call, get, read, list, admin)"
+EXPECTS = (
+    "a test says what it expects (expect: allow | deny | ask | invalid_arguments; with list: expect_tools: [..])"
+)
+WHO = "as: who asks ({id: alice, roles: [dev], groups: [eng]})"
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        (1, "a test is a mapping ({as: {id: alice}, call: server/tool, expect: allow})"),
+        ({"xx": 1}, '"xx" is no key of a test'), ({"expct": 1}, '"expct" is no key of a test (did you mean "expect"?)'),
+        ({"as": {"id": "a"}}, ONE), ({"call": "a/b", "get": "a/b"}, ONE), ({"call": 1}, ONE),
+        ({"call": "a/b", "class": "reed"}, '"reed" is no class (did you mean "read"?)'),
+        ({"call": "a/b", "class": "zzz"}, '"zzz" is no class (read, write or destroy)'),
+        ({"call": "a/b"}, EXPECTS), ({"call": "a/b", "expect": "ok"}, EXPECTS),
+        ({"list": "a", "expect": "allow"}, EXPECTS),
+        ({"call": "a/b", "expect": "allow", "expect_tools": []}, EXPECTS),
+        ({"call": "ab", "expect": "allow"}, '"ab" is not written SERVER/NAME'),
+        ({"call": "a/b", "expect": "allow", "as": 1}, WHO), ({"call": "a/b", "expect": "allow", "as": {"id": ""}}, WHO),
+        ({"call": "a/b", "expect": "allow", "as": {"id": "a", "x": 1}}, WHO),
+        ({"list": "a", "expect_tools": [], "as": {"id": "a"}, "tools": {"x": "odd"}},
+         "tools: a class is read, write or destroy"),
+    ],
+)  # fmt: skip
+def test_a_case_that_asks_nothing_is_refused_with_why(item: Any, said: str) -> None:
+    cases, findings = read_cases([(3, item)], "t.yaml")
+    assert cases == [] and [str(finding) for finding in findings] == [f"t.yaml:3:1 bad-test {said}"]
+
+
+ME = {"as": {"id": "a", "roles": ["dev"]}}
+READ = {**ME, "call": "git/scale", "class": "read"}
+SETS = {**READ, "args": {"ns": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({**READ, "class": "destroy", "expect": "ask", "profile": "two-person"}, "call git/scale: ok"),
+        ({**READ, "class": "destroy", "expect": "ask", "profile": "confirm"},
+         "call git/scale: expected profile confirm, got two-person (policy.csv:3: p2, *, git, *, destroy, two-person)"),
+        ({**READ, "expect": "allow", "profile": "confirm"},
+         "call git/scale: expected profile confirm, got none (policy.csv:1: p, role:dev, git, *, *, allow)"),
+        ({**ME, "admin": "pins", "expect": "allow"}, "admin pins: ok"),
+        ({**ME, "admin": "pins", "class": "write", "expect": "allow"},
+         "admin pins: expected allow, got deny (default)"),
+        ({**ME, "get": "git/p", "class": "destroy", "expect": "allow"}, "get git/p: ok"),
+        ({**ME, "read": "git/a:b", "expect": "deny"},
+         "read git/a:b: expected deny, got allow (policy.csv:1: p, role:dev, git, *, *, allow)"),
+        ({**ME, "list": "git", "expect_tools": ["b", "a"], "tools": {"a": "read", "b": "", "delete_x": ""}},
+         "list git: ok"),
+        ({**ME, "list": "git", "expect_tools": ["z"], "tools": ["a"]}, "list git: expected ['z'], got ['a']"),
+        ({**ME, "list": "git", "expect_tools": ["z"]},
+         "list git: nothing to list: the server's tools are not known here; name them with tools: [..]"),
+        ({**SETS, "expect": "invalid_arguments", "path": "/ns"}, "call git/scale: ok"),
+        ({**SETS, "expect": "invalid_arguments"}, "call git/scale: ok"),
+        ({**SETS, "expect": "invalid_arguments", "path": "/q"},
+         'call git/scale: expected invalid arguments at "/q", got /ns: the value is not one of "dev"'),
+        ({**SETS, "expect": "allow"}, "call git/scale: expected allow, got invalid_arguments"
+         " (policy.csv:1: p, role:dev, git, *, *, allow)"),
+        ({**SETS, "call": "git/delete_x", "expect": "deny", "because": "tool:*delete*"}, "call git/delete_x: ok"),
+    ],
+)  # fmt: skip
+def test_a_case_says_how_it_went(item: Any, said: str) -> None:
+    rows = "p, role:dev, git, *, *, allow\np, *, *, tool:*delete*, *, deny\np2, *, git, *, destroy, two-person\n"
+    rules = ArgumentRules({("git", "scale"): RULES.schemas["k8s", "scale"]}, {})
+    cases, _ = read_cases([(3, item)], "t.yaml")
+    (outcome,) = run(cases, policy_of(rows + "p, key:a, sluice, admin:pins, read, allow", True), Classes({}), rules)
+    assert str(outcome) == f"t.yaml:3 key:a {said}" and outcome.ok is said.endswith(": ok")
+    if not outcome.ok:
+        assert str(outcome.as_finding()) == f"t.yaml:3:1 test-failed key:a {said}"
+
+
+def test_a_difference_of_policies_has_examples() -> None:
+    call = {"type": "outcome", "principal": "key:alice", "roles": [], "groups": ["group:eng-sre"], "server": "k8s",
+            "kind": "tool", "own": "drain", "class": "destroy"}  # fmt: skip
+    report = compare(Side(policy_of(ROWS)), Side(policy_of(ROWS + "p, *, *, tool:drain, *, deny")), [call] * 1_200)
+    assert report.as_json() == {
+        "calls": 1_200, "changes": {"ask->deny": 1_200}, "undecidable": {},
+        "examples": [{"kind": "ask->deny", "principal": "key:alice", "what": "k8s/drain [destroy]", "calls": 1_200,
+                      "before": "policy.csv:4 two-person", "after": "policy.csv:7"}],
+    }  # fmt: skip
+    assert render(report).split("\n") == [
+        "1,200 calls: 1,200 ask->deny",
+        "   1,200 x ask->deny    key:alice k8s/drain [destroy]  policy.csv:4 two-person -> policy.csv:7",
+    ]
+    many = [{**call, "own": f"delete_{n}", "class": "read"} for n in range(25)]
+    more = render(compare(Side(policy_of(ROWS)), Side(policy_of(ROWS.replace("deny", "allow"))), many)).split("\n")
+    assert len(more) == 22 and more[0] == "25 calls: 25 deny->allow" and more[-1] == "  and 5 more"
+    odd = [{"type": "outcome", "server": "x", f"k{n}": n, "kind": "tool"} for n in range(2)]
+    assert render(compare(Side(policy_of(ROWS)), Side(policy_of(ROWS)), odd)).split("\n") == [
+        "2 calls: all decided as before",
+        "       2 x undecidable: no principal, roles, groups, own, class in the record",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ([], "a schema is an object, true or false"), ({"enum": ["x" * 65_536]}, "65549 bytes, more than 65536"),
+        ({"$schema": 5}, "$schema is not https://json-schema.org/draft/2020-12/schema"),
+        ({"anyOf": [{}] * 1_001}, "more than 1000 subschemas"),
+        ({"enum": [float("inf")]}, "a number that JSON cannot say"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_is_refused_is_told_why(schema: Any, said: str) -> None:
+    with pytest.raises(SchemaRefused) as refused:
+        Schema(schema)
+    assert refused.value.text == str(refused.value) == said
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError) as refused:
+        load(Sources(bundled_model(), (tmp_path / "policy.csv",), tmp_path))
+    (finding,) = refused.value.findings
+    assert str(finding).startswith("policy.csv:1:1 unreadable-file ") and finding.level == "error"
+
+
+def test_of_approvals_the_strictest_counts_and_equals_go_by_name() -> None:
+    own, one = Profile("a", "self", 5, frozenset({"x"})), Profile("b", "other", 1, frozenset({"x"}))
+    two, twin = Profile("c", "other", 2, frozenset({"x"})), Profile("d", "other", 2, frozenset({"x"}))
+    assert strictest([own, one]) is one and strictest([twin, one, two]) is two
+    assert strictest([two, replace(twin, approvers=frozenset({"y"}))]) is None
+    assert own.deciders == frozenset() and own.strictness == (0, 0) and two.strictness == (1, 2)
+
+
+def test_a_judge_says_what_it_cannot_decide(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    book = Rulebook(policy_of(ROWS, True), Classes({}), lambda client, target: Decision(Verdict.ALLOW, "l", ""))
+    judge = Judge(Law(book, True, until=10.0))
+    assert judge.explains() and judge.revision() == "test" and judge.classify(SCALE) == "write"
+    assert judge.row_text("policy.csv:3") == "p, *, *, tool:*delete*, *, deny" and judge.row_text("none") == ""
+    assert "role:dev" in judge.roles_of(ALICE) and judge.roles_of(Client("odd")) == frozenset()
+    call, denied = Call(ALICE, "tools/call", {}), Target("git", "tool", "delete_x", "git__delete_x")
+    before = judge.stance(call)
+    assert before is not None and before == judge.stance(call)
+    assert judge.stance(replace(call, client=Client("odd"))) is None
+    assert not judge.check(9.0) and judge.law.is_shadow
+    assert judge.decide(call, denied).verdict is Verdict.ALLOW
+    assert judge.check(10.0) and not judge.law.is_shadow and judge.stance(call) != before
+    assert judge.decide(call, denied).verdict is Verdict.DENY
+    assert [record.message for record in caplog.records] == ["shadow mode is over: the policy is enforced"]
+    assert judge.decide(replace(call, client=Client("odd")), denied) == Decision(
+        Verdict.DENY, "policy_error", "the decision failed"
+    )
+    assert judge.errors == 1 and caplog.records[-1].message == "denied: the decision failed"
+    assert vars(caplog.records[-1])["decision"] == "tools/call of tool delete_x on git for odd"
+    assert not judge.may_administer(Client("odd"), "admin:pins", "read")
+    assert vars(caplog.records[-1])["decision"] == "read admin:pins for odd" and judge.errors == 2
+    judge.problem = "the policy cannot decide"
+    assert judge.decide(call, SCALE) == Decision(Verdict.DENY, "policy_error", "the policy cannot decide")
+    assert repr(judge).endswith(", the policy cannot decide)") and judge.stance(call) is None
+    assert not judge.may_see(call, "git") and judge.check(11.0)
+    assert caplog.records[-1].message == "the policy can decide again" and judge.may_see(call, "git")
+
+
+def test_definitions_are_shown_line_by_line() -> None:
+    value = {"b": [1, {"c": None}], "a": "x\ny\u202e", "a b": True, "é": {}, "z": [], "long": "w" * 120}
+    assert lines(value) == [
+        "a:", "    | x", "    | y⟨U+202E⟩", '"a b": true', "b[0]: 1", "b[1].c: null",
+        'long: "' + "w" * 103, "    … " + "w" * 17 + '"', "z: []", '"é": {}',
+    ]  # fmt: skip
+    assert lines(5) == ["5"] and lines("x") == ['"x"'] and lines({}) == ["{}"]
+    assert diff(None, '{"a":1}') == ["+ a: 1"] and diff('{"a":1}', None) == ["- a: 1"] and diff(None, None) == []
+    old = '{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9}'
+    new = old.replace('"a":1', '"a":0').replace('"i":9', '"i":0')
+    assert diff(old, new) == ["- a: 1", "+ a: 0", "  b: 2", "  c: 3", "  ...", "  g: 7", "  h: 8", "- i: 9", "+ i: 0"]
+    row = {"state": "changed", "flags": ["bidi at /"], "server": "git", "era": "legacy", "kind": "tool",
+           "name": "x\u202e"}  # fmt: skip
+    assert summary(row) == "git (legacy): tool x⟨U+202E⟩: changed, bidi at /"
+    assert visible("a⟨b\u2800\ufe0f\n") == "a⟨U+27E8⟩b⟨U+2800⟩⟨U+FE0F⟩⟨U+000A⟩"
+    assert hidden({"k\u200b": ["\n\t\r\u200d\ufe0f", "\u202e\x1b", 1, None]}) == 3 and hidden("plain") == 0
+
+
+def test_what_is_wrong_in_a_text_is_named_by_place() -> None:
+    assert flags({"a": ["x", {"b\u202e": "\x1b[1m"}]}) == ["bidi at /a/1/b\\u202e", "terminal at /a/1/b\\u202e"]
+    assert flags("\x1b") == ["terminal at /"] and flags(["\x1b"] * 30) == [f"terminal at /{n}" for n in range(20)]
+    assert bare_text("a\x1b[31mb\u200bc\ufeff") == "abc" and bare_text("plain") == "plain"
+    assert is_plain("a" * 63) and is_plain("\t\r\n" * 30) and not is_plain("a" * 100 + "\x7f") and not is_plain("\x00")
