@@ -41,26 +41,37 @@ def make(folder: Path, **files: str) -> Sources:
     [
         (
             {"policy_csv": "p, *, *, *, read, Allow\np9, x\n"},
-            ["policy.csv:2:1 unknown-row-type", "policy.csv:1:19 wrong-effect"],
+            ['policy.csv:2:1 unknown-row-type "p9" is no type of row (did you mean "p"?)',
+             'policy.csv:1:19 wrong-effect "Allow" is no effect (did you mean "allow"?)'],
         ),
-        ({"policy_csv": "p, *, *, *, read, allow\n\udcff\n"}, ["policy.csv:2:1 not-utf8"]),
-        ({"tests_yaml": "- {as: {id: a}, call: git/x, class: read, expect: deny}"}, ["tests.yaml:1:1 test-failed"]),
-        ({"tests_yaml": "- {as: {id: a}, cal: git/x, expect: deny}"}, ["tests.yaml:1:1 bad-test"]),
-        ({"tests_yaml": "- {as: {id: a}, call: git/x, expect: perhaps}"}, ["tests.yaml:1:1 bad-test"]),
-        ({"tests_yaml": "\n- [\n"}, ["tests.yaml:3:1 bad-yaml"]),
-        ({"tests_yaml": "a: 1"}, ["tests.yaml:1:1 bad-test"]),
-        ({"arguments__git__x_json": "{\n  x"}, ["arguments/git/x.json:2:3 bad-json"]),
-        ({"arguments__git__x_json": '{"a": 1, "a": 2}'}, ["arguments/git/x.json:1:1 bad-json"]),
-        ({"arguments__git__x_json": '{"$ref": "http://x/"}'}, ["arguments/git/x.json:1:1 schema-outside-ref"]),
-        ({"arguments__x_json": "{}"}, ["arguments/x.json:1:1 stray-schema"]),
+        ({"policy_csv": "p, *, *, *, read, allow\n\udcff\n"},
+         ["policy.csv:2:1 not-utf8 this is not UTF-8 (save it as UTF-8)"]),
+        ({"tests_yaml": "- {as: {id: a}, call: git/x, class: read, expect: deny}"},
+         ["tests.yaml:1:1 test-failed key:a call git/x: expected deny, got allow"
+          " (policy.csv:1: p, *, *, *, read, allow)"]),
+        ({"tests_yaml": "- {as: {id: a}, cal: git/x, expect: deny}"},
+         ['tests.yaml:1:1 bad-test "cal" is no key of a test (did you mean "call"?)']),
+        ({"tests_yaml": "- {as: {id: a}, call: git/x, expect: perhaps}"},
+         ["tests.yaml:1:1 bad-test a test says what it expects (expect: allow | deny | ask | invalid_arguments;"
+          " with list: expect_tools: [..])"]),
+        ({"tests_yaml": "\n- [\n"}, ["tests.yaml:3:1 bad-yaml this is not YAML"]),
+        ({"tests_yaml": "a: 1"},
+         ["tests.yaml:1:1 bad-test tests are a list (- {as: {id: alice}, call: server/tool, expect: allow})"]),
+        ({"arguments__git__x_json": "{\n  x"}, ["arguments/git/x.json:2:3 bad-json not valid UTF-8 JSON"]),
+        ({"arguments__git__x_json": '{"a": 1, "a": 2}'},
+         ["arguments/git/x.json:1:1 bad-json duplicate key in a JSON object"]),
+        ({"arguments__git__x_json": '{"$ref": "http://x/"}'},
+         ["arguments/git/x.json:1:1 schema-outside-ref $ref to somewhere else is never fetched"]),
+        ({"arguments__x_json": "{}"},
+         ["arguments/x.json:1:1 stray-schema an argument rule stands at SERVER/TOOL.json"]),
     ],
 )  # fmt: skip
-def test_a_broken_policy_is_refused_with_file_and_line(
+def test_a_broken_policy_is_refused_with_file_line_and_reason(
     tmp_path: Path, files: dict[str, str], expected: list[str]
 ) -> None:
     with pytest.raises(PolicyError) as refused:
         load(make(tmp_path, **files))
-    assert [" ".join(str(finding).split(" ")[:2]) for finding in refused.value.findings] == expected
+    assert [str(finding) for finding in refused.value.findings] == expected
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -85,7 +96,9 @@ def test_a_tools_name_may_hold_what_a_files_name_may_not(tmp_path: Path) -> None
 def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> None:
     known = Known(tools={"git": frozenset({"get_issue"})})
     warnings = load(make(tmp_path, arguments__git__get_isue_json="{}"), known=known).warnings
-    assert [(w.code, w.hint) for w in warnings] == [("unknown-tool", 'did you mean "get_issue"?')]
+    assert [str(warning) for warning in warnings] == [
+        'arguments/git/get_isue.json:1:1 unknown-tool warning: git has no tool get_isue (did you mean "get_issue"?)'
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,12 +113,19 @@ def test_a_model_that_means_something_else_is_refused_at_its_line(old: str, new:
     assert check_model(MODEL, "model.conf") == []
     found = check_model(MODEL.replace(old, new), "model.conf")
     line = MODEL[: MODEL.index(old)].count("\n") + 1
-    assert [(finding.code, finding.line) for finding in found] == [("bad-model", line)]
+    ((name, own),) = [(finding.message.split('"')[1], finding.hint) for finding in found]
+    assert [(finding.code, finding.line, finding.column, finding.level) for finding in found] == [
+        ("bad-model", line, 1, "error")
+    ]
+    assert found[0].message == f'Sluice reads rows by one model, where "{name}" is another'
+    assert own.startswith(f"remove policy.model from the config; Sluice's own has {name} = ") and "_" not in own
 
 
 def test_no_model_at_all_is_refused() -> None:
     for text in ("", "x", "[matchers]\nm = 1"):
-        assert {finding.code for finding in check_model(text, "m")} == {"bad-model"}
+        found = check_model(text, "m")
+        assert {(finding.file, finding.code, finding.level) for finding in found} == {("m", "bad-model", "error")}
+        assert len(found) == 9 or str(found[0]).startswith("m:1:1 bad-model not a casbin model: parse")
 
 
 def outcomes(policy: str, item: dict[str, object], catalog: dict[str, list[str]] | None = None) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sluicegate.call import Call, Client, Decision, Target, Verdict
+from sluicegate.policy import pins
 from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.bounds import SchemaRefused
 from sluicegate.policy.cases import read_cases, run
@@ -17,9 +18,12 @@ from sluicegate.policy.explain import explain
 from sluicegate.policy.explain import render as render_explanation
 from sluicegate.policy.facts import Candidate, Facts, GrantFact
 from sluicegate.policy.files import PolicyError, Sources, bundled_model, load
+from sluicegate.policy.globs import matches_folded
 from sluicegate.policy.judge import Judge, Law
+from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.profiles import Profile, strictest
 from sluicegate.policy.rulebook import Rulebook
+from sluicegate.policy.rules import Ruling
 from sluicegate.policy.target import read_target
 from sluicegate.policy.text import bare_text, flags, is_plain
 from sluicegate.policy.visible import diff, hidden, lines, summary, visible
@@ -240,6 +244,66 @@ def test_of_approvals_the_strictest_counts_and_equals_go_by_name() -> None:
     assert strictest([own, one]) is one and strictest([twin, one, two]) is two
     assert strictest([two, replace(twin, approvers=frozenset({"y"}))]) is None
     assert own.deciders == frozenset() and own.strictness == (0, 0) and two.strictness == (1, 2)
+
+
+def test_a_name_that_nobody_listed_is_denied_in_other_letters_too() -> None:
+    policy = policy_of(ROWS + "p, *, k8s, tool:Drain_*, write, deny")
+    for own, said in (("DELETE_x", "policy.csv:3"), ("drain_X", "policy.csv:7"), ("DRAIN_", "policy.csv:7")):
+        target = Target("k8s", "tool", own, own, is_unlisted=True)
+        ruling = policy.decide_alike(ALICE, target, "write")
+        assert ruling is not None and (ruling.verdict, ruling.rule, ruling.reason, ruling.act) == (
+            Verdict.DENY, said, "it is not listed, and a row is about other letters", "write")  # fmt: skip
+    assert policy.decide_alike(ALICE, Target("k8s", "tool", "get", "get", is_unlisted=True), "write") is None
+    assert matches_folded("ABC", "a*C") and matches_folded("abc", "A[B]C") and not matches_folded("abd", "a*c")
+
+
+def test_a_policy_shows_how_it_decides_and_rulings_say_why() -> None:
+    assert repr(policy_of(ROWS)).startswith("Policy(test enforce 6 rows")
+    assert repr(policy_of(ROWS, True)).startswith("Policy(test shadow 6 rows")
+    nobody, drain = Client("anonymous"), Target("git", "tool", "drain", "git__drain")
+    for shadow, client, target, act, said in (
+        (False, nobody, drain, "write", (Verdict.DENY, "default", "no row allows it", "write", "", False)),
+        (True, nobody, drain, "write", (Verdict.ALLOW, "default", "shadow mode: no row allows it", "write", "", True)),
+        (False, nobody, drain, "read", (Verdict.ALLOW, "policy.csv:1", "a row allows it", "read", "", False)),
+        (False, ALICE, SCALE, "destroy", (
+            Verdict.ASK, "policy.csv:4", "a row allows it (policy.csv:2), after approval (two-person)", "destroy",
+            "two-person", False)),
+        (False, ALICE, replace(SCALE, own="delete"), "read", (
+            Verdict.DENY, "policy.csv:3", "a row denies it", "read", "", False)),
+    ):  # fmt: skip
+        found = policy_of(ROWS, shadow).decide(client, target, act)
+        assert (found.verdict, found.rule, found.reason, found.act, found.profile, found.would_deny) == said
+    template = policy_of(ROWS).decide_template(ALICE, Target("k8s", "res", "file:///{x}", "t"))
+    assert isinstance(template, Ruling) and (template.verdict, template.act) == (Verdict.ALLOW, "read")
+
+
+def test_results_that_break_a_promise_are_told_why() -> None:
+    outputs, schema = Outputs(), {"type": "object", "required": ["n"]}
+    for result, wanted, said in (
+        ({}, schema, ("output_schema", "structuredContent is missing")),
+        ({"structuredContent": {}}, schema, ("output_schema", '(all): "n" is a required property')),
+        ({"structuredContent": {}}, 7, ("output_schema_unused", "not-a-schema: a schema is an object, true or false")),
+        ({"structuredContent": list(range(100_000))}, {"items": {"allOf": [{"minimum": -n} for n in range(900)]}},
+         ("output_schema_unused", "the result is too large to be checked against it")),
+    ):  # fmt: skip
+        assert outputs.check("s", "t", wanted, result) == said
+
+
+def test_pins_are_spoken_of_in_numbers() -> None:
+    assert pins.notice(0, True) == "" and pins.notice(1, False) == "1 definition waits"
+    assert pins.notice(2, True) == "another server under this key: 2 definitions wait"
+    kept = pins.from_json({"pins": [["tool", "x", "f", "t", "by", "at"]], "closed": []}, {"waiting": []})
+    assert kept.replaced_at == "" and pins.keys(kept) == [("tool", "x")]
+    row = {"server": "git", "era": "legacy", "kind": "tool", "name": "x", "current": "1"}
+    locked = pins.lock([row])
+    assert locked == {"version": 1, "servers": {"git": {"legacy": {"tool": {"x": "sha256:1"}}}}}
+    assert pins.breaches(locked, [row]) == [] and pins.unseen(locked, [row]) == 0 and pins.unseen(locked, []) == 1
+    assert pins.breaches(locked, [{**row, "current": "2"}, {**row, "name": "y"}]) == [
+        "git (legacy): tool x: sha256:2 is not the locked sha256:1",
+        "git (legacy): tool y: sha256:1 is not in the lock file",
+    ]
+    with pytest.raises(ValueError, match=r"^no book of pins: KeyError\('pins'\)$"):
+        pins.from_json({}, {})
 
 
 def test_a_judge_says_what_it_cannot_decide(caplog: pytest.LogCaptureFixture) -> None:
