@@ -8,17 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_kit import CLIENT, ITEM, TARGET, fits_ocsf, make_call, one_call, open_audit, segments
+from audit_kit import (
+    CLIENT,
+    ITEM,
+    OK,
+    TARGET,
+    fits_ocsf,
+    make_call,
+    one_call,
+    open_audit,
+    segments,
+    settings,
+    settled,
+)
 
 from sluicegate import __version__
 from sluicegate.audit import bodies, chain, export, record
 from sluicegate.audit.chain import Head, Link
+from sluicegate.audit.checkpoint import Signer
 from sluicegate.audit.failures import IdentityFailures
+from sluicegate.audit.follow import Follower
+from sluicegate.audit.log import Audit, Tally
+from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.read import Filter, approvals, last_calls, principals, search
 from sluicegate.audit.recover import Torn
 from sluicegate.audit.redact import Redactor, canonical
-from sluicegate.audit.settings import file_of, is_segment
-from sluicegate.audit.sinks import syslog
+from sluicegate.audit.segment import Lock, Segment, retire
+from sluicegate.audit.settings import SinkSettings, file_of, is_segment
+from sluicegate.audit.sinks import open_channel, syslog
 from sluicegate.audit.verify import verify
 from sluicegate.audit.when import read_time
 from sluicegate.call import Client, Decision, Failure, InputRequired, Leave, Result, Target, Trail, Verdict, refuse
@@ -375,6 +392,131 @@ async def test_the_first_wrong_place_is_named_with_what_is_wrong(
     path.write_bytes(b"".join(line + b"\n" for line in change(path.read_bytes().splitlines())))
     (report,) = verify([path], {})
     assert [str(finding) for finding in report.findings] == [f"sluice.jsonl:{said}"] and not report.ok
+
+
+# ---------------------------------------------------------------- files, places, bounds
+
+
+def test_a_segment_is_the_file_that_its_name_means(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.jsonl"
+    made = Segment.create(path, 7, 1.0)
+    made.write(b"abc\n")
+    made.check()
+    assert repr(made) == "Segment(sluice.jsonl from 7, 4 bytes)" and path.read_bytes() == b"abc\n"
+    assert (made.first, made.opened, made.size) == (7, 1.0, 4)
+    resumed = Segment.resume(path, 7, 1.0)
+    resumed.write(b"d")
+    with pytest.raises(OSError, match=r"^sluice.jsonl was changed by somebody else$"):
+        made.check()
+    path.rename(tmp_path / "x")
+    with pytest.raises(FileNotFoundError, match=r"^sluice.jsonl was removed or renamed$"):
+        made.check()
+    path.write_bytes(b"abcd\n")
+    with pytest.raises(FileNotFoundError, match=r"^sluice.jsonl was replaced by another file$"):
+        made.check()
+    for name in ("sluice.jsonl.000000000007", "sluice.jsonl.000000000007-1", "sluice.jsonl.000000000007-2"):
+        path.touch()
+        assert retire(path, 7) == tmp_path / name and not path.exists()
+    made.close()
+    resumed.close()
+
+
+def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
+    lock = Lock.take(tmp_path / "l")
+    assert lock is not None and Lock.take(tmp_path / "l") is None
+    lock.release()
+    again = Lock.take(tmp_path / "l")
+    assert again is not None
+    again.release()
+
+
+def test_a_place_that_takes_no_checkpoint_is_named_without_its_secrets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    signed = Signer((b"s" * 32,)).sign("w", 1, 3, "a" * 64, str(PLACE["time"]))
+    (tmp_path / "state").mkdir(mode=0o700)
+    places = [str(tmp_path / "kept"), str(tmp_path / "none" / "u@x?token=1"), "http://u:p@127.0.0.1:1/c?key=1"]
+    publisher = Publisher(tmp_path / "state", "w", places)
+    assert repr(publisher) == "Publisher(3 places, newest 0)"
+    publisher.start()
+    publisher.put(signed)
+    publisher.stop()
+    assert repr(publisher) == "Publisher(3 places, newest 3)"
+    assert (tmp_path / "kept").read_bytes() == signed.dump() == (tmp_path / "state" / "w.checkpoint").read_bytes()
+    assert read_newest(tmp_path / "state", "w") == signed and read_newest(tmp_path / "state", "x") is None
+    told = [(record.message, vars(record)["place"], vars(record)["error"]) for record in caplog.records]
+    assert told == [
+        ("cannot publish the checkpoint", "x", "FileNotFoundError"),
+        ("cannot publish the checkpoint", "127.0.0.1:1/c", "ConnectError"),
+    ]
+    broken = Publisher(tmp_path / "nowhere", "w")
+    broken.start()
+    broken.put(signed)
+    broken.stop()
+    assert vars(caplog.records[-1])["file"] == str(tmp_path / "nowhere" / "w.checkpoint")
+
+
+async def test_an_audit_log_counts_what_became_of_records(tmp_path: Path) -> None:
+    idle = Audit(settings(tmp_path), b"d" * 32, (b"s" * 32,))
+    assert idle.problem == "the audit log is not started" and idle.head() is None
+    assert not await idle.intent(make_call("c")) and not await idle.note_durably("pin", {})
+    idle.outcome(make_call("c"), OK, 0.0)
+    none = {("file", "ok"): 0, ("file", "refused"): 1, ("file", "failed"): 0}
+    assert idle.tally() == Tally(none, 1, 0, {"file": 0.0})
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "c1")
+        assert await audit.note_durably("admin", {"act": "stop"}) and audit.problem is None
+        await settled(audit)
+        tally = audit.tally()
+        assert tally.records == {("file", "ok"): 4, ("file", "refused"): 0, ("file", "failed"): 0}
+        assert (tally.lost, tally.waiting, tally.lag) == (0, 0, {"file": 0.0})
+    follower = Follower(tmp_path / "audit", "sluice", 2)
+    assert [place.type for place, _ in follower.read(1)] == ["outcome"] and repr(follower) == "Follower(sluice after 3)"
+    follower.close()
+
+
+def test_what_is_kept_of_values_is_bounded_and_says_so() -> None:
+    redactor = Redactor(b"k" * 32, ["pet"], {"s/*": ["/a/*/b", "/l/1"]})
+    assert repr(redactor) == "Redactor(1 keys, 1 tools)"
+    assert redactor.masked([1, 2, 3, 4], "", 9, 3, 99) == ([1, 2, 3, "...(1 more)"], True)
+    assert redactor.masked([1, 2, 3], "", 9, 4, 99) == ([1, 2, 3], False)
+    assert redactor.masked("abcdef", "", 4, 9, 99) == ("abcd...(2 more)", True)
+    assert redactor.masked("abcd", "", 4, 9, 99) == ("abcd", False)
+    assert redactor.masked({"a": "xx", "b": "yy"}, "", 9, 9, 4) == ({"a": "xx", "b": "...(2 more)", }, True)
+    assert redactor.masked({"a": "xxxx", "b": "yy"}, "", 9, 9, 4) == ({"a": "...(4 more)", "...": "(1 more)"}, True)
+    assert redactor.masked({"a": 1, "b": 2, "c": 3}, "", 9, 2, 99) == ({"a": 1, "b": 2, "...": "(1 more)"}, True)
+    deep: Any = "x"
+    for _ in range(70):
+        deep = [deep]
+    shown, is_cut = redactor.masked(deep, "", 9, 999, 9999)
+    assert is_cut and json.dumps(shown) == "[" * 64 + '"...(1 more)"' + "]" * 64
+    assert redactor.masked([10**40, 10**40 - 1], "", 9, 9, 99) == (["...(a long number)", 10**40 - 1], True)
+    mark = redactor.arguments({"password": "p"}, "t")["password"]
+    assert mark == f"[redacted:{redactor.short_digest('p')}]" and len(mark) == 27
+    for named in ({"pet": "p"}, {"my_PET": "p"}, {"name": "password", "value": "p"}, {"pаsswоrd": "p"}):
+        assert mark in redactor.arguments(named, "t").values() or named == {"my_PET": "p"}
+    assert redactor.arguments({"password": None, "token": True, "secret": 5}, "t") == {
+        "password": None, "token": True, "secret": f"[redacted:{redactor.short_digest('5')}]"}  # fmt: skip
+    placed = redactor.arguments({"a": [{"b": "p"}, {"c": "p"}], "l": ["p", "p", "p"]}, "S/x")
+    assert placed == {"a": [{"b": redactor._mark('"p"')}, {"c": "p"}], "l": ["p", redactor._mark('"p"'), "p"]}
+    for line in (["--password", "p"], ["password", "p1!"], ["mysql", "-p", "p"], ["curl", "-u", "a:p"]):
+        assert redactor.arguments({"x": line}, "t")["x"][-1] == redactor._mark(line[-1])
+    for line in (["--verbose", "p"], ["password", "is"], ["--password=x", "-p"], ["x", "--a=b", "p"]):
+        assert redactor.arguments({"x": line}, "t")["x"][-1] == line[-1]
+    assert record.dump({"a\ud800": ["\udfffb", 1]}) == '{"a\\ufffd":["\\ufffdb",1]}'
+    assert redactor.written("x раssword=hunter2hunter2") != "x раssword=hunter2hunter2"  # in Cyrillic letters, in part
+    with pytest.raises(ValueError, match=r"^a JSON pointer begins with a slash: a$"):
+        Redactor(b"k", (), {"t": ["a"]})
+    long = make_call("é" + "i" * 80, target=None)
+    assert body(composer().outcome(long, None, None, 0.0))["call"] == "é" + "i" * 63 + "...(17 more)"
+
+
+def test_a_sink_that_is_none_is_told_what_one_is() -> None:
+    with pytest.raises(ValueError, match=r"^a sink is an http") as refused:
+        open_channel(SinkSettings("x", "ftp://x"))
+    assert str(refused.value) == (
+        "a sink is an http(s) URL, or tcp://host:port or udp://host:port of a syslog server"
+    )
 
 
 def test_a_decision_is_told_in_the_order_of_its_call() -> None:
