@@ -92,3 +92,30 @@ async def test_an_error_of_the_server_is_the_tasks_error() -> None:
         assert await place.ask("tasks/result") == place.outcome
         assert await place.ask("tasks/cancel") == Result({}), "what has ended stays as it ended"
         assert [task["status"] for task in place.told] == ["failed"]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_cancelled_task_says_not_executed_only_where_its_call_had_not_begun(is_late: bool) -> None:
+    town = Town()
+    place, begun = Place(town, Result({})), anyio.Event()
+
+    async def again(call: Call) -> Outcome:
+        if is_late:
+            (approval,) = town.desk.open_ones()
+            await town.decide(approval)
+            assert await town.desk.consume(approval.id)
+        begun.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    place.again = again  # type: ignore[method-assign]
+    async with anyio.create_task_group() as group:
+        holding = Holding(town.desk, place.ways(group.start_soon))
+        await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
+        with anyio.fail_after(20):
+            await begun.wait()
+        assert await place.ask("tasks/cancel") == Result({})
+        ended = await place.ask("tasks/result")
+        group.cancel_scope.cancel()
+    assert isinstance(ended, Result) and ended.reason == ("outcome_unknown" if is_late else "approval_denied")
+    assert ended.value["content"][0]["text"].startswith("NOT EXECUTED") is not is_late

@@ -55,3 +55,18 @@ def test_an_outbox_is_bounded() -> None:
     while box.take() is not None:
         taken += 1
     assert taken <= 1000
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_an_outbox_is_bounded_in_bytes_but_the_newest_stays(is_sent: bool) -> None:
+    box, large = Outbox(), "x" * 200_000
+    for n in range(100):
+        box.put(Notification("u", {"uri": str(n), "more": large}))
+        if is_sent:
+            assert box.take() is not None
+    box.rewind(0)
+    assert box.take() is not None and box.take() is None
+    box.put(Notification("u", {"uri": "huge", "more": large * 10}))
+    assert box.take() is not None
+    box.rewind(0)
+    assert box.take() is not None and box.take() is None

@@ -39,7 +39,8 @@ AFTER: Final = 2 * 3600.0  # seconds beyond the time to decide: to run, and to b
 KEPT: Final = 3600.0  # seconds that an answer waits for its client
 ANSWER_WITHIN: Final = 540.0  # below the life of a round's sealed state
 POLL: Final = 5000  # milliseconds: a person is waited for
-CANCELLED: Final = "NOT EXECUTED any further: its task was cancelled."
+CANCELLED: Final = "NOT EXECUTED: its task was cancelled before it began."
+CANCELLED_LATE: Final = "Its task was cancelled after the server had got the call: what was executed is not known."
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 
@@ -263,8 +264,9 @@ class _Held:
             who, why = call.client.principal, "its task was cancelled"
             ended = await self._desk.end(self._approval.id, "cancelled", who, why)
             if not self._has_ended:  # while that was written, it may have
-                self._outcome = refuse("tools/call", "approval_denied", CANCELLED)
                 is_late = ended is not None and ended.state == "consumed"
+                late = refuse("tools/call", "outcome_unknown", CANCELLED_LATE)
+                self._outcome = late if is_late else refuse("tools/call", "approval_denied", CANCELLED)
                 self._become("cancelled", "cancelled after it had begun" if is_late else "cancelled before it began")
                 self._scope.cancel()
         elif call.client.era == "legacy":  # 2025-11-25 basic/utilities/tasks#task-cancellation

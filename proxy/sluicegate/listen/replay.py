@@ -13,6 +13,7 @@ from sluicegate.message import Message, Notification, Request, encode
 
 PUSH: Final = 0  # the stream number of the session's own GET stream
 _MAX_SUBJECTS: Final = 1_000
+_MAX_BYTES: Final = 256 * 1024
 _ABOUT: Final = ("uri", "requestId", "elicitationId", "taskId")
 _EVENT_ID: Final = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
@@ -61,6 +62,26 @@ class Log:
         return self._number
 
 
+class _Entries:
+    """The newest message of each subject, encoded, with its number. The oldest go first where there are too many, or
+    too many bytes; the newest stays, whatever its size."""
+
+    __slots__ = ("all", "bytes")
+
+    def __init__(self) -> None:
+        self.all: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self.bytes = 0
+
+    def put(self, subject: str, number: int, data: bytes) -> None:
+        self.bytes += len(data) - len(self.all.get(subject, (0, b""))[1])
+        self.all[subject] = (number, data)
+        while len(self.all) > 1 and (len(self.all) > _MAX_SUBJECTS or self.bytes > _MAX_BYTES):
+            self.drop(next(iter(self.all)))
+
+    def drop(self, subject: str) -> None:
+        self.bytes -= len(self.all.pop(subject, (0, b""))[1])
+
+
 class Outbox:
     """What the GET stream has to say: one entry a subject, the newest. A change told twice is told once, so a
     client that never opens its stream costs one entry for each list, and no queue. A question is its own subject."""
@@ -68,41 +89,37 @@ class Outbox:
     __slots__ = ("_due", "_number", "_sent")
 
     def __init__(self) -> None:
-        self._due: OrderedDict[str, Message] = OrderedDict()
-        self._sent: dict[str, tuple[int, Message]] = {}
+        self._due, self._sent = _Entries(), _Entries()
         self._number = 0
 
     def __repr__(self) -> str:
-        return f"Outbox({len(self._due)} due, {self._number} sent)"
+        return f"Outbox({len(self._due.all)} due, {self._number} sent)"
 
     def put(self, message: Message) -> None:
-        self._due[_subject(message)] = message
-        if len(self._due) > _MAX_SUBJECTS:
-            self._due.popitem(last=False)
+        self._due.put(_subject(message), 0, encode(message))
 
     def forget(self, message: Message) -> None:
         """It is not sent, or not again."""
         subject = _subject(message)
-        self._due.pop(subject, None)
-        self._sent.pop(subject, None)
+        self._due.drop(subject)
+        self._sent.drop(subject)
 
     def rewind(self, number: int) -> None:
         """What was sent after that event is due again: it went into a connection that broke."""
-        for subject, (at, note) in self._sent.items():
-            if at > number:
-                self._due.setdefault(subject, note)
+        for subject, (at, data) in self._sent.all.items():
+            if at > number and subject not in self._due.all:
+                self._due.put(subject, 0, data)
 
     def take(self) -> tuple[str, bytes] | None:
         """Event id and data of the next entry, which counts as sent."""
-        if not self._due:
+        if not self._due.all:
             return None
-        subject, note = self._due.popitem(last=False)
+        subject, (_, data) = next(iter(self._due.all.items()))
+        self._due.drop(subject)
         self._number += 1
-        self._sent.pop(subject, None)
-        self._sent[subject] = (self._number, note)  # in the order of sending
-        if len(self._sent) > _MAX_SUBJECTS:
-            del self._sent[next(iter(self._sent))]
-        return event_id(PUSH, self._number), encode(note)
+        self._sent.drop(subject)
+        self._sent.put(subject, self._number, data)  # in the order of sending
+        return event_id(PUSH, self._number), data
 
     @property
     def last(self) -> int:

@@ -120,7 +120,8 @@ class Tasks:
         the server: `tasks/get`, `tasks/result`, `tasks/update` and `tasks/cancel`, with its own id."""
         record = await self.book.add(call, target, started.task, holder)
         if record is None:
-            return Failure(INTERNAL_ERROR, "The server gave this call the id of another task")
+            text = "The server gave this call the id of another task: what was executed is not known."
+            return refuse(call.method, "outcome_unknown", text)
         return TaskStarted(record.shown())
 
     async def hand_over(self, principal: str, id: str, other: str) -> None:
