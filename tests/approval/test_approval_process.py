@@ -261,13 +261,16 @@ def test_a_secret_is_masked_and_revealed_to_who_has_the_right(town: Bed) -> None
     id = pending(town, "ann", "wire", **secret)
     assert "hunter2" not in api(town, "lea", f"approvals/{id}").text
     assert api(town, "leo", f"approvals/{id}/reveal", "POST", json={}).status_code == 403, "a right of its own"
-    told = api(town, "lea", f"approvals/{id}/reveal", "POST", json={}).json()
+    key = {"Idempotency-Key": "a reveal"}
+    told = api(town, "lea", f"approvals/{id}/reveal", "POST", json={}, headers=key).json()
     assert told["arguments"] == secret and 'api_key: "hunter2-canary"' in told["arguments_lines"]
     revealed = [one for one in town.audit() if one.get("approval", {}).get("state") == "revealed"]
     assert [one["approval"]["approver"] for one in revealed] == ["key:lea"] and "hunter2" not in str(town.audit())
     assert api(town, "lea", f"approvals/{id}/reveal").status_code == 405
     assert decide(town, "lea", id, "deny").status_code == 200
-    assert api(town, "lea", f"approvals/{id}/reveal", "POST", json={}).status_code == 409
+    again = api(town, "lea", f"approvals/{id}/reveal", "POST", json={}, headers=key)
+    assert again.status_code == 409, "nothing that was revealed is told again, or written down"
+    assert not [file for file in town.folder.rglob("*") if file.is_file() and b"hunter2" in file.read_bytes()]
 
 
 # ---------------------------------------------------------------- on SDKs

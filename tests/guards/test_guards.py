@@ -280,3 +280,30 @@ async def test_a_denial_is_logged_with_its_rule_whatever_the_client_was_told(cap
     assert [r.getMessage() for r in caplog.records] == ["denied tools/call g__push for key:a by a-rule"]
 
 
+
+
+async def test_a_completion_names_no_resource_that_the_client_may_not_read() -> None:
+    def decide_reads(call: Call, target: Target) -> Decision:
+        hidden = "secret" in target.own or target.own.startswith("file:///etc")
+        is_denied = call.method == "resources/read" and hidden
+        return Decision(Verdict.DENY if is_denied else Verdict.ALLOW, "r", "because")
+
+    async def completed(template: str, values: list[str], **context: str) -> Any:
+        async def server(call: Call) -> Outcome:
+            return Result({"completion": {"values": values, "total": len(values), "hasMore": False}})
+
+        target = Target("git", "res", template, f"g+{template}", {"uriTemplate": template})
+        params: Any = {"ref": {"type": "ref/resource", "uri": template}, "argument": {"name": "x", "value": ""}}
+        params["context"] = {"arguments": context}
+        call = Call(Client("key:a"), "completion/complete", params, target=target)
+        guard = enforce(decide_reads, lambda target, arguments: None, lambda: False)
+        outcome = await guard(replace(call, trail=Trail("c")), server)
+        assert isinstance(outcome, Result)
+        return outcome.value["completion"]
+
+    assert await completed("memo:{x}", ["a", "secret-b"]) == {"values": ["a"], "hasMore": False}
+    assert await completed("file:///{dir}/{x}", ["passwd"], dir="etc") == {"values": [], "hasMore": False}
+    assert (await completed("file:///{dir}/{x}", ["passwd"], dir="pub"))["total"] == 1
+    assert await completed("file:///{x}/{name}", ["etc", "pub"]) == {"values": ["pub"], "hasMore": False}
+    assert await completed("file://{+x}{?q}", ["/etc/x", "/pub/x"]) == {"values": ["/pub/x"], "hasMore": False}
+    assert len((await completed("memo:{x}", [str(n) for n in range(300)]))["values"]) == 100

@@ -7,11 +7,11 @@ tells whose it is, and turned back by cutting at the first `+`. Nothing is ever 
 
 import re
 from bisect import bisect_left
-from collections.abc import Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 _APP: Final = "ui://"
 _WEB = re.compile(r"https?:", re.IGNORECASE)
@@ -192,6 +192,24 @@ def matches_template(template: str, uri: str) -> bool:
         if not ends:
             return False
     return len(uri) in ends
+
+
+def expansions(template: str, values: Mapping[str, str]) -> set[str]:
+    """What the template may become with these values, and nothing for all other variables: as they are, and encoded.
+    A malformed template becomes nothing."""
+    if _parse(template) is None:
+        return set()
+
+    def expand(write: Callable[[str], str]) -> str:
+        def one(found: re.Match[str]) -> str:
+            names = [name.rstrip("*").partition(":")[0] for name in found[1].lstrip("+#./;?&").split(",")]
+            given = [write(values[name]) for name in names if name in values]
+            first = _GAPS[found[1][0]].first if found[1][0] in _GAPS else ""
+            return first + ",".join(given) if given else ""
+
+        return _EXPRESSION.sub(one, template)
+
+    return {expand(str), expand(quote), expand(lambda value: quote(value, safe=""))}
 
 
 @lru_cache(maxsize=4096)

@@ -9,8 +9,11 @@ that is the next guard's business.
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
 
-from sluicegate.call import Call, Decision, Failure, Guard, Handler, Outcome, Target, Verdict, not_found, refuse
+from sluicegate.call import Call, Decision, Failure, Guard, Handler, Outcome, Result, Target, Verdict, not_found, refuse
+from sluicegate.catalog.uris import expansions
 from sluicegate.era.headers import check_mirrored
 from sluicegate.guards import settled
 from sluicegate.message import Json
@@ -19,6 +22,9 @@ from sluicegate.policy.rules import Ruling
 
 Decide = Callable[[Call, Target], Decision]
 CheckArguments = Callable[[Target, Json | None], Violation | None]
+
+_MAX_VALUES: Final = 100
+"""Of a completion (2026-07-28 schema, CompleteResult)."""
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +42,40 @@ def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[
         if isinstance(decision, Ruling) and decision.would_deny:
             log.info("would deny %s %s for %s by %s", call.method, target.public, call.client.principal, decision.rule)
         refusal = _check_headers(call, target) or _check_arguments(call, target, check_arguments)
-        return inner(call) if refusal is None else settled(refusal)
+        if refusal is not None:
+            return settled(refusal)
+        if call.method == "completion/complete" and target.kind == "res":
+            return _complete(call, target, inner, decide)
+        return inner(call)
 
     return guard
+
+
+async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) -> Outcome:
+    """Values that would make a URI which the client may not read are left out (2026-07-28 server/utilities/completion,
+    Security Considerations)."""
+    outcome = await inner(call)
+    completion = outcome.value.get("completion") if isinstance(outcome, Result) else None
+    values = completion.get("values") if isinstance(completion, dict) else None
+    if not isinstance(outcome, Result) or not isinstance(completion, dict) or not isinstance(values, list):
+        return outcome
+    argument, context = call.params.get("argument"), call.params.get("context")
+    name = argument.get("name") if isinstance(argument, dict) else None
+    known = context.get("arguments") if isinstance(context, dict) else None
+    others = {key: text for key, text in known.items() if isinstance(text, str)} if isinstance(known, dict) else {}
+    read = replace(call, method="resources/read")
+
+    def may_read(value: object) -> bool:
+        uris = expansions(target.own, {**others, str(name): value}) if isinstance(value, str) else set[str]()
+        return bool(uris) and not any(
+            decide(read, Target(target.server, "res", uri, uri)).verdict is Verdict.DENY for uri in uris
+        )
+
+    left = [value for value in values[:_MAX_VALUES] if may_read(value)]
+    if left == values:
+        return outcome
+    told = {key: part for key, part in completion.items() if key != "total"}  # which would count them
+    return Result({**outcome.value, "completion": {**told, "values": left}}, reason=outcome.reason)
 
 
 def _denied(call: Call, decision: Decision, explain: bool) -> Outcome:
