@@ -248,8 +248,9 @@ def test_a_long_text_of_whatever_characters_is_one_value(text: str) -> None:
 
 def test_duplicate_keys_of_a_large_message_are_refused() -> None:
     for twice in (b'"a":1,"a":2', b'"a":1,"\\u0061":2', b'":":1,":":2'):
-        with pytest.raises(Malformed, match=r"^duplicate key in a JSON object$"):
+        with pytest.raises(Malformed, match=r"^duplicate key in a JSON object$") as caught:
             decode(b'{"text":"' + b":" * 30_000 + b'\\"",' + twice + b"}")
+        assert caught.value.code == INVALID_REQUEST
 
 
 @pytest.mark.parametrize(

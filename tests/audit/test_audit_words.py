@@ -213,6 +213,9 @@ def test_a_record_of_less_says_less() -> None:
 
 
 def test_what_is_remembered_is_made_anew_when_a_definition_changes() -> None:
+    asked: list[Target] = []
+    counted = composer(classify=lambda target: asked.append(target) or "write")
+    assert counted.about(make_call("c")) == counted.about(make_call("c")) and len(asked) == 1
     made = composer(revision=lambda: "r1")
     one, two = make_call("c1"), make_call("c2", target=replace(TARGET, item={"name": "x"}))
     first, second = made.about(one), made.about(two)

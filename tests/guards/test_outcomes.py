@@ -10,6 +10,7 @@ from sluicegate.call import (
     InputRequired,
     Outcome,
     Result,
+    Target,
     TaskStarted,
     Verdict,
     refuse,
@@ -65,4 +66,8 @@ def test_what_is_hidden_by_policy_is_a_denial_here() -> None:
     assert label(hidden, call("tools/call", Verdict.DENY)) == ("denied", "-32602")
     for other in (call("tools/call", Verdict.DENY, Verdict.ALLOW), call("tools/call", Verdict.ASK)):
         assert classify(hidden, other) == Ending("protocol_error", "not_found", -32602)
+    prompt, get = Failure(-32602, "Unknown prompt: push"), call("prompts/get")
+    assert classify(prompt, get).reason == "not_found" and classify(prompt, call()).reason == ""
+    get.trail.aim(Target("s", "prompt", "push", "s__push"))
+    assert classify(prompt, get).reason == ""
     assert classify(Failure(-32603, "x"), call("tools/call", Verdict.DENY)) == Ending("protocol_error", "", -32603)
