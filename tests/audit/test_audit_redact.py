@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.audit import credentials
+from sluicegate.audit import credentials, forms, names, values, vendors
 from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, canonical, dump
 
 KEY = b"k" * 32
@@ -118,23 +118,26 @@ def corpus(name: str) -> list[Any]:
     return [json.loads(line) for line in Path(__file__).with_name(name).read_text("utf-8").splitlines()]
 
 
-def test_of_200_leaks_at_least_95_in_100_are_redacted() -> None:
-    leaks = corpus("leaks.jsonl")
-    missed = [leak for leak in leaks if leak["secret"] in dump(PLAIN.arguments(leak["in"], "s/t"))]
+@pytest.mark.parametrize("name", ["leaks.jsonl", "leaks_more.jsonl"])
+def test_of_200_leaks_at_least_95_in_100_are_redacted(name: str) -> None:
+    leaks = corpus(name)
+    missed = [leak for leak in leaks if leak["secret"] in json.dumps(PLAIN.arguments(leak[
+     "in"], "s/t"), ensure_ascii=False)]
     assert len({json.dumps(leak) for leak in leaks}) >= 200
-    assert all(leak["secret"] in dump(leak["in"]) for leak in leaks)
+    assert all(leak["secret"] in json.dumps(leak["in"], ensure_ascii=False) for leak in leaks)
     assert len(missed) <= 0.05 * len(leaks), missed
 
 
-def test_of_200_harmless_arguments_at_least_98_in_100_are_left_alone() -> None:
-    harmless = corpus("harmless.jsonl")
+@pytest.mark.parametrize("name", ["harmless.jsonl", "harmless_more.jsonl"])
+def test_of_200_harmless_arguments_at_least_98_in_100_are_left_alone(name: str) -> None:
+    harmless = corpus(name)
     changed = [shown for value in harmless if (shown := PLAIN.arguments(value, "s/t")) != value]
     assert len({json.dumps(value) for value in harmless}) >= 200
     assert len(changed) <= 0.02 * len(harmless), changed
 
 
 def test_the_quick_look_passes_no_leak() -> None:
-    for leak in corpus("leaks.jsonl"):
+    for leak in corpus("leaks.jsonl") + corpus("leaks_more.jsonl"):
         PLAIN.arguments(leak["in"], "s/t")
         assert not PLAIN.is_innocent(canonical(leak["in"]), "s/t"), leak
 
@@ -143,8 +146,9 @@ def test_approvers_and_the_log_of_servers_see_no_leak_either() -> None:
     for leak in corpus("leaks.jsonl"):
         masked, _ = PLAIN.masked(leak["in"], "s/t", 64_000, 20_000, 256_000)
         assert leak["secret"] not in dump(masked), leak
-        (value,) = leak["in"].values()
-        if isinstance(value, str) and len(value) > 20:  # the text itself names the secret
+        ((name, value), *more) = leak["in"].items()
+        is_named = names.is_secret_name(name)
+        if isinstance(value, str) and len(value) > 20 and not more and not is_named:  # the text itself names the secret
             assert leak["secret"] not in PLAIN.written(value), leak
 
 
@@ -176,7 +180,15 @@ SHAPES = (
     "mysql -pa ", "a=", "token.", "<password ", "password=a;a", "<password></k><k>", "password \n value",
     "password: |\n a\n", "password: [\"", "password: a\n", "token           ", "\\", "\"", "Bearer ",
     "-u aaaaaaaaaa:", "a", "[", "{\"", "?key=", "password==", "ghp_aaaa ", "zip -a -a ", "p\u0430sswd: ",
+    "echo a | ", "echo ", "password a ", "password:\n", "code\naaaa1!\n", "a|password\n", "password,a\n1,b\n",
+    "insert into a(password) values ('a'),", "(1,'a'),", "<input ", "a:22:", "htpasswd -b ", "your code ",
+    "login ", "auth(a,", "${", "${a", "{{", "$(", "kind: Secret\ndata:\n a: "
+     "b\n", "\u5bc6\u7801 ", "jwt.sign(a", "curl -u a",
+    "xxxx", "password is a ", "password the ", "the a", "aaaaaaaaaaaaa1 ", "'a' as ", "AUTH ", "net use \\\\a ",
 )  # fmt: skip
+
+
+DETECTORS = {module.__file__ for module in (credentials, forms, names, values, vendors)}
 
 
 def lines_run(text: str) -> int:
@@ -186,7 +198,7 @@ def lines_run(text: str) -> int:
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal count
         count += event == "line"
-        return trace if frame.f_code.co_filename == credentials.__file__ else None
+        return trace if frame.f_code.co_filename in DETECTORS else None
 
     before = sys.gettrace()
     sys.settrace(trace)

@@ -8,6 +8,7 @@ nobody without the key can try out guesses. Pure; knows no file.
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
-from sluicegate.audit import credentials
+from sluicegate.audit import credentials, names, values
 from sluicegate.message import Json
 
 IsSecret = Callable[[str], bool]
@@ -36,12 +37,23 @@ _STRINGS: Final = re.compile(f"({_STRING}:)|({_STRING})")  # the strings of a JS
 _JSON_BEGINS: Final = frozenset('{["')
 # Objects that are one name and one value: `{"name": "password", "value": "..."}`.
 _PAIR_NAMES: Final = frozenset(
-    "name key header field variable var option param parameter property attribute setting id label path k".split()
+    "name key header field variable var option param parameter property attribute setting id k column question".split()
 )
-_PAIR_VALUES: Final = frozenset("value values val content data default string v".split())
+# Names of members that describe a field of a form, and of those that say where a value goes.
+_LABELS: Final = frozenset("element selector label placeholder locator target xpath css field aria prompt".split())
+_PATHS: Final = frozenset("path file filename filepath type format".split())
+_PAIR_VALUES: Final = frozenset(
+    "value values val content contents data default string v text input answer fill body".split()
+)
 _MAX_PAIR: Final = 16
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z_]*")
-_USER_AND_PASSWORD: Final = re.compile(r"(?=.{0,256}[A-Za-z])[^:/]{1,256}:[^/]")
+# Members with the names of a table's columns, with its rows, and with the words of a command.
+_COLUMNS: Final = frozenset("columns header headers fields cols column_names columnnames".split())
+_ROWS: Final = frozenset("rows data values records result results".split())
+_WORDS: Final = frozenset("args argv arguments command cmd".split())
+_PROGRAM: Final = ("command", "cmd", "program", "executable", "bin")
+_MAX_WORDS: Final = 256
+_SOMETIMES: Final = frozenset(("auth", "_auth"))  # names of secrets if the value looks like one
 _PARSED_DEPTH: Final = 8  # what JSON inside a string takes of the depth
 _LONE: Final = re.compile("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
@@ -81,9 +93,9 @@ class Redactor:
     def __init__(self, key: bytes, keys: Iterable[str] = (), pointers: Mapping[str, Iterable[str]] | None = None):
         block = (sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
         self._inner, self._outer = (sha256(bytes(byte ^ pad for byte in block)) for pad in (0x36, 0x5C))
-        self._keys = frozenset(credentials.plain(name) for name in keys)
+        self._keys = frozenset(names.plain(name) for name in keys)
         # Names in texts are looked for only where a text has a hint of one.
-        self._hints = tuple(hint for key in self._keys if (hint := credentials.hint(key)))
+        self._hints = tuple(hint for key in self._keys if (hint := names.hint(key)))
         self._pointers = [(tool, [_parse(pointer) for pointer in places]) for tool, places in (pointers or {}).items()]
         self._names: dict[str, bool] = {}
         self._innocent = {""}  # names that are no secrets, as canonical JSON has them
@@ -207,21 +219,43 @@ class Redactor:
         budget.is_cut |= len(value) > budget.text or budget.chars < 0
         return text if budget.chars >= 0 else f"...({len(value)} more)"
 
-    def _items(self, value: list[Any], budget: _Budget, depth: int, is_secret: IsSecret | None) -> list[Any]:
-        kept: list[Any] = []
-        for at, item in enumerate(value[: budget.nodes + 1]):
-            if at and is_secret is not None and isinstance(item, str) and _is_named_before(value, at, is_secret):
-                kept.append(self._mark(item))
-                budget.nodes -= 1
-            else:
-                kept.append(self._walk(item, budget, depth - 1, is_secret))
+    def _items(
+        self, value: list[Any], budget: _Budget, depth: int, is_secret: IsSecret | None, program: str = ""
+    ) -> list[Any]:
+        if is_secret is not None:
+            value = self._without_options(value[: budget.nodes + 1], is_secret, program) + value[budget.nodes + 1 :]
+        kept = [self._walk(item, budget, depth - 1, is_secret) for item in value[: budget.nodes + 1]]
         budget.is_cut |= len(kept) < len(value)
         return kept if len(kept) == len(value) else [*kept, f"...({len(value) - len(kept)} more)"]
+
+    def _without_options(self, items: list[Any], is_secret: IsSecret, program: str) -> list[Any]:
+        """The words of a command without secrets, and the pair of a name and a value without the value."""
+        if len(items) == 2 and all(isinstance(item, str) for item in items) and not items[0].startswith("-"):
+            name, value = items
+            is_pair = is_secret(name[:MAX_NAME]) and _PLAIN_WORD.fullmatch(value) is None
+            return [name, self._mark(value)] if is_pair and values.is_secret_value(value, name) else items
+        if not any(isinstance(item, str) and item[:1] in ("-", "/") for item in items[:_MAX_WORDS]):
+            return items
+        words = [item if isinstance(item, str) and len(item) <= MAX_NAME else "_" for item in items[:_MAX_WORDS]]
+        line, changed, at = program, list(items), len(program)
+        places = []
+        for word in words:
+            places.append(at + 1)
+            line += " " + word
+            at = len(line)
+        for start, end in credentials.find(line, is_secret, self._hints):
+            for index in range(bisect_right(places, start) - 1, bisect_right(places, end - 1)):
+                word, left, right = words[index], max(start - places[index], 0), end - places[index]
+                if index >= 0 and left < len(word) and changed[index] == word:
+                    changed[index] = word[:left] + self._mark(word[left:right]) + word[right:]
+        return changed
 
     def _members(self, value: Json, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Json:
         kept: Json = {}
         by_member = is_secret if budget.members else None
-        is_pair = by_member is not None and _is_pair(value, by_member)
+        pair = _pair(value, by_member) if by_member is not None else None
+        if by_member is not None and len(value) <= _MAX_PAIR:
+            value = self._without_columns(value, by_member)
         for name, item in value.items():
             if budget.nodes < 0 or budget.chars < 0:
                 kept["..."] = f"({len(value) - len(kept)} more)"
@@ -229,49 +263,86 @@ class Redactor:
                 break
             shown = self.text(name)
             budget.chars -= len(shown)
-            is_named = by_member is not None and by_member(name)
-            # A flag or nothing is no secret; `"password": null` is worth knowing.
-            if item is None or isinstance(item, bool) or not (is_named or (is_pair and name.lower() in _PAIR_VALUES)):
-                kept[shown] = self._walk(item, budget, depth - 1, is_secret)
-            else:
+            if by_member is not None and self._is_secret_member(name, item, by_member, pair):
                 kept[shown] = self._mark(item if isinstance(item, str) else canonical(item))
                 budget.nodes -= 1
+            elif isinstance(item, list) and by_member is not None and name.lower() in _WORDS:
+                program = next((text for key in _PROGRAM if isinstance(text := value.get(key), str)), "")
+                kept[shown] = self._items(item, budget, depth - 1, is_secret, program[:MAX_NAME])
+            else:
+                kept[shown] = self._walk(item, budget, depth - 1, is_secret)
         return kept
+
+    def _is_secret_member(self, name: str, item: Any, is_secret: IsSecret, pair: str | None) -> bool:
+        if is_secret(name):
+            return values.is_secret_value(item, name)
+        if pair is not None and names.last_word(name) in _PAIR_VALUES:
+            return values.is_secret_value(item, pair)
+        if name.lower() not in _SOMETIMES:
+            return False
+        # As a file of Docker has it, or as a pair of a user and a password.
+        is_pair = isinstance(item, list) and len(item) == 2 and isinstance(item[1], str) and values.is_odd(item[1])
+        return is_pair or (isinstance(item, str) and values.is_random(item))
+
+    def _without_columns(self, value: Json, is_secret: IsSecret) -> Json:
+        """A table without the values of columns that have the name of a secret; all data of Kubernetes' secrets."""
+        if value.get("kind") == "Secret":
+            return {
+                name: {key: self._mark(canonical(inner)) for key, inner in item.items()}
+                if name in ("data", "stringData") and isinstance(item, dict) else item
+                for name, item in value.items()
+            }  # fmt: skip
+        for name, columns in value.items():
+            if name.lower() in _COLUMNS and isinstance(columns, list):
+                titles = [item.get("name") if isinstance(item, dict) else item for item in columns[:MAX_NAME]]
+                wanted = {at for at, title in enumerate(titles) if isinstance(title, str) and is_secret(title)}
+                return {
+                    key: self._without_cells(item, wanted) if wanted and key.lower() in _ROWS else item
+                    for key, item in value.items()
+                }
+        return value
+
+    def _without_cells(self, rows: Any, wanted: set[int]) -> Any:
+        if not isinstance(rows, list):
+            return rows
+        return [
+            [
+                self._mark(canonical(cell)) if at in wanted and values.is_secret_value(cell) else cell
+                for at, cell in enumerate(row)
+            ] if isinstance(row, list) else row
+            for row in rows[:MAX_NODES]
+        ] + rows[MAX_NODES:]  # fmt: skip
 
     def _is_secret_name(self, name: str) -> bool:
         known = self._names.get(name)
         if known is None:
-            known = credentials.plain(name[:MAX_NAME]) in self._keys or credentials.is_secret_name(name)
+            known = names.plain(name[:MAX_NAME]) in self._keys or names.is_secret_name(name)
             if len(self._names) >= _MAX_MEMORY:
                 self._names, self._innocent = {}, {""}
             if len(name) <= MAX_NAME:
                 self._names[name] = known
-                if not known:
+                if not known and name.lower() not in _SOMETIMES:
                     self._innocent.add(f"{canonical(name)}:")
         return known
 
 
-def _is_pair(value: Json, is_secret: IsSecret) -> bool:
-    """Whether an object gives the name of a secret in one member, and so its value in another."""
-    return len(value) <= _MAX_PAIR and any(
-        isinstance(item, str) and name.lower() in _PAIR_NAMES and len(item) <= MAX_NAME and is_secret(item)
-        for name, item in value.items()
-    )
-
-
-def _is_named_before(items: list[Any], at: int, is_secret: IsSecret) -> bool:
-    """Whether the item before names this one as a secret: an option of a command line, or half of a pair."""
-    name, value = items[at - 1], items[at]
-    if not isinstance(name, str) or not 1 < len(name) <= MAX_NAME:
-        return False
-    if not name.startswith("-"):
-        return len(items) == 2 and is_secret(name) and _PLAIN_WORD.fullmatch(value) is None
-    if name in ("-u", "--user"):
-        return _USER_AND_PASSWORD.match(value) is not None
-    if len(name) == 2:
-        line = " ".join([item[:64] for item in items[max(0, at - 8) : at] if isinstance(item, str)])
-        return name[1] in "pPaw" and credentials.is_password_option(name[1], value, line)
-    return "=" not in name and not value.startswith("-") and is_secret(name.lstrip("-"))
+def _pair(value: Json, is_secret: IsSecret) -> str | None:
+    """The name of a secret that one member of an object gives, and whose value so is in another."""
+    if len(value) > _MAX_PAIR:
+        return None
+    for member, item in value.items():
+        if not isinstance(item, str) or len(item) > MAX_NAME:
+            continue
+        word = names.last_word(member)
+        if word in _PATHS:
+            one = next((text for key in value if key in _PAIR_VALUES and isinstance(text := value[key], str)), "")
+            base = item.rpartition("/")[2].partition(".")[0]
+            is_named = item == "password" if word in ("type", "format") else is_secret(base)
+            if is_named and not set(one.strip()) & set(" \n:=,"):
+                return item
+        elif (word in _PAIR_NAMES and is_secret(item)) or (word in _LABELS and names.is_secret_label(item)):
+            return item
+    return None
 
 
 def _is_meant(tool: str, glob: str) -> bool:
