@@ -2,8 +2,11 @@
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
 
@@ -11,6 +14,7 @@ from sluicegate.approval import book, persons, shown, words
 from sluicegate.approval.ballot import Ballot, Refused
 from sluicegate.approval.record import BUILT_IN, Approval, bind, new_id, session_mark
 from sluicegate.approval.webhook import Receiver, Webhooks, payload
+from sluicegate.audit.redact import canonical
 from sluicegate.call import Client, Failure, Leave, Result, refuse
 
 DEV = Client("key:ann", ("role:dev",), "ann", session="s1", info={"name": "ide\u202e", "version": "1.0", "x": 1})
@@ -231,6 +235,9 @@ async def test_a_ballot_that_is_not_fit_is_refused_with_why() -> None:
     assert persons.may_see(approval, LEA, {"role:lead"}) and not persons.may_see(approval, LEA, {"role:dev"})
     assert BUILT_IN["confirm"].describe() == "whoever asked"
     assert replace(BUILT_IN["two-person"], approvers=("a", "b")).describe() == "2 of a or b, of different owners"
+    terms = replace(approval.matter.terms, approvers=("a", "b"))
+    either = replace(approval, matter=replace(approval.matter, terms=terms))
+    assert persons.objection(either, LEA, {"c"}) == "one-of-leads is decided by a or b"
     assert persons.persons(Client("jwt:iss#Lea", (), "Team")) == ("jwt:iss#lea", "team", "lea")
     town.keeps = False
     assert await town.decide(approval) == Refused(
@@ -291,7 +298,58 @@ def test_methods_and_prompts_are_bound_and_what_a_retry_adds_is_not() -> None:
     assert one.digest != bind(ANN, "prompts/get", TOOL, {"name": "pay"}, "r", terms).digest
     assert (one.principal, one.server, one.kind, one.own, one.rule, one.terms) == (
         "key:ann", "bank", "tool", "pay", "r", terms)  # fmt: skip
-    assert bind(ANN, "resources/read", replace(TOOL, item=None), {}, "r", terms).definition == ""
+    bare = bind(ANN, "resources/read", replace(TOOL, item=None), {}, "r", terms)
+    bound = {"principal": "key:ann", "server": "bank", "tool": "pay", "definition": "", "params": {},
+             "method": "resources/read"}  # fmt: skip
+    assert (bare.definition, bare.digest) == ("", f"sha256:{sha256(canonical(bound).encode()).hexdigest()}")
+    shy = {"arguments": [["a\u202e"], {"\u202e": 1}]}
+    assert shown.tell(Approval("a", "pending", bare, "m", "p", "c", "r", (), "", "", "", "", "", 0.0, 0.0), shy)[
+        "arguments"] == [["a⟨U+202E⟩"], {"⟨U+202E⟩": 1}]  # fmt: skip
+    assert shown.preview({"arguments": "é\u202e"}) == '"é⟨U+202E⟩"'
+
+
+async def test_what_another_process_asks_for_is_ended_by_it_or_a_little_later() -> None:
+    town = Town()
+    own, approval = town.desk, await town.pending(amount=1)
+    other = town.new_desk()
+    await other.refresh()
+    town.clock.now = approval.expires + 4.9
+    await other.refresh()
+    kept = await other.book.read(approval.id)
+    assert kept is not None and kept.approval.state == "pending"
+    town.clock.now = approval.expires + 5.0
+    await other.refresh()
+    kept = await other.book.read(approval.id)
+    assert kept is not None and kept.approval.state == "expired"
+    assert own.open_ones() != [] == other.open_ones()
+    await own.refresh()
+    assert own.open_ones() == []
+
+
+async def test_a_call_hears_what_another_process_decided_before_its_own_looked_at_the_store_first() -> None:
+    town = Town(hold_for=600.0)
+
+    async def deny_elsewhere() -> None:
+        while not town.desk.open_ones():
+            await anyio.lowlevel.checkpoint()
+        (approval,) = town.desk.open_ones()
+        ballot = Ballot("deny", approval.matter.digest)
+        await town.new_desk().decide(approval.id, LEA, ballot, "api")
+        await town.desk.refresh()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(deny_elsewhere)
+            outcome = await town.run(amount=1)
+    assert reason(outcome) == "approval_denied" and town.desk.open_ones() == []
+
+
+async def test_of_several_workers_each_sees_its_own_principals() -> None:
+    town = Town()
+    approval = await town.pending(amount=1)
+    for who, is_seen in (("key:ann", True), ("key:lea", False)):
+        mine = book.Book(town.store, lambda principal, who=who: principal == who)  # type: ignore[misc]
+        assert (await mine.read(approval.id) is not None) is is_seen
 
 
 def test_a_receiver_shows_no_address() -> None:

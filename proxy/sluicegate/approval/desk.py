@@ -391,7 +391,7 @@ class Desk:
         """What others did, and what time did."""
         self._touched.clear()
         found = await self.book.opened()
-        for id in self._raw.keys() - found.keys() - self._touched:
+        for id in (self._raw.keys() | self._open.keys()) - found.keys() - self._touched:
             kept = await self.book.read(id)
             self._raw.pop(id, None)
             if kept is not None and id in self._open:
