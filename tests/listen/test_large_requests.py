@@ -13,7 +13,7 @@ from test_listen_stdio import connected, request, tool
 from test_listen_stdio import modern as modern_line
 
 from sluicegate import message
-from sluicegate.call import Call, Outcome, Result
+from sluicegate.call import Call, Client, Failure, Outcome, Result, Trail
 from sluicegate.listen import large, stdio
 from sluicegate.listen.pipes import TURN
 from sluicegate.listen.settings import Settings
@@ -122,6 +122,40 @@ async def test_large_ones_of_a_client_are_decoded_in_turn_and_each_in_two_steps(
     steps.stop()
     assert [name for name, _ in seen] == ["weigh", "decode_weighed"] * 5
     assert len({step for _, step in seen}) == len(seen)
+
+
+def refusing(name: str) -> Outcome:
+    return {
+        "none": Failure(-32602, "Unknown tool: none"),
+        "denied": Result({"content": [], "isError": True}, reason="denied"),
+        "failed": Failure(-32000, "the server says so"),
+    }.get(name) or Result({"content": []})
+
+
+async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does() -> None:
+    """A failure that a server made, after some time there, is no refusal."""
+    requests = large.LargeRequests(Settings().limits)
+
+    async def handler(call: Call) -> Outcome:
+        name = str(call.params["name"])
+        call.trail.away = 0.1 if name == "failed" else 0.0
+        return refusing(name)
+
+    for name in ("none", "denied", "failed", "fine"):
+        client = Client(name)
+        await requests.handle(handler, Call(client, "tools/call", {"name": name}, trail=Trail()))
+    known = ("none", "denied", "failed", "fine", "new")
+    assert [name for name in known if not requests.may_enter(name)] == ["none", "denied"]
+
+
+async def test_what_is_no_json_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []  # type: list[str]
+    monkeypatch.setattr(large.LargeRequests, "refused", lambda self, principal, since: seen.append(principal))
+    async with site() as here, here.client() as client:
+        assert (
+            await client.post("/mcp", content=b"{", headers={"content-type": "application/json"})
+        ).status_code == 400
+    assert seen == ["key:a"]
 
 
 async def test_of_many_small_lines_at_once_few_are_taken_in_a_step() -> None:

@@ -75,3 +75,34 @@ async def test_an_answer_waits_for_its_part_where_others_have_need_of_the_loop()
     await share.rest()
     busy.cancel()
     assert share.pause() == 0.0
+
+
+async def test_who_was_refused_pays_for_the_next_requests_in_advance() -> None:
+    """Those that are let in at once are refused later: without it all of them would come in before the first counts."""
+    clock = Clock()
+    share = Turns(clock)
+    assert share.is_unused()
+    since = share.now()
+    clock.time += BURST / 10
+    share.refused(since)
+    assert not share.is_unused()
+    entered = 0
+
+    async def enter() -> None:
+        nonlocal entered
+        await share.enter()
+        entered += 1
+
+    async def others() -> None:
+        while entered < 20:
+            clock.time += 0.001
+            await asyncio.sleep(0)
+
+    began = clock.time
+    async with asyncio.TaskGroup() as group:
+        group.create_task(others())
+        for _ in range(20):
+            group.create_task(enter())
+    assert clock.time - began > 15 * 3 * BURST / 10 / PART
+    clock.time += 1_000
+    assert share.is_unused()

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from time import perf_counter
 from typing import Any, Final
 
 from sluicegate.call import MODERN, Call, Client, Handler, Outcome, Result, Trail
@@ -143,10 +144,15 @@ def version(exchange: Exchange) -> bytes | None:
     return MODERN.encode() if head.duplicate == b"mcp-protocol-version" else head.get(b"mcp-protocol-version")
 
 
-def read_json(exchange: Exchange, settings: Settings) -> Any:
+def read_json(exchange: Exchange, principal: Principal, edge: "Edge") -> Any:
     """The body, once it is whole. Raises `TooLarge`, `Gone` and `Malformed`."""
-    body = exchange.peer.body_at_hand(settings.limits.max_request)
-    return reserved.from_client(decode(body, settings.limits.max_depth, settings.limits.nodes), body)
+    limits, since = edge.settings.limits, perf_counter()
+    body = exchange.peer.body_at_hand(limits.max_request)
+    try:
+        return reserved.from_client(decode(body, limits.max_depth, limits.nodes), body)
+    except Malformed:
+        edge.large.refused(principal.name, since)
+        raise
 
 
 @asynccontextmanager
@@ -158,7 +164,8 @@ async def received(exchange: Exchange, principal: Principal, edge: "Edge") -> As
     if size <= LARGE:  # or in chunks, of which nobody says how many
         await peer.whole(LARGE)
         if peer.size <= LARGE:
-            yield read_json(exchange, edge.settings)
+            await edge.large.enter(principal.name)
+            yield read_json(exchange, principal, edge)
             return
     with edge.large.holding(principal.name, size or most):
         await peer.whole(most)

@@ -2,15 +2,18 @@
 
 A small request costs less than the call that it asks for, so its rate is judged with the call. Decoding a megabyte
 takes milliseconds: a large one is refused first where its client's rate would refuse it, or where the client has too
-many bytes in flight. Large ones of one client are decoded one at a time. Knows principals and bytes, no message.
+many bytes in flight. Large ones of one client are decoded one at a time. The refusal of a small one costs as much as a
+call: a client whose requests are refused has its part of the loop for them, too. Knows principals, bytes and outcomes.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, Final
 
+from sluicegate.call import Call, Failure, Handler, Outcome, Result
 from sluicegate.era import reserved
 from sluicegate.listen.settings import Limits
 from sluicegate.message import INTERNAL_ERROR, decode_weighed, weigh
@@ -18,6 +21,8 @@ from sluicegate.network.turns import Turns
 
 LARGE: Final = 16 * 1024
 """Bytes. What has more is large."""
+_EVERYBODY: Final = 0.2
+"""Of the loop's time, for what is large or refused of all clients together."""
 _MAX_REMEMBERED: Final = 1_000
 _RETRY: Final = 1.0
 
@@ -39,6 +44,7 @@ class LargeRequests:
         self._limits, self._until_free = limits, until_free
         self._held: Counter[str] = Counter()
         self._turns: dict[str, Turns] = {}
+        self._everybody = Turns(part=_EVERYBODY)
 
     def __repr__(self) -> str:
         return f"LargeRequests({self._held.total()} bytes)"
@@ -65,23 +71,52 @@ class LargeRequests:
 
     async def decode(self, principal: str, data: bytes) -> Any:
         """The JSON value, read in two steps of the event loop. Raises `Malformed`."""
-        turns = self._of(principal)
+        turns, everybody = self._of(principal), self._everybody
         async with turns.turn:
             await turns.rest()
-            since = turns.now()
-            try:
-                pairs = weigh(data, self._limits.max_depth, self._limits.nodes)
-                turns.take(since)
-                await asyncio.sleep(0)
+            async with everybody.turn:
+                await everybody.rest()
                 since = turns.now()
-                return reserved.from_client(decode_weighed(data, pairs), data)
-            finally:
-                turns.take(since)
+                try:
+                    pairs = weigh(data, self._limits.max_depth, self._limits.nodes)
+                    turns.take(since)
+                    everybody.take(since)
+                    await asyncio.sleep(0)
+                    since = turns.now()
+                    return reserved.from_client(decode_weighed(data, pairs), data)
+                finally:
+                    turns.take(since)
+                    everybody.take(since)
+
+    async def handle(self, handler: Handler, call: Call) -> Outcome:
+        """Counts the work of a call that is refused before it reaches a server, or the disk."""
+        since = perf_counter()
+        outcome = await handler(call)
+        trail = call.trail
+        is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
+        if is_refused and not trail.away and not trail.kept:
+            self.refused(call.client.principal, since)
+        return outcome
+
+    def refused(self, principal: str, since: float) -> None:
+        self._of(principal).refused(since)
+        self._everybody.refused(since)
+
+    def may_enter(self, principal: str) -> bool:
+        """Whether a small request need not `enter`."""
+        turns = self._turns.get(principal)
+        return turns is None or turns.is_unused()
+
+    async def enter(self, principal: str) -> None:
+        if not self.may_enter(principal):
+            await self._of(principal).enter()
+            await self._everybody.enter()
 
     def _of(self, principal: str) -> Turns:
         found = self._turns.get(principal)
         if found is None:
             if len(self._turns) >= _MAX_REMEMBERED:
-                self._turns = {name: one for name, one in self._turns.items() if one.turn.locked() or one.pause() > 0}
+                kept = (item for item in self._turns.items() if item[1].turn.locked() or not item[1].is_unused())
+                self._turns = dict(kept)
             found = self._turns[principal] = Turns()
         return found

@@ -213,6 +213,7 @@ class Legacy:
 
     async def _item(self, answer: Answer, session: Session, request: Request, principal: Principal) -> bytes | None:
         """One request of a batch; sent at once when the answer has become a stream."""
+        await self._edge.large.enter(principal.name)
         response = await self._run(answer, session, request, principal)
         if response is not None and answer.is_stream:
             await answer.send(response)

@@ -76,8 +76,9 @@ class Listener:
         """`handover`: there are other workers, and who is theirs is served by them."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
-        self._edge = Edge(handler, server_info, new_id, settings, Streams(settings.limits.streams), on_abandoned,
-                          LargeRequests(settings.limits, until_free))  # fmt: skip
+        large = LargeRequests(settings.limits, until_free)
+        self._edge = Edge(partial(large.handle, handler), server_info, new_id, settings,
+                          Streams(settings.limits.streams), on_abandoned, large)  # fmt: skip
         self._on_sweep, self._handover = on_sweep, handover
         self._tasks = Tasks()
         self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
@@ -247,7 +248,8 @@ class Listener:
         return self._take_in(exchange, principal)
 
     def _take_in(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
-        if exchange.peer.is_whole and exchange.peer.size <= LARGE:
+        peer, large = exchange.peer, self._edge.large
+        if peer.is_whole and peer.size <= LARGE and large.may_enter(principal.name):
             return self._take(exchange, principal)
         return self._take_later(exchange, principal)
 
@@ -256,7 +258,7 @@ class Listener:
             await self._take_value(exchange, principal, value)
 
     def _take(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
-        return self._take_value(exchange, principal, read_json(exchange, self._settings))
+        return self._take_value(exchange, principal, read_json(exchange, principal, self._edge))
 
     def _take_value(self, exchange: Exchange, principal: Principal, value: Any) -> Awaitable[None]:
         by_header = version(exchange) == _MODERN
