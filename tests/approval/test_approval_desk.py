@@ -262,6 +262,17 @@ async def test_what_was_taken_away_ends_a_grant_before_anybody_was_told(town: To
     assert not list(town.desk.grants.alive()) and not town.seen
 
 
+async def test_a_yes_by_token_counts_while_a_token_of_theirs_is_good(town: Town) -> None:
+    leo = Client("jwt:https://idp#leo", ("role:lead",), "leo")
+    town.people[leo.principal] = leo
+    first, second = await town.pending(amount=1), await town.pending(amount=2)
+    await town.decide(first, leo)
+    await town.decide(second, leo, scope="15m")
+    (grant,) = town.desk.grants.alive()
+    town.desk._world = replace(town.world(), client_of=lambda who: None, is_gone=lambda who: False)
+    assert not await town.desk.consume(first.id) and not await town.desk.use_grant(grant)
+
+
 async def test_a_token_counts_for_the_owner_of_the_same_name(town: Town) -> None:
     approval = await town.pending(amount=1)
     assert status(await town.decide(approval, Client("jwt:https://idp#ANN", ("role:lead",)))) == 403

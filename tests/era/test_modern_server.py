@@ -186,6 +186,8 @@ def test_a_result_of_an_unknown_kind_is_no_result(method: str, result: Json) -> 
         ("tools/call", MODERN, {"code": 5}, 5, None),
         ("tools/call", MODERN, {"code": -32020}, -32603, None),
         ("tools/call", MODERN, {"code": -32042}, -32603, None),
+        ("tools/call", MODERN, {"code": -32042, "data": {"elicitations": [{}], "x": 1}}, -32603, {"x": 1}),
+        ("tools/call", LEGACY, {"code": 7, "data": {"elicitations": []}}, 7, {}),
         ("tools/call", MODERN, {"code": -32099}, -32603, None),
         ("tools/call", MODERN, {"code": -32022, "data": {"supported": []}}, -32603, None),
         (

@@ -115,3 +115,12 @@ def test_a_stateless_client_has_no_wish() -> None:
 )  # fmt: skip
 def test_what_a_server_offers(capabilities: Json, offered: Json | None) -> None:
     assert tasks.offered(capabilities) == offered
+
+
+def test_a_task_fails_with_no_pages_to_open() -> None:
+    data = {"elicitations": [{"mode": "url", "url": "http://127.0.0.1:7411/", "message": "m"}], "more": 1}
+    failed = {"taskId": "t", "status": "failed", "createdAt": "2026-01-01T00:00:00Z", "ttlMs": None}
+    told = tasks.detailed({**failed, "error": {"code": -32042, "message": "m", "data": data}})
+    assert told is not None and told["error"] == {"code": -32603, "message": "m", "data": {"more": 1}}
+    told = tasks.detailed({**failed, "error": {"code": 7, "message": "m"}})
+    assert told is not None and told["error"] == {"code": 7, "message": "m"}

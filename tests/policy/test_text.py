@@ -32,6 +32,8 @@ UNTOUCHED = {
     "a family and a burning heart": "👩‍💻 👨‍👩‍👧‍👦 ❤️‍🔥 🏳️‍🌈 👍🏽 ✈️",
     "flags that are spelled": " ".join(f"🏴{tags(name)}\U000e007f" for name in ("gbeng", "gbsct", "gbwls")),
     "a pirate": "🏴‍☠️",
+    "a soft hyphen, and Braille": "hyphen\xadated \u2813\u2800\u2813",
+    "a variant of a Mongolian letter": "\u1820\u180b",
     "Persian": "نمی‌خواهم",
     "conjuncts": "क्‍ष",
     "a variant of an ideograph": "葛\U000e0100城",
@@ -80,6 +82,8 @@ NAMED = [
     ("user\u202etxt.exe", "bidi"), ("\u2066a\u2069", "bidi"), ("a\u200eb", "bidi"), ("a\u061cb", "bidi"),
     ("pass\u200bword", "invisible"), ("a\u200db", "invisible"), ("a\u200c", "invisible"), ("\u200d", "invisible"),
     ("é\u200c\u200d\u200cé", "invisible"), ("a\u2060b", "invisible"), ("a\ufeffb", "invisible"),
+    ("a\xad\xadb", "invisible"), ("a\u2800\u2800b", "invisible"), ("a\u180bb", "invisible"), ("\u17b4", "invisible"),
+    ("a\u2065b", "invisible"), ("a\ufff0b", "invisible"), ("a\U0001bca0b", "invisible"), ("\U0001d173", "invisible"),
     ("a\ufe00\ufe01\ufe02", "invisible"), ("a\u3164b", "invisible"), ("a\U000e0041\u200b", "invisible"),
 ]  # fmt: skip
 

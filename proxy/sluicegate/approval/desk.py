@@ -130,8 +130,8 @@ class Desk:
     def _may_still(self, approval: Approval, vote: Vote) -> bool:
         if self._world.is_gone(vote.principal) or vote.policy != self._world.revision():
             return False
-        who = self._world.client_of(vote.principal)
-        return who is None or not persons.objection(approval, who, self._world.roles_of(who))
+        who = self._world.client_of(vote.principal)  # None where no token of theirs is good any more
+        return who is not None and not persons.objection(approval, who, self._world.roles_of(who))
 
     def _full(self, principal: str) -> Refused | None:
         mine = self._mine[principal]
@@ -313,8 +313,10 @@ class Desk:
     def _is_withdrawn(self, grant: Grant) -> bool:
         if grant.policy != self._world.revision() or self._world.is_gone(grant.by):
             return True
-        who, terms = self._world.client_of(grant.by), grant.matter.terms
-        return terms.tier == "other" and who is not None and self._world.roles_of(who).isdisjoint(terms.approvers)
+        if grant.matter.terms.tier != "other":
+            return False
+        who = self._world.client_of(grant.by)
+        return who is None or self._world.roles_of(who).isdisjoint(grant.matter.terms.approvers)
 
     # ------------------------------------------------------------ changes
 

@@ -80,3 +80,9 @@ def contents(item: Any) -> Any:
 
 def _without(item: Json, names: frozenset[str]) -> Json:
     return item if names.isdisjoint(item) else {key: part for key, part in item.items() if key not in names}
+
+
+def without_pages(data: Any) -> Any:
+    """The data of an error without pages to open, which only an error of 2025-11-25 has, and only where they are judged
+    (client/elicitation#url-mode-errors)."""
+    return {key: part for key, part in data.items() if key != "elicitations"} if isinstance(data, dict) else data

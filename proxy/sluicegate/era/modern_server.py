@@ -19,7 +19,7 @@ from sluicegate.call import (
     Outcome,
     TaskStarted,
 )
-from sluicegate.era import tasks
+from sluicegate.era import members, tasks
 from sluicegate.era.asks import for_modern_server
 from sluicegate.era.headers import annotations, annotations_of, argument, encode_value
 from sluicegate.era.reserved import for_server
@@ -59,7 +59,7 @@ def params(call: Call, token: int, client_info: Json, is_shared: bool = False, w
     The client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks what nobody
     answers. Nothing is declared to a shared server: its lists are the same for all.
     """
-    given = call.meta if to_sluice else for_server(call.meta)
+    given = call.meta if to_sluice else tasks.unrelated(for_server(call.meta))
     meta = {**given, **envelope(client_info, declared(call, is_shared, with_tasks))}
     if "progressToken" in meta:
         meta["progressToken"] = token
@@ -183,7 +183,7 @@ def failure(call: Call, error: Json) -> Failure:
     """A server's error as the client may see it."""
     code, text, data = error.get("code"), str(error.get("message") or "Error"), error.get("data")
     if not isinstance(code, int) or isinstance(code, bool):
-        return Failure(INTERNAL_ERROR, text, data)
+        return Failure(INTERNAL_ERROR, text, members.without_pages(data))
     if code in (HEADER_MISMATCH, UNSUPPORTED_VERSION):
         return Failure(INTERNAL_ERROR, f"The server refused how it was asked: {text}")  # our fault, not the client's
     if code == MISSING_CAPABILITY and call.client.era == "legacy":
@@ -191,8 +191,8 @@ def failure(call: Call, error: Json) -> Failure:
     if code == RESOURCE_NOT_FOUND and call.method == "resources/read":
         return not_found(call, text, data)
     if is_reserved(code) and code != MISSING_CAPABILITY:
-        return Failure(INTERNAL_ERROR, text, data)
-    return Failure(code, text, data)
+        return Failure(INTERNAL_ERROR, text, members.without_pages(data))
+    return Failure(code, text, members.without_pages(data))
 
 
 def is_reserved(code: int) -> bool:

@@ -15,6 +15,7 @@ from sluicegate.message import INTERNAL_ERROR, Json
 
 EXTENSION: Final = META + "tasks"
 RELATED: Final = META + "related-task"
+_PAGES_REQUIRED: Final = -32042  # 2025-11-25 schema: URL_ELICITATION_REQUIRED, which no task can end with
 STATUS: Final = "notifications/tasks/status"  # 2025-11-25
 CHANGED: Final = "notifications/tasks"  # the extension
 
@@ -162,6 +163,11 @@ def detailed(value: Json) -> Json | None:
     made: Json = {key: inner for key, inner in task.items() if key not in others}
     if isinstance(made.get("result"), dict):
         made["result"] = members.result("tools/call", made["result"])
+    if isinstance(error := made.get("error"), dict):
+        code = INTERNAL_ERROR if error.get("code") == _PAGES_REQUIRED else error.get("code")
+        made["error"] = {**error, "code": code} | (
+            {"data": members.without_pages(error["data"])} if "data" in error else {}
+        )
     result = made.get("result")
     if isinstance(result, dict) and isinstance(meta := result.get("_meta"), dict) and RELATED in meta:
         made["result"] = {**result, "_meta": unrelated(meta)}

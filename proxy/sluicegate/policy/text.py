@@ -36,13 +36,20 @@ _SPELLED: Final = "|".join(
 # Unicode's Bidi_Control
 _BIDI: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 # Of no width: none of it is seen, and words that differ look alike.
-_NO_WIDTH: Final = "\u034f\u115f\u1160\u180e\u200b\u2060-\u2064\u206a-\u206f\u3164\uffa0\ufff9-\ufffb"
+# With the rest of Unicode's Default_Ignorable_Code_Point.
+_NO_WIDTH: Final = (
+    "\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+)
+# Not meant are one soft hyphen or blank at a time, and the variation selectors of Mongolian letters.
+_IN_RUNS: Final = "\xad\u2800"
+_MONGOLIAN: Final = "\u180b-\u180d\u180f"
 _JOINERS: Final = "\u200c\u200d"
 _JOINED: Final = f"[^\x00-\x7f{_NO_WIDTH}{_JOINERS}]"
 
 _CONTROLS: Final = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\n\r")
 _SUSPECT: Final = re.compile(
-    f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDI}{_NO_WIDTH}{_JOINERS}\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+    f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDI}{_NO_WIDTH}{_JOINERS}{_IN_RUNS}{_MONGOLIAN}\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
 _TERMINAL: Final = re.compile(_ORDERS)
 _HIDDEN: Final = re.compile(_TAGS)
@@ -53,6 +60,7 @@ _NAMED: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
         "invisible",
         re.compile(
             f"[{_NO_WIDTH}]|(?<=[\x00-\U0010ffff])\ufeff|[\ufe00-\ufe0f]{{2}}"
+            f"|[{_IN_RUNS}]{{2}}|(?<![\u1820-\u18aa])[{_MONGOLIAN}]"
             f"|(?<!{_JOINED})[{_JOINERS}]|[{_JOINERS}](?!{_JOINED})"
         ),
     ),
