@@ -34,7 +34,7 @@ from sluicegate.audit.read import Filter, approvals, last_calls, principals, sea
 from sluicegate.audit.recover import Torn
 from sluicegate.audit.redact import Redactor, canonical
 from sluicegate.audit.segment import Lock, Segment, retire
-from sluicegate.audit.settings import SinkSettings, file_of, is_segment
+from sluicegate.audit.settings import Rotation, SinkSettings, file_of, is_segment
 from sluicegate.audit.sinks import open_channel, syslog
 from sluicegate.audit.verify import verify
 from sluicegate.audit.when import read_time
@@ -457,6 +457,14 @@ def test_a_place_that_takes_no_checkpoint_is_named_without_its_secrets(
     broken.put(signed)
     broken.stop()
     assert vars(caplog.records[-1])["file"] == str(tmp_path / "nowhere" / "w.checkpoint")
+
+
+async def test_a_segment_that_was_gone_on_with_is_named_by_its_first_record_when_it_is_full(tmp_path: Path) -> None:
+    for number in range(2):
+        async with open_audit(tmp_path, rotate=Rotation(size=20_000)) as audit:
+            for call in range(2 + 12 * number):
+                await one_call(audit, f"{number}-{call}")
+    assert segments(tmp_path)[0].name == "sluice.jsonl.000000000001" and len(segments(tmp_path)) > 1
 
 
 async def test_an_audit_log_counts_what_became_of_records(tmp_path: Path) -> None:

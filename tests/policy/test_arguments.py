@@ -51,6 +51,7 @@ OPEN_NODE = {"properties": {"x": {"$ref": "#"}}, "patternProperties": {"x": {"$r
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "other-dialect"),
         ({"$schema": 5}, "other-dialect"),
         ({"properties": {"a": {"$id": "http://x/"}}}, "nested-id"),
+        ({"properties": {"a": {"$schema": DIALECT}}}, "nested-id"),
         (doubled(30), "too-costly"),
         (NODE_TWICE, "too-costly"),
         (OPEN_NODE, "too-costly"),

@@ -247,5 +247,8 @@ def test_twice_the_rows_are_twice_the_work() -> None:
 def test_a_row_that_denies_does_not_know_names_that_nobody_listed() -> None:
     known = replace(KNOWN, forwarding=frozenset({"git"}))
     found = find("p, role:dev, git, tool:get_issue, *, deny", known)
-    assert [(f.code, f.level) for f in found] == [("denies-unlisted", "warning")]
+    assert [str(finding) for finding in found] == [
+        "p.csv:1:19 denies-unlisted warning: a row that denies does not know the names that the server does not list,"
+        " and those are relayed (allow by name what may be used, or remove unlisted: forward)"
+    ]
     assert not find("p, role:dev, git, tool:get_issue, *, allow", known)

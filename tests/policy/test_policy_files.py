@@ -91,6 +91,7 @@ def test_the_revision_is_the_content(tmp_path: Path) -> None:
 def test_a_tools_name_may_hold_what_a_files_name_may_not(tmp_path: Path) -> None:
     loaded = load(make(tmp_path, **{"arguments__git__a%2Fb_json": "false"}))
     assert loaded.arguments.check("git", "a/b", {})
+    assert loaded.arguments.digest("git", "a/b") and not loaded.arguments.digest("git", "a")
 
 
 def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from sluicegate.policy.bounds import SchemaRefused
 from sluicegate.policy.cases import read_cases, run
 from sluicegate.policy.classes import Classes, Classified
 from sluicegate.policy.diff import Side, compare, render
-from sluicegate.policy.explain import explain
+from sluicegate.policy.explain import Explanation, explain
 from sluicegate.policy.explain import render as render_explanation
 from sluicegate.policy.facts import Candidate, Facts, GrantFact
 from sluicegate.policy.files import PolicyError, Sources, bundled_model, load
@@ -118,6 +118,21 @@ def test_a_name_that_means_nothing_is_said_to() -> None:
     assert book.explain_by(Facts((), problem="broken"), ALICE, "tool") == Decision(
         Verdict.DENY, "policy_error", "broken"
     )
+
+
+def test_annotations_count_in_an_explanation_once_a_person_accepted_them() -> None:
+    book = Rulebook(policy_of(ROWS), Classes({}), lambda client, target: Decision(Verdict.ALLOW, "l", ""))
+    for accepted, name in ((True, "read"), (False, "write")):
+        candidate = Candidate("k8s", "get", "listed", accepted, {"readOnlyHint": True})
+        explained = book.explain_by(Facts((), (candidate,)), ALICE, "tool")
+        assert isinstance(explained, Explanation) and explained.classified.name == name
+
+
+def test_each_template_is_decided_by_itself() -> None:
+    policy = policy_of("p, *, s, res:file:///*, read, allow\np, *, t, res:http:*, read, allow")
+    for server, uri, verdict in (("s", "file:///{x}", Verdict.ALLOW), ("s", "http://x/{y}", Verdict.DENY),
+                                 ("t", "http://x/{y}", Verdict.ALLOW), ("t", "file:///{x}", Verdict.DENY)):  # fmt: skip
+        assert policy.decide_template(Client("anonymous"), Target(server, "res", uri, uri)).verdict is verdict
 
 
 ONE = "a test asks one thing (one of call, get, read, list, admin)"
