@@ -26,7 +26,7 @@ _MOST: Final = 256  # names of secrets in one text; what follows the last of the
 _HINTS: Final = (
     "pass", "pwd", "psk", "pw", "secret", "token", "key",
      "auth", "cred", "cookie", "bearer", "jwt", "otp", "pin", "sid",
-    "sess", "dsn", "conn", "phrase", "code", "answer", "cvv", "cvc", "pat", "identified", "mnemonic",
+    "sess", "dsn", "conn", "phrase", "code", "answer", "cvv", "cvc", "pat", "identified", "mnemonic", "seed", "tan",
     *sorted({spelling(word)[:4] for word in FOREIGN if word.isascii() and "pass" not in word}),
 )  # fmt: skip
 _FOREIGN_HINTS: Final = tuple(sorted({spelling(word)[:3] for word in FOREIGN if not word.isascii()}))
@@ -35,12 +35,13 @@ _ANY_HINT: Final = re.compile("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))
 _PORT: Final = re.compile(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
 _SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
 _NAME: Final = re.compile(
-    r"(?<![\w@.\-])(--?)?([^\W\d][\w.\-@$\u0300-\u036f\u200b-\u200d]{0,127}+"
+    r"(?<![\w@.\-])(--?)?((?:2(?=[fF]))?[^\W\d][\w.\-@$\u0300-\u036f\u200b-\u200d]{0,127}+"
     r"(?(1)|(?:[ ](?i:key|code|id|phrase|words?|string|token|by|de[ ]passe)s?\b)?))"
 )
 # What stands between a name and its value.
 _CLOSE: Final = r"""(?:\\{0,7}["'`\])*]){0,4}"""
-_SIGN: Final = re.compile(_CLOSE + r"[ \t]{0,16}(?::=|=>|->|\?=|\|\|=|[:=：＝]{1,2})[ \t*]{0,16}")
+_SIGN: Final = re.compile(r"(?:\[\d{0,6}\])?" + _CLOSE + r"[ \t]{0,16}(?::=|=>|->|\?=|\|\|=|[:=：＝]{1,2})[ "
+ r"\t*]{0,16}(?:</\w{1,10}>[ \t]{0,4})?")
 # What of code may come between a name and a text in quotes: a type, a call, an index.
 _CODE: Final = re.compile(
     r"[ ]?:[ ]?(?:&(?:'static )?)?[A-Za-z][\w.<>\[\]]{0,40}(?: \| None)?[ ]?=[ ]?(?=[\"'`])|"
@@ -51,7 +52,8 @@ _CODE: Final = re.compile(
 _CALL: Final = re.compile(
     r"[ ]?\([ ]?(?=[\"'`])|(?:\\{0,7}[\"'`][)]{0,2})\s{0,4},\s{0,40}(?=\\{0,7}[\"'`])"  # name("...", "name", "..."
 )
-_TAG: Final = re.compile(r"(?:[ ][^<>]{0,80}[^<>=\-])?>(?:<!\[CDATA\[)?|</\w{1,20}>\s{0,40}<\w{1,20}>")
+_TAG: Final = re.compile(r"(?:[ ][^<>]{0,80}[^<>=\-])?>(?:<!\[CDATA\[|\s{0,40}<\w{1,20}>)?"
+                         r"|</\w{1,20}>\s{0,40}<\w{1,20}>")
 _ATTRIBUTE: Final = re.compile(r"[\"'][^<>=]{0,40}>(?=[^<>\s{])")
 _VALUE: Final = re.compile(r"[\"'](?:[ ][\w:\-]{1,30}=[\"'][^\"'<>]{0,80}[\"']){0,4}[ ]value=")
 _PAIR: Final = re.compile(
@@ -67,6 +69,8 @@ _FAR: Final = re.compile(
     r"limit|count|name|prompt|hint|bucket|auth|validation)\b)(?:[ ][^\s:;.!?=|：]{1,24}){0,9}?(?:[ ]?[:：][ \t]{0,3}|"
     r"[ ](?:is|was|are|lautet|ist|est|es|é|è|er|är|jest|это|on|to|olarak)(?: now| set to| jetzt)?:?[ ])(?=\S)"
 )
+_COLON: Final = re.compile(r"(?![ ](?:polic|reset|strength|length|field|hash|expir|file|path|prompt"
+                           r"|hint))[^\n:：;.!?]{1,80}+[:：][ \t]{1,3}(?=\S)")
 _CJK_FAR: Final = re.compile(r"[^\n:：=a-zA-Z]{0,24}?(?:は|为|為|是|이|가|:|：|=|＝)[ 　「『“\"'`]{0,3}(?=[!-~]{4})")
 _NEXT: Final = re.compile(r"(?P<end>[\"'*_`]{0,3}:?)[ \t]{0,8}\r?\n|[^\n]{0,100}?[:：][*_ \t]{0,8}\r?\n")
 _LINE: Final = re.compile(r"(?:[ \t\r]{0,40}\n){0,3}[ \t>*\-|•`]{0,12}(?:\d{1,2}[.)][ \t]{1,4})?([^\s`|]{4,200})[`"
@@ -80,7 +84,7 @@ _EVERYDAY: Final = frozenset("secret key token pass pin code".split())
 # The values themselves.
 _BLOCK: Final = re.compile(r"[|>][+\-]?[ \t]*\n((?:[ \t]+[^\n]*(?:\n|$)){1,200})")
 _LIST: Final = re.compile(r"[\[{(]{1,2}[ \t]*(?=\\{0,7}[\"'])[^\]})\n]{1,1024}")
-_QUOTE: Final = re.compile(r"""(\\{0,7})(["'`“„«])""")
+_QUOTE: Final = re.compile(r"""[fFrRbBN@]{0,2}(\\{0,7})(["'`“„«])""")
 _CLOSING: Final = {"“": "”", "„": "“", "«": "»"}
 _QUOTED: Final = {
     mark: re.compile(rf"(?:[^{_CLOSING.get(mark, mark)}\\]|\\[\s\S]){{0,{_WINDOW}}}+") for mark in "\"'`“„«"
@@ -178,7 +182,10 @@ def _behind_words(text: str, name: re.Match[str], is_secret: Callable[[str], boo
         is_fit = _is_number if name[2].lower() == "pin" else values.is_odd if name[2].isalpha() else values.is_mixed
         span = _after(text, blank.end(), is_secret, is_fit)
     if span is None and not name[1] and (far := _FAR.match(text, at)):
-        span = _after(text, far.end(), is_secret, _is_code if has_numbers(name[2]) else values.is_odd)
+        is_fit = _is_code if has_numbers(name[2]) else values.is_odd
+        span = _after(text, far.end(), is_secret, is_fit)
+        if span is None and (colon := _COLON.match(text, at)) and colon.end() > far.end():
+            span = _after(text, colon.end(), is_secret, is_fit)
     return span
 
 
@@ -186,6 +193,8 @@ def _fit(name: str) -> Callable[[str], bool] | None:
     """What a value behind a sign must be for a name that is a word of everyday: `pin`, `pass`."""
     if name.lower() == "pwd":
         return _is_no_path
+    if name.lower() == "tan":
+        return _is_number
     return _is_code if name.lower() in ("pass", "pin") or name.endswith("Pin") else None
 
 
@@ -250,7 +259,9 @@ def _after(
     value = found[0].rstrip(" \t\r\\,;)}]" if is_fit is None else " \t\r\\,;)}].!?:。、")
     words = value.split(None, 1)
     first = words[0].strip(".,;:!?)}]*-") if words else ""
-    if not first or first.lower() in values.NO_VALUES or _EXPRESSION.match(value) or (is_fit and not is_fit(value)):
+    if len(first) < 2 or first.lower() in values.NO_VALUES or _EXPRESSION.match(value):
+        return None
+    if is_fit and not is_fit(value):
         return None
     if _IDENTIFIER.match(value) and is_secret(value):  # `token = auth_token`
         return None

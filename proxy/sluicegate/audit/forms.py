@@ -62,6 +62,8 @@ def _options(text: str) -> Iterator[tuple[int, Fit | None]]:
             yield option.end(), _is_no_port
         elif separate in ("-p", "-P", "-pw"):
             yield option.end(), _is_mixed_option
+        elif separate and f"{separate}:" in known:
+            yield option.end(), values.is_mixed_user
         elif (user and f"{user}{sign}" in known) or user is separate is glued or (user in (
          "-u", "-U") and sign in ":%"):
             yield option.end(), _is_no_port
@@ -93,6 +95,7 @@ _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
     ("htpasswd", r"\bhtpasswd(?=[^\n]{0,40}[ ]-\w{0,6}b)(?:[ ]-[^\sn]{1,8}){1,4}[ ][^\s\-]\S{0,200}[ "
                  r"][\w.@\-]{1,64}[ ]", None),
     ("net use", r"\b(?i:net use)[ ](?:\w:[ ]|\*[ ])?\\\\\S{1,200}[ ](?![/*])", None),
+    ("net use", r"\b(?i:net use)[ ][^\n]{1,200}?/user:\S{1,80}[ ](?![/*])", None),
     ("net user", r"\b(?i:net user)[ ][^\s/]{1,64}[ ](?![/*])", None),
     ("configure set", r"\bconfigure set[ ][\w.\-]{0,40}(?:secret|token|key|password)\w{0,30}[ ]", None),
     ("secret set", r"\bsecret set\b[^\n|;]{0,160}?[ ](?:--body|-b|--value)[ =]", None),
@@ -107,7 +110,7 @@ _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
     ("snmp", r"\bsnmp(?:-server)?[ ](?:community|host[ ]\S{1,60}(?:[ ]version[ ]\S{1,3})?)[ ](?!public\b)", None),
     ("community", r"\br[ow]community6?[ ](?!public\b)", None),
     ("psk", r"\bpsk[ ](?:ascii|hex)[ ](?:\d[ ])?", None),
-    ("key", r"\b(?:tacacs|radius|tacacs-server|radius-server)\b[^\n]{0,60}?[ ]key[ ](?:\d[ ])?", values.is_odd),
+    ("key", r"\b(?:isakmp|tacacs|radius|tacacs-server|radius-server)\b[^\n]{0,60}?[ ]key[ ](?:\d[ ])?", values.is_odd),
     ("", r"(?i:\b(?:password|secret|key|key-string|md5|pre-shared-key))[ ](?:[05789]|encrypted|sha\d{1,3}"
          r"|plain-text|ascii-text)[ ](?=\S{5})", values.is_mixed),
     ("jdbc:oracle", r"jdbc:oracle:\w{1,8}:[^\s/@:]{1,64}/", None),
@@ -118,8 +121,9 @@ _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
     ("_auth", r"(?<!\w)_auth[ ]?=[ ]?", None),
     ("auth", r"\"auth\\{0,7}\"\s{0,3}:\s{0,3}(?=\\{0,7}\"[A-Za-z0-9+/]{12,400}={0,2}\\{0,7}\")", None),
     ("pass ", r"(?m)^USER[ ]\S{1,64}\s{1,4}PASS[ ]", None),
+    ("", r"(?i)(?:mật khẩu|mat khau|kata sandi|รหัสผ่าน|كلمة (?:المرور|السر)|पासवर्ड)\s{0,2}[:：=]\s{0,2}", None),
     ("wifi:", r"\bWIFI:[^\n]{0,120}?;P:", None),
-    ("securestring", r"(?i:ConvertTo-SecureString(?:[ ]-String)?)[ ](?=[\"'])", None),
+    ("securestring", r"(?i:ConvertTo-SecureString(?:[ ]-\w{1,20}){0,3})[ ](?=[\"'])", None),
     ("(", r"(?:NetworkCredential|HTTPBasicAuth|HTTPDigestAuth|BasicAuth|UsernamePasswordCredentials"
           r"|PasswordAuthentication|"
      r"UsernamePasswordAuthenticationToken|basic_auth|basicAuth|SetBasicAuth|login|signIn|sign_in|authenticate|auth|"
@@ -136,8 +140,9 @@ _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
     ("<input", r"(?i)<input\b(?=[^<>]{0,300}type=\\{0,3}[\"']?password)[^<>]{0,300}?\svalue=", None),
     ("code", r"(?i)\b(?:your|use|enter|the)\b(?![^\n.]{0,40}\b(?:zip|postal|post|error|status|exit|area|country"
              r"|response|return|"
-     r"http|product|source|dress|color|item|order|course)\b)[^\n.\d]{0,60}\bcode\b[^\n.\d]{0,24}(?=\d{4,8}\b)", None),
-    ("is", r"\b(?=[\dA-Z\-]{4,10} (?:is your|ist Ihr|ist dein)\b)", values.is_mixed_or_number),
+     r"http|product|source|dress|color|item|order|course)\b)[^\n.\d]{0,60}\bcode\b[^\n.\d]{0,40}?(?:is|:"
+     r"|=)\s{0,2}(?=\d{4,8}\b|\d{3}[- ]\d{3}\b)", None),
+    ("", r"\b(?=[\dA-Z\-]{4,10} (?:is your|as your|as the|ist Ihr|ist dein)\b)", values.is_mixed_or_number),
     (" as ", r"(?<=\s)(?=[\"'`]?[^\s\"'`]{5,64}[\"'`]? as (?:the |a |my |your )?(?:password|passphrase|token|secret"
              r"|pin|passwort)\b)", values.is_odd),
     ("%5b", r"(?i)%5b\w{0,20}(?:password|passwd|pass|pwd|token|secret|pin|otp)\w{0,20}%5d=", None),
@@ -150,7 +155,8 @@ _COMPILED: Final = tuple((needs, re.compile(pattern), fit) for needs, pattern, f
 HINTS: Final = (
     "net use", "net user", "rabbitmqctl", "identify", "snmp", "communit", "jdbc:oracle", "sqlplus", "login", "log in",
     "sign in", "wifi:", "mysqli", "pdo(", "is your",
-     "ist ihr", "ist dein", "/p:", "fernet(", "aes.new", "hmac", "sudo -s", "securestring", "kinit",
+     "ist ihr", "ist dein", "as your", "as the", "mat khau", "kata sand"
+      "i", "isakmp", "/p:", "fernet(", "aes.new", "hmac", "sudo -s", "securestring", "kinit",
     "cryptsetup", "7z", "logon", "zugang", "acceso", "access", "signin", "sign_in", "twilio",
 )  # fmt: skip
 
@@ -176,6 +182,7 @@ _ENTRY: Final = re.compile(r"(?m)^[ ]{1,40}[\"']?[\w.\-]{1,100}[\"']?:[ ]{1,20}(
                            r"|^[ ]{1,40}([^\s:]{4,4000})[ ]*$")
 _DELIMITERS: Final = (re.compile(r"[ \t]*\|[ \t]*"), re.compile(
  r"\t"), re.compile(r"[ ]{2,60}"), re.compile(r"[ ]*;[ ]*"), re.compile(r",[ ]*"))
+_RULE: Final = re.compile(r"[\s\-+|=:─┼│┤├]+")
 _CELLS: Final = re.compile(r"[^\s|,;][ ]*[|\t,;][ ]*[^\s|,;]|\S[ ]{2}[ ]*\S")
 _MAX_CELLS: Final = 64
 _MAX_LINE: Final = 4_096
@@ -209,10 +216,12 @@ def _columns(text: str, is_secret: Callable[[str], bool]) -> Iterator[tuple[int,
         start, at = at, at + len(line)
         if len(line) > _MAX_LINE:
             delimiter = None
+        elif delimiter is not None and _RULE.fullmatch(line):
+            continue
         elif delimiter is not None and len(row := _split(line, delimiter)) == len(wanted):
             for is_column, (left, right) in zip(wanted, row, strict=True):
                 value = line[left:right]
-                if is_column and not values.is_no_value(value.strip("`\"'*")) and (value.strip("-: =")):
+                if is_column and value.strip("-: =") and values.is_column_value(value.strip("`\"'*")):
                     yield start + left, start + right
         else:
             delimiter, wanted = _header(line, is_secret) if _CELLS.search(line) else (None, [])

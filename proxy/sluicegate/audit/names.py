@@ -26,7 +26,8 @@ _ENDS: Final = re.compile(
     r"accesskeyid|authorization|credentials?|creds|cookies?|bearer|jwt|[th]?otp|pincode|pinnumber|cvv2?|cvc2?|dsn|"
     r"connectionstring|sessionid|sessid|sessiontoken|(?:seed|recovery|mnemonic|secret)(?:phrase|words)|mnemonic|"
     r"securityanswer|requirepass|(?:recovery|backup|mfa|2fa|sms|verification|security|access|auth|authentication|login|"
-    r"onetime|twofactor|alarm|door|gate|safe|unlock|entry|confirmation|disarm|pin)codes?|identifiedby|"
+    r"onetime|twofactor|alarm|door|gate|safe|unlock|entry|confirmation|disarm|pin|sicherheits|bestatigungs"
+    r"|verifizierungs|freischalt|aktivierungs|einmal)codes?|identifiedby|"
     r"(?:db|root|user|admin|smtp|ldap|become|http|sudo|ssh|ftp|mail|default|proxy|key|store|keystore|vault|my|sql|bind|"
     r"redis|mongo|pg|vnc|wifi|login|encryption|sudo)pass)$"
 )
@@ -42,7 +43,7 @@ FOREIGN: Final = tuple(
 )
 _FOREIGN_ENDS: Final = re.compile(f"(?:{'|'.join(FOREIGN)})$")
 # Short words count alone or as the last of several: `spin` is no `pin`.
-_LAST_WORDS: Final = frozenset("pin pins pass pw sid pat passin passout pincode cvv".split())
+_LAST_WORDS: Final = frozenset("pin pins pass pw tan sid pat passin passout pincode cvv".split())
 # What may follow the name of a secret and still be its value: `password_old`, `apiKeyProd`, `SECRET_KEY_BASE`.
 _QUALIFIERS: Final = frozenset(
     "old new current previous next confirm confirmation again repeat value raw plain text clear data string base base64"
@@ -58,7 +59,7 @@ _NO_SECRETS: Final = re.compile(
     r"(?:^|[^a-z])(?:unexpected|illegal|invalid|missing|expired|no|has|is|needs|requires|show|hide|forgot)"
     r"(?:token|password|passwd|secret|credentials|cookie|authorization|apikey)s?$"
 )
-_NUMBERS_FOR: Final = re.compile(r"(?:code|codes|otp|cvv|cvc|cvv2|cvc2|pin|pins|pincode|passcode|暗証番号)$", re.I)
+_NUMBERS_FOR: Final = re.compile(r"(?:code|codes|otp|cvv|cvc|cvv2|cvc2|pin|pins|tan|pincode|passcode|暗証番号)$", re.I)
 # What stands behind the name in the label of a form's field.
 _FIELD: Final = re.compile(r"(?i)(?:[\W_]|text ?box|field|input|box|entry|edit|text ?area|element|control|id|form"
                            r"|required)+$")
@@ -78,8 +79,8 @@ def hint(name: str) -> str:
 def spelling(text: str) -> str:
     """A text in which names are sought: in small letters, without accents, look-alikes as what they look like."""
     if not text.isascii():
-        text = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
-        text = text.translate(_LOOKS_LIKE)
+        seen = unicodedata.normalize("NFKD", text.lower())
+        text = "".join(char for char in seen if not unicodedata.combining(char)).translate(_LOOKS_LIKE)
     return text.lower().translate(_STANDS_FOR)
 
 

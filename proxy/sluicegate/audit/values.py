@@ -15,6 +15,7 @@ NO_VALUES: Final = frozenset(
     "field oauth oauth2 basic bearer digest token tokens password passwords secret secrets strong weak again with "
     "from by "
     "at has have should can cannot will may changed default new function await return raise self this include omit "
+    "accepted granted denied allowed essential rbac "
     "same-origin inherit visible hidden unknown jwt totp otp webauthn passkey hs256 rs256 es256 sha256 sha512 bcrypt "
     "argon2id argon2 scrypt md5 utf8 utf-8 base64 hex plain plaintext api_key apikey x-api-key authorization header "
     "cookie query env file vault manual auto always never n/a na tbd todo ok error failed success active inactive "
@@ -34,6 +35,7 @@ _REFERENCES: Final = (
     rf"\{{(?:{_NAME})?\}}", r"\$\d{1,3}", r"\?", r"[:@][A-Za-z_]{1,100}", r"__\w{1,100}__", r"@@\w{1,100}@@",
     r"<%=?(?![^\n]{0,200}(?:fetch|\|\|))[^\n]{0,200}?%>", r"<(?![?%])"
      r"/?[^<>\n]{0,100}>", r"\[[A-Za-z_ \-]{0,60}\]", r"\[redacted:[0-9a-f]{1,64}\]",
+    r"id=[\w.\-]{1,40}", r"(?i:max-age|path|domain|expires|samesite)=[^\s;]{1,60}",
     # of stores of secrets
     r"(?:(?:op|vault|keyring|secretref|secretsmanager|ssm|sm|awssm|gcpsm|akv|doppler|infisical|bws|env|file)://|"
     r"(?:vault|keyring|secretref|ssm|file):(?=[/A-Z_a-z\-]{2})|env:(?=[A-Z_]{2}))[\w./#:?=\-]{1,200}",
@@ -65,7 +67,7 @@ _LONG: Final = re.compile(r"[^\W\d_]{3,}")
 _WEAK: Final = re.compile(
     r"(?i)\b(?:must|have|has|at|least|too|this|that|will|can|cannot|should|than|with|when|only|required|characters"
     r"|invalid|"
-    r"incorrect|minimum|maximum|was|were|already|again|does|match)\b"
+    r"incorrect|minimum|maximum|was|were|already|again|does|match|mindestens|zeichen|darf|kann)\b"
 )
 _WORDS: Final = re.compile(r"[^\W\d_]{1,40}(?:[ '][^\W\d_]{1,40}){0,12}[ ]?[?!.:…*]{0,3}")
 METAVAR: Final = re.compile(r"[A-Z]{2,20}(?:[_-][A-Z]{1,20}){0,5}\.{0,3}")
@@ -129,6 +131,16 @@ def is_odd(value: str) -> bool:
     return is_mixed(value) and _MEASURE.match(value) is None
 
 
+def is_mixed_user(value: str) -> bool:
+    """Whether this is a user and a password: `name:S3cret`."""
+    return is_mixed(value.partition(":")[2])
+
+
+def is_column_value(value: str) -> bool:
+    """Whether a cell under the name of a secret is one; a plain word is the name of something."""
+    return not is_no_value(value) and not (SLUG.fullmatch(value) and "-" in value and not any(map(str.isdigit, value)))
+
+
 def is_random(value: str) -> bool:
     """Whether one word is long and mixed enough to be made by a machine."""
     return len(value) >= 16 and is_mixed(value) and SLUG.fullmatch(value) is None
@@ -146,7 +158,8 @@ _TELLING: Final = frozenset(
     "scopes scheme flow flows in algorithm alg issuer audience samesite domain expires expiresin expirydate maxage "
     "length "
     "strength rotation policy provider engine mode method field property autocomplete minlen maxlen help example_hint "
-    "display_name displayname tooltip error errors secretname claimname defaultmode tokenurl authorizationurl "
+    "roles permissions groups display_name displayname tooltip error errors secretname claimname defaultmode "
+    "tokenurl authorizationurl "
     "bearerformat created createdat updated updatedat".split()
 )
 _INSIDE: Final = 6
