@@ -37,10 +37,9 @@ def test_a_call_costs_no_multiple_of_its_budget() -> None:
 @needs_wrk
 def test_hostile_peers_are_answered_beside_the_healthy_ones_and_the_bars_are_named() -> None:
     """The exit code says whether each shape was answered; the times are nobody's business here."""
-    command = [sys.executable, str(RUN), "--hostile", "--short", "--python", sys.executable]
+    command = [sys.executable, str(RUN), "--hostile=^(batches)$", "--short", "--python", sys.executable]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    head, *rows, ratio, livez = done.stdout.splitlines()
-    assert head.split()[:2] == ["shape", "ratio"] and [row.split("  ")[0] for row in rows] == ["wide, small", "batches"]
-    assert all(int(row.split()[-1]) > 0 for row in rows)
+    head, row, ratio, livez = done.stdout.splitlines()
+    assert head.split()[:2] == ["shape", "ratio"] and row.startswith("batches ") and int(row.split()[-1]) > 0
     assert ratio.endswith("at most 1.5") and livez.endswith("at most 50")
