@@ -136,6 +136,15 @@ def test_of_200_harmless_arguments_at_least_98_in_100_are_left_alone(name: str) 
     assert len(changed) <= 0.02 * len(harmless), changed
 
 
+@pytest.mark.parametrize(
+    "value", ["mysecret", "your-mom-1987", "my-password-1", "@at-sign1", "$ecret99!", "wiki-secret"]
+)
+def test_a_secret_that_begins_like_a_reference_or_has_the_name_of_a_secret_in_it_is_one(value: str) -> None:
+    for text in (f"password: {value}\nx: 1", f"password='{value}'", f"login --password '{value}' x"):
+        assert value not in PLAIN.written(text)
+    assert PLAIN.arguments({"password": value}, "s/t") != {"password": value}
+
+
 def test_the_quick_look_passes_no_leak() -> None:
     for leak in corpus("leaks.jsonl") + corpus("leaks_more.jsonl"):
         PLAIN.arguments(leak["in"], "s/t")

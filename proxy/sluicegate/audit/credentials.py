@@ -263,7 +263,8 @@ def _after(
         return None
     if is_fit and not is_fit(value):
         return None
-    if _IDENTIFIER.match(value) and is_secret(value):  # `token = auth_token`
+    is_plain = value.isalpha() and value.islower()
+    if not is_plain and _IDENTIFIER.match(value) and is_secret(value):  # `token = auth_token`
         return None
     if values.is_no_value(value):
         return start + len(value), start + len(value)

@@ -54,7 +54,7 @@ _REFERENCES: Final = (
     r"sanitized|withheld|secret-value|example|sample|sensitive|encrypted|protected)",
     r"\d{1,6} (?:bytes?|characters?|chars?|bits?|digits?)",
 )  # fmt: skip
-_REFERENCE: Final = re.compile(rf"(?:{'|'.join(_REFERENCES)})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(\-]|$)")
+_REFERENCE: Final = re.compile(rf"(?:{'|'.join(_REFERENCES)})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
 _MIX: Final = re.compile(r"(?:[A-Za-z:_/. \-]{0,20}\$\{\{?[\w. \-:]{1,100}\}\}?){1,4}")
 _SCHEME: Final = re.compile(r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:)(?=\S)")
 _PROSE: Final = re.compile(
