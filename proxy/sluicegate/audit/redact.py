@@ -262,6 +262,8 @@ class Redactor:
                 budget.is_cut = True
                 break
             shown = self.text(name)
+            if shown in kept:  # names that differ only in what is cut off or masked
+                shown, budget.is_cut = f"{shown} {self._mark(name)}", True
             budget.chars -= len(shown)
             if by_member is not None and self._is_secret_member(name, item, by_member, pair):
                 kept[shown] = self._mark(item if isinstance(item, str) else canonical(item))

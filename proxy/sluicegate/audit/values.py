@@ -26,6 +26,7 @@ _NAME: Final = r"[A-Za-z_][\w.\-]{0,100}"
 _REFERENCES: Final = (
     # of shells, templates and build systems; a default behind the name is a value
     rf"\$\{{(?:(?:env|input|inputs|vault|secrets?|ssm|file|config|sops|op|var|aws\w*|azure\w*|gcp\w*):)?{_NAME}(?::?\?[^{{}}\n]{{0,200}}|:?-)?\}}",
+    r"`[^`\n]{0,200}`",
     r"\$\{\{[^{}\n]{0,200}\}\}", r"\{\{(?![^{}\n]{0,200}default)[^{}\n]{0,200}\}\}", r"\{%[^{}\n]{0,200}%\}",
     r"\$\([^\n]{0,200}?\)", r"\$\((?:[^()\n]"
                             r"|\([^()\n"

@@ -61,10 +61,18 @@ _TOKEN: Final = (
     rf"(?:{'|'.join(map(re.escape, _PREFIXES))})(?=[A-Za-z_\-.+/=]{{0,80}}\d|[A-Za-z]{{20}})"
     r"[A-Za-z0-9_.+/=~\-]{15,1500}[A-Za-z0-9_=\-]"
 )
+# Only what a key consists of: an approver has to see a command that stands between the two lines.
+_BASE64: Final = "[A-Za-z0-9+/=]"
+_LAST_LINES: Final = rf"(?={_BASE64}{{0,11}}(?:\s|\\{{1,8}}[nr]){{0,8}}(?:=[A-Za-z0-9+/]{{4}}\s{{0,4}})?-----END)"
+_KEY_BODY: Final = (
+    rf"(?:\s|\\{{1,8}}[nr]|{_BASE64}{{12}}|(?<={_BASE64}{{12}}){_BASE64}|{_BASE64}{_LAST_LINES}"
+    r"|(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset):[\w,./+ \-]{0,100}){0,8000}+"
+)
 _LOOKS: Final = re.compile(
     # private keys
-    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----END)){0,8000}+"
-    r"(?:-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----)?|(?<=Private-Lines: "
+    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+    + _KEY_BODY
+    + r"(?:-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----)?|(?<=Private-Lines: "
     r")\d{1,3}\s{1,4}(?:[A-Za-z0-9+/=]{1,80}+\s{0,4}+){1,100}+|"
     # user and password in a URL, parameters of a query
     r"(?<=://)[^\s/:\"'<>]{0,256}+:[^\s/]{1,256}(?=@)|"
