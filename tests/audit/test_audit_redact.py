@@ -308,3 +308,9 @@ def test_members_whose_names_are_cut_alike_are_all_shown_and_said_to_be_cut() ->
     masked, is_cut = PLAIN.masked({"files": {names[0]: "evil", names[1]: "good"}}, "s/t", 64_000, 20_000, 256_000)
     assert is_cut and sorted(masked["files"].values()) == ["evil", "good"]
     assert len(PLAIN.arguments(dict.fromkeys(names, 1), "s/t")) == 2
+
+
+@pytest.mark.parametrize("value", ["Summer is here 2024!", "the cat is on the mat", "dog cat", 5, 42, 0.5])
+def test_words_and_small_numbers_under_the_name_of_a_secret_are_secrets(value: Any) -> None:
+    shown = PLAIN.arguments({"password": value}, "s/t")["password"]
+    assert isinstance(shown, str) and shown.startswith("[redacted:")

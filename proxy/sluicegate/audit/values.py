@@ -84,7 +84,12 @@ _MEASURE: Final = re.compile(
 
 
 def is_no_value(text: str) -> bool:
-    """Whether what stands where a secret would is none."""
+    """Whether what stands in a text where a secret would is none."""
+    return is_reference(text) or (len(text) <= _MOST and is_label(text.strip()))
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text is empty, masked, a placeholder, or says where a secret is."""
     text = text.strip()
     if len(text) > _MOST:
         return False
@@ -92,9 +97,7 @@ def is_no_value(text: str) -> bool:
         text = text[scheme.end() :]
     if not text or text.lower() in NO_VALUES:
         return True
-    if _REFERENCE.fullmatch(text) or _MIX.fullmatch(text):
-        return True
-    return is_label(text)
+    return _REFERENCE.fullmatch(text) is not None or _MIX.fullmatch(text) is not None
 
 
 def is_label(text: str) -> bool:
@@ -164,6 +167,8 @@ _TELLING: Final = frozenset(
     "bearerformat created createdat updated updatedat".split()
 )
 _INSIDE: Final = 6
+# Pins of chips, and tests that passed: a person's PIN has four digits.
+_COUNTED: Final = frozenset({"pin", "pins", "pass"})
 
 
 def is_secret_value(value: Any, name: str = "") -> bool:
@@ -171,15 +176,14 @@ def is_secret_value(value: Any, name: str = "") -> bool:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
     if isinstance(value, str):
-        if name and value.isdecimal() and len(value) < 4 and last_word(name) in ("pin", "pins", "pass"):
+        if name and value.isdecimal() and len(value) < 4 and last_word(name) in _COUNTED:
             return False
         if value[:1] in ("/", "~") and last_word(name) == "pwd":
             return False
-        return not is_no_value(value)
+        return not is_reference(value)  # a passphrase is prose, too
     if isinstance(value, dict | list):
         return not _is_telling(value, last_word(name), _INSIDE)
-    return (abs(value) >= 1000 and not (isinstance(value, float) and last_word(name) ==
-     "pass")) or last_word(name) in ("cvv", "cvc")
+    return last_word(name) not in _COUNTED or abs(value) >= 1000
 
 
 def _is_telling(value: Any, name: str, depth: int) -> bool:
