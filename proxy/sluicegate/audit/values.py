@@ -48,7 +48,7 @@ _REFERENCES: Final = (
     r"[\w\-.]{0,16}?(?:\*{3,200}|[xX]{4,200}"
     r"|[•●·∙█]{2,200})[\w\-]{0,6}", r"(?:\w{0,4}|[\w\-]{1,12}[-_])(?:\.{3,20}"
      r"|…)[\w\-]{0,6}", r"\*{1,2}", r"-{2,40}", r"_{2,40}",
-    r"(?i:(?:sk|pk|ghp|xoxb|key|token)?[-_]?(?:your|my|some|the|insert|enter|replace|put|add|paste|example|sample"
+    r"(?i:(?:sk|pk|ghp|xoxb|key|token)?[-_]?(?:your|insert|enter|replace|put|add|paste|example|sample"
     r"|dummy|fake|placeholder)"
     r"[-_ ][a-z_\- ]{1,80})", r"(?i:[a-z_\-]{1,60}[-_](?:here|placeholder"
      r"|goes[-_]here))", r"(?i:redacted|masked|hidden|placeholder|filtered|omitted|removed|"
