@@ -170,6 +170,27 @@ def test_json_in_a_string_that_has_no_secret_stays_as_it_is_written() -> None:
     assert PLAIN.arguments({"j": text}, "s/t") == {"j": text}
 
 
+def test_what_is_over_the_bounds_is_neither_searched_nor_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work ends where the bound is: what is left out of a record costs nothing."""
+    searched, parsed = list[int](), list[int]()
+    find, loads = credentials.find, json.loads
+
+    def count_searched(text: str, *rest: Any) -> Any:
+        searched.append(len(text))
+        return find(text, *rest)
+
+    def count_parsed(text: str) -> Any:
+        parsed.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr(credentials, "find", count_searched)
+    monkeypatch.setattr(json, "loads", count_parsed)
+    PLAIN.arguments({"a": ["password: aB3$xx9; " * 215] * 250}, "s/t")
+    assert sum(searched) <= MAX_CHARS + MAX_TEXT + 1_000
+    shown = PLAIN.arguments({"a": [json.dumps([1] * 1_300)] * 250}, "s/t")
+    assert sum(parsed) <= 3 * MAX_TEXT and shown["a"][-1] == "...(3900 more)"
+
+
 def test_the_rest_of_a_text_that_names_secrets_without_end_is_one_secret() -> None:
     shown = PLAIN.written("token=a1 " * 1_000 + "password=hunter2")
     assert "hunter2" not in shown and shown.count("[redacted:") == 257

@@ -208,7 +208,11 @@ class Redactor:
 
     def _string(self, value: str, budget: _Budget, depth: int, is_secret: IsSecret | None) -> str:
         shown = value
-        if is_secret is not None and len(value) <= budget.text and value[:64].lstrip()[:1] in _JSON_BEGINS:
+        may_parse = is_secret is not None and len(value) <= budget.text and value[:64].lstrip()[:1] in _JSON_BEGINS
+        if budget.chars < 0 or (may_parse and budget.nodes < 0):  # before the work: searching a text takes milliseconds
+            budget.is_cut = True
+            return f"...({len(value)} more)"
+        if may_parse:
             with suppress(ValueError, RecursionError):
                 parsed = json.loads(value)
                 inner = self._walk(parsed, budget, depth - _PARSED_DEPTH, is_secret)
