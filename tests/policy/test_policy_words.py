@@ -374,3 +374,17 @@ def test_what_is_wrong_in_a_text_is_named_by_place() -> None:
     assert flags("\x1b") == ["terminal at /"] and flags(["\x1b"] * 30) == [f"terminal at /{n}" for n in range(20)]
     assert bare_text("a\x1b[31mb\u200bc\ufeff") == "abc" and bare_text("plain") == "plain"
     assert is_plain("a" * 63) and is_plain("\t\r\n" * 30) and not is_plain("a" * 100 + "\x7f") and not is_plain("\x00")
+
+
+def test_each_character_of_a_long_text_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+    is_hidden = visible.__globals__["is_hidden"]
+
+    def count(char: str) -> bool:
+        judged.append(char)
+        return bool(is_hidden(char))
+
+    monkeypatch.setitem(visible.__globals__, "is_hidden", count)
+    assert hidden("\u4e00\u202e" * 100_000) == 100_000
+    assert visible("\u4e00\u202e" * 100_000) == "\u4e00\u27e8U+202E\u27e9" * 100_000
+    assert len(judged) == 4
