@@ -60,7 +60,7 @@ async def test_a_long_silence_becomes_a_stream_that_shows_it_is_alive() -> None:
 
 @pytest.mark.parametrize("tool", ["wait", "slow"])
 async def test_going_away_cancels(tool: str) -> None:
-    headers, body = modern("tools/call", name=tool, arguments="mine")
+    headers, body = modern("tools/call", name=tool, arguments={"is": "mine"})
     async with site() as here, here.client() as other:
         raw = await here.raw(post(body, *lines(headers)))
         await here.handler.waiting.wait()
@@ -68,7 +68,7 @@ async def test_going_away_cancels(tool: str) -> None:
         await until(lambda: not here.server.connections)
         if tool == "wait":
             await here.handler.ended.wait()
-            assert here.handler.cancelled == ["mine"]
+            assert here.handler.cancelled == [{"is": "mine"}]
         else:
             assert not here.handler.ended.is_set()
         headers, body = modern("tools/list")
