@@ -4,21 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sluicegate.approval.ballot import Ballot, Refused
-from sluicegate.approval.desk import Desk, Settings, World
-from sluicegate.approval.record import BUILT_IN, Approval, Terms
+from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue, ApprovalSettings
+from sluicegate.approval.record import BUILT_IN, Approval, ProfileSnapshot
+from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.audit.redact import Redactor
-from sluicegate.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
-from sluicegate.guards.approve import Means, approve
-from sluicegate.message import Json, Notification
+from sluicegate.guards.approve import ApproveDeps, approve
 from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
 TOOL = Target("bank", "tool", "pay", "b__pay", {"name": "pay", "description": "Pays.", "inputSchema": {}})
 ANN = Client("key:ann", ("role:dev",), "ann")
 LEA, LEO = Client("key:lea", ("role:lead",), "lea"), Client("key:leo", ("role:lead",), "leo")
-CAREFUL = {**BUILT_IN, "brief": Terms("brief", "other", 1, ("role:lead",), expires=5.0)}
+CAREFUL = {**BUILT_IN, "brief": ProfileSnapshot("brief", "other", 1, ("role:lead",), expires=5.0)}
 
 
 class Clock:
@@ -56,18 +56,18 @@ class Town:
         self.intents: list[Json | None] = []
         self.desk = self.new_desk()
 
-    def new_desk(self) -> Desk:
+    def new_desk(self) -> ApprovalQueue:
         """Another process on the same store."""
-        settings = Settings(self.hold_for, CAREFUL, self.per_client)
-        return Desk(self.store, settings, self.world(), self.clock)
+        settings = ApprovalSettings(self.hold_for, CAREFUL, self.per_client)
+        return ApprovalQueue(self.store, settings, self.world(), self.clock)
 
-    def world(self) -> World:
+    def world(self) -> ApprovalDeps:
         async def tell(fields: Json) -> bool:
             if self.keeps:
                 self.told.append(fields)
             return self.keeps
 
-        return World(
+        return ApprovalDeps(
             roles_of=lambda who: frozenset(who.roles),
             client_of=lambda principal: self.people.get(principal),
             is_gone=lambda principal: principal not in self.people,
@@ -79,11 +79,11 @@ class Town:
     def ruling(self) -> Decision:
         return Ruling(self.verdict, self.rule, "because", "write", self.profile if self.verdict is Verdict.ASK else "")
 
-    def means(self, page: Callable[[Approval], str] = lambda approval: "") -> Means:
+    def means(self, page: Callable[[Approval], str] = lambda approval: "") -> ApproveDeps:
         async def renew(call: Call, target: Target) -> Target | None:
             return self.target
 
-        return Means(
+        return ApproveDeps(
             decide=lambda call, target: self.ruling(),
             renew=renew,
             current=lambda client: self.people.get(client.principal, client),
@@ -113,7 +113,7 @@ class Town:
         params = {"name": "pay", "arguments": arguments}
         return Call(who, "tools/call", params, {}, self.target, emit=emit, trail=trail)
 
-    async def run(self, call: Call | None = None, desk: Desk | None = None, **arguments: Any) -> Outcome:
+    async def run(self, call: Call | None = None, desk: ApprovalQueue | None = None, **arguments: Any) -> Outcome:
         return await approve(desk or self.desk, self.means())(call or self.call(**arguments), self.server)
 
     async def pending(self, **arguments: Any) -> Approval:
@@ -129,9 +129,9 @@ class Town:
 
     async def decide(
         self, approval: Approval, who: Client = LEA, word: Literal["approve", "deny"] = "approve", **ballot: Any
-    ) -> Approval | Refused:
+    ) -> Approval | VoteRefused:
         seen = {"seen": approval.matter.digest} | ballot
-        return await self.desk.decide(approval.id, who, Ballot(word, **seen), "api")
+        return await self.desk.decide(approval.id, who, VoteRequest(word, **seen), "api")
 
 
 def reason(outcome: Outcome) -> str:

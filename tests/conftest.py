@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sluicegate import message
+from sluicegate.protocol import jsonrpc
 
 # How busy a machine is is no reason to fail, and what fails once fails again. Others are drawn with
 # `--hypothesis-profile=default`.
@@ -26,13 +26,13 @@ def anyio_backend() -> str:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all messages that come to the decoder."""
     sizes: list[int] = []
-    from_json = message.from_json
+    from_json = jsonrpc.from_json
 
     def count(data: bytes, **options: Any) -> Any:
         sizes.append(len(data))
         return from_json(data, **options)
 
-    monkeypatch.setattr(message, "from_json", count)
+    monkeypatch.setattr(jsonrpc, "from_json", count)
     return sizes
 
 

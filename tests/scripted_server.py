@@ -8,16 +8,27 @@ from typing import Any, Literal
 
 import anyio
 
-from sluicegate.call import Call, Client, Decision, Era, Failure, Outcome, Result, Subscribed, Updated, Verdict
 from sluicegate.catalog.snapshot import KINDS
-from sluicegate.era import asks
-from sluicegate.era.revisions import LISTS
+from sluicegate.catalog_cache import CatalogCache, ListSettings, Resolver
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.hub import Hub
-from sluicegate.lists import Lists, ListSettings, Resolver
-from sluicegate.lists.pinboard import Pinboard
-from sluicegate.message import METHOD_NOT_FOUND, Json
+from sluicegate.protocol import input_requests_server
+from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Decision,
+    Era,
+    Failure,
+    Outcome,
+    Result,
+    Subscribed,
+    Updated,
+    Verdict,
+)
+from sluicegate.protocol.revisions import LISTS
 from sluicegate.router import Cursors, MayList, MaySee, Router
-from sluicegate.router.views import Stance, nothing_stays
+from sluicegate.router.visible_lists import Stance, nothing_stays
 from sluicegate.store.memory import MemoryStore
 
 ALL = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True}}
@@ -58,7 +69,7 @@ class Scripted:
         return client.era
 
     def capability_set(self, client: Client, era: Era) -> str:
-        return asks.capability_set(client.capabilities)
+        return input_requests_server.capability_set(client.capabilities)
 
     def scope(self, client: Client) -> str:
         return self.scopes(client)
@@ -148,7 +159,7 @@ class Front:
 
     def __init__(
         self, *servers: Scripted, hide: Callable[[str, str], bool] = lambda server, own: False,
-        store: MemoryStore | None = None, generation: str = "1", pins: Pinboard | None = None,
+        store: MemoryStore | None = None, generation: str = "1", pins: DefinitionPins | None = None,
         may_list: MayList | None = None, may_see: MaySee | None = None, stance: Stance = nothing_stays,
         **settings: Any,
     ) -> None:  # fmt: skip
@@ -156,7 +167,7 @@ class Front:
         self.servers = {server.key: server for server in servers}
         self.hub = Hub()
         base = ListSettings(prefixes={key: key for key in self.servers}, list_timeout=2.0)
-        self.lists = Lists(replace(base, **settings), self.servers, self.hub, store, pins)
+        self.lists = CatalogCache(replace(base, **settings), self.servers, self.hub, store, pins)
 
         def not_hidden(call: Call, server: str, target: Any) -> bool:
             return not self.hide(server, target.own)

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from scripted_server import Front, Scripted
 
 from sluicegate import config
-from sluicegate.app import explaining, law, slices
-from sluicegate.approval.ballot import Ballot
-from sluicegate.approval.desk import Desk, World
-from sluicegate.approval.record import Terms
+from sluicegate.app import explain_facts, policy_loading, room_settings
+from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
+from sluicegate.approval.record import ProfileSnapshot
+from sluicegate.approval.vote_request import VoteRequest
 from sluicegate.audit.redact import Redactor
-from sluicegate.call import REASON, Call, Client, Outcome, Result, Target, Trail, Verdict
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.guards import ORDER, chain
-from sluicegate.guards.approve import Means, approve
+from sluicegate.guards.approve import ApproveDeps, approve
 from sluicegate.guards.enforce import enforce
 from sluicegate.guards.name import name
-from sluicegate.lists.pinboard import Pinboard
-from sluicegate.message import Json, Notification
 from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.facts import Facts
-from sluicegate.policy.files import Loaded
-from sluicegate.policy.judge import Judge
+from sluicegate.policy.files import LoadedPolicy
+from sluicegate.policy.judge import PolicyEngine
 from sluicegate.policy.pins import WORDS, Wanted
 from sluicegate.policy.target import KINDS
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import REASON, Call, Client, Outcome, Result, Target, Trail, Verdict
 from sluicegate.store.memory import MemoryStore
 from tests.policy.policies import PROFILES, build, clients, lines
 
@@ -37,7 +37,7 @@ URIS = ["file:///a", "file:///a/../b", "x:y"]
 RULES = ArgumentRules({("git", "get_x"): Schema({"properties": {"n": {"maximum": 1}}})}, {("git", "get_x"): "1"})
 LEAD = Client("key:lea", ("role:lead", "role:ops"), "lea")
 TERMS = {
-    one.name: Terms(one.name, one.tier, one.quorum, tuple(one.approvers), remember=("once", "session", "15m"))
+    one.name: ProfileSnapshot(one.name, one.tier, one.quorum, tuple(one.approvers), remember=("once", "session", "15m"))
     for one in PROFILES.values()
 }
 
@@ -81,21 +81,23 @@ class Town:
 
     def __init__(self, made: config.Config, rows: Any, shadow: bool, catalog: dict[str, Json]) -> None:
         self.config, self.store = made, MemoryStore()
-        self.board = Pinboard(slices.pins(made), self.store)
-        loaded = Loaded(build(rows, shadow), RULES, (), ())
-        self.judge = Judge(law.make(made, loaded, None, self.board.has_accepted))
-        self.book = law.make(made, loaded).rulebook
+        self.board = DefinitionPins(room_settings.pins(made), self.store)
+        loaded = LoadedPolicy(build(rows, shadow), RULES, (), ())
+        self.judge = PolicyEngine(policy_loading.make(made, loaded, None, self.board.has_accepted))
+        self.book = policy_loading.make(made, loaded).rulebook
         servers = []
         for key in made.servers:
             server = Scripted(key, tools=_listed(catalog))
             server.identity = made.servers[key].identity
             server.answers |= dict.fromkeys(("tools/call", "resources/read"), reached)
             servers.append(server)
-        about = slices.lists(made, made.servers, "http")
+        about = room_settings.lists(made, made.servers, "http")
         told = {one: getattr(about, one) for one in ("prefixes", "transparent", "forward_unlisted", "plain")}
         self.front = Front(*servers, may_list=self.judge.may_list, may_see=self.judge.may_see, store=self.store,
                            pins=self.board, **told)  # fmt: skip
-        self.desk = Desk(self.store, replace(slices.approvals(made), hold_for=0.0, profiles=TERMS), self._world())
+        self.desk = ApprovalQueue(
+            self.store, replace(room_settings.approvals(made), hold_for=0.0, profiles=TERMS), self._world()
+        )
         guards = dict.fromkeys(ORDER)
         self.handler = chain(
             {
@@ -107,22 +109,24 @@ class Town:
             self.front.router,
         )
 
-    def _world(self) -> World:
+    def _world(self) -> ApprovalDeps:
         async def tell(fields: Json) -> bool:
             return True
 
-        return World(roles_of=lambda who: frozenset(who.roles) | {who.principal},
+        return ApprovalDeps(roles_of=lambda who: frozenset(who.roles) | {who.principal},
                      client_of=lambda principal: LEAD if principal == LEAD.principal else Client(principal),
                      is_gone=lambda principal: False, token_end=lambda principal: None,
                      revision=self.judge.revision, tell=tell)  # fmt: skip
 
-    def _means(self) -> Means:
+    def _means(self) -> ApproveDeps:
         async def renew(call: Call, target: Target) -> Target | None:
             return target
 
-        return Means(decide=self.judge.decide, renew=renew, current=lambda client: client, classify=self.judge.classify,
-                     review=self.board.review, elicits=lambda client: "", page=lambda approval: "",
-                     command=lambda words, approval: "", redactor=Redactor(b"k" * 32))  # fmt: skip
+        return ApproveDeps(
+            decide=self.judge.decide, renew=renew, current=lambda client: client, classify=self.judge.classify,
+            review=self.board.review, elicits=lambda client: "", page=lambda approval: "",
+            command=lambda words, approval: "", redactor=Redactor(b"k" * 32),
+        )  # fmt: skip
 
     async def change(self, client: Client, key: str, definitions: dict[str, Json]) -> None:
         """What the server lists from now on."""
@@ -174,9 +178,9 @@ class Town:
             copy = MemoryStore()
             for place, value in (await self.store.scan("")).items():
                 await copy.put(place, value)
-            known = replace(await explaining.stored(self.config, revision, copy), profiles=TERMS)
+            known = replace(await explain_facts.stored(self.config, revision, copy), profiles=TERMS)
         else:
-            known = explaining.live(self.front.lists, self.board, self.desk, client, revision, self.store)
+            known = explain_facts.live(self.front.lists, self.board, self.desk, client, revision, self.store)
         found = await known.candidates(client, method, text, self.config.servers)
         facts = Facts.read(Facts(known.servers, found, client.roles).as_json())
         return self.book.explain_by(facts, client, KINDS[method], arguments).verdict
@@ -215,7 +219,7 @@ def test_what_is_explained_is_what_happens(  # type: ignore[no-untyped-def]
                     approval = await town.desk.get(id) if id else None
                     if approval is not None:
                         who = client if approval.matter.terms.tier == "self" else LEAD
-                        ballot = Ballot("approve", seen=approval.matter.digest, scope="15m", comment="yes")
+                        ballot = VoteRequest("approve", seen=approval.matter.digest, scope="15m", comment="yes")
                         await town.desk.decide(id, who, ballot, "api")
                         await town.check(client, method, "git", own, {"other": 1})
         assert town.judge.errors == 0

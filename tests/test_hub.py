@@ -3,7 +3,7 @@
 import anyio
 
 from sluicegate.hub import Event, Hub
-from sluicegate.message import Notification
+from sluicegate.protocol.jsonrpc import Notification
 
 
 def event(server: str = "a", method: str = "m", uri: str | None = None, scope: str | None = None) -> Event:

@@ -7,11 +7,11 @@ import anyio
 import pytest
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
-from sluicegate.call import Call, Failure, Outcome, Result, Target
-from sluicegate.catalog.bounds import Bounds, Intake
+from sluicegate.catalog.list_bounds import Bounds, Intake
+from sluicegate.catalog_cache import cache, list_waits, server_catalog, server_info, snapshot_store
 from sluicegate.hub import Event
-from sluicegate.lists import about, kept, patience, shelf, shelves
-from sluicegate.message import Json, Notification
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import Call, Failure, Outcome, Result, Target
 from sluicegate.store.memory import MemoryStore
 
 TOOLS_CHANGED = Notification("notifications/tools/list_changed", {})
@@ -99,7 +99,7 @@ async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_w
     caplog: Any, monkeypatch: Any
 ) -> None:
     """Whatever it declares instead; a server that hangs at what it does not know costs its other lists nothing."""
-    monkeypatch.setattr(about, "UNDECLARED_TIME", 0.2)
+    monkeypatch.setattr(server_info, "UNDECLARED_TIME", 0.2)
     server = Scripted("a", capabilities={"prompts": {}})
     server.answers["tools/list"] = pages_of(page("x"))
     server.answers["resources/list"] = always(Result({"resources": resources("file:///r")}))
@@ -117,7 +117,7 @@ async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_w
 async def test_a_question_about_an_undeclared_list_that_was_not_answered_is_asked_again_but_not_for_ever(
     caplog: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(about, "UNDECLARED_TIME", 0.05)
+    monkeypatch.setattr(server_info, "UNDECLARED_TIME", 0.05)
     server = Scripted("a", capabilities={})
     for method in ("tools/list", "resources/list", "resources/templates/list"):
         server.answers[method] = hang
@@ -126,11 +126,14 @@ async def test_a_question_about_an_undeclared_list_that_was_not_answered_is_aske
             assert await front.names("tools/list") == []
             server.answers["tools/list"] = pages_of(page("x"))
             server.answers["resources/list"] = always(Failure(-32603, "busy"))
-            for _ in range(about.TRIES + 2):
+            for _ in range(server_info.TRIES + 2):
                 front.lists.outdate("a")
                 assert await front.names("tools/list") == ["a__x"]
-        assert [server.count(method) for method in ("prompts/list", "resources/templates/list")] == [1, about.TRIES]
-        assert server.count("resources/list") == about.TRIES
+        assert [server.count(method) for method in ("prompts/list", "resources/templates/list")] == [
+            1,
+            server_info.TRIES,
+        ]
+        assert server.count("resources/list") == server_info.TRIES
         assert [record.message for record in caplog.records if "without declaring" in record.message] == [
             "server a lists tools without declaring them",
         ]  # fmt: skip
@@ -241,7 +244,7 @@ async def test_a_dead_server_is_no_exception() -> None:
 
 
 async def test_scopes_are_bounded_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelves, "MAX_SCOPES", 3)
+    monkeypatch.setattr(cache, "MAX_SCOPES", 3)
     server = Scripted("a", tools=["x"])
     async with Front(server) as front:
         clients = [type(CLIENT)(f"key:{n}") for n in range(6)]
@@ -274,7 +277,7 @@ async def test_last_good_snapshots_survive_a_restart_and_name_what_is_down() -> 
     async with Front(Scripted("a", tools=["x"]), store=store) as front:
         await front.lists.snapshot("a", CLIENT)
         with anyio.fail_after(20):
-            while await store.get(kept.alias(front.servers["a"], CLIENT)) is None:
+            while await store.get(snapshot_store.alias(front.servers["a"], CLIENT)) is None:
                 await anyio.lowlevel.checkpoint()
     server = Scripted("a")
     server.status = "down"
@@ -291,13 +294,13 @@ async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:
     store = MemoryStore()
     server = Scripted("a")
     server.answers["server/discover"] = always(Failure(-32603, "down"))
-    await store.put(kept.place(server, server.scope(CLIENT)), b"{")
+    await store.put(snapshot_store.place(server, server.scope(CLIENT)), b"{")
     async with Front(server, store=store) as front:
         assert await front.lists.snapshot("a", CLIENT) is None
 
 
 async def test_a_server_that_hangs_is_waited_for_once_and_the_others_are_listed(monkeypatch: Any) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 0.3)
+    monkeypatch.setattr(list_waits, "PATIENCE", 0.3)
     slow = Scripted("slow", tools=["s"])
     slow.status = "starting"
     slow.is_ready = anyio.Event()
@@ -420,7 +423,7 @@ async def test_a_name_of_a_server_that_has_not_listed_any_is_unavailable_and_not
 
 
 async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(monkeypatch: Any) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 0.3)
+    monkeypatch.setattr(list_waits, "PATIENCE", 0.3)
     slow, held = Scripted("slow", tools=["x"]), anyio.Event()
 
     async def wait(call: Call) -> Result:
@@ -445,7 +448,7 @@ async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(
 
 
 async def test_after_a_failure_the_next_who_asks_tries_again(monkeypatch: Any) -> None:
-    monkeypatch.setattr(shelves, "RETRY", 0.0)
+    monkeypatch.setattr(cache, "RETRY", 0.0)
     server = Scripted("a", tools=["x"])
     server.answers["server/discover"] = always(Failure(-32603, "not yet"))
     async with Front(server) as front:
@@ -458,7 +461,7 @@ async def test_an_old_snapshot_is_served_and_looked_at_again_behind_it(monkeypat
     server = Scripted("a", tools=["x"])
     async with Front(server) as front:
         assert await front.names("tools/list") == ["a__x"]
-        monkeypatch.setattr(shelves, "REVALIDATE", -1.0)
+        monkeypatch.setattr(cache, "REVALIDATE", -1.0)
         server.items["tools/list"] = [{"name": "y"}]
         with anyio.fail_after(20), front.hub.subscribe(lambda event: True) as events:
             assert await front.names("tools/list") == ["a__x"]
@@ -483,7 +486,7 @@ async def test_a_change_is_walked_once_for_a_burst_and_then_told() -> None:
 
 
 async def test_a_change_that_cannot_be_looked_at_is_told_when_it_could(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelves, "RETRY", 0.01)
+    monkeypatch.setattr(cache, "RETRY", 0.01)
     server = Scripted("a", tools=["x"])
     async with Front(server, list_timeout=5) as front:
         await front.lists.snapshot("a", CLIENT)
@@ -597,7 +600,7 @@ async def test_a_stored_definition_is_called_by_no_name_before_the_server_has_li
     async with Front(Scripted("app", tools=[ui, "refresh"], templates=["x:{y}"]), store=store) as front:
         await target(front, "tools/call", name="refresh")
         with anyio.fail_after(5):
-            while await store.get(kept.alias(front.servers["app"], CLIENT)) is None:
+            while await store.get(snapshot_store.alias(front.servers["app"], CLIENT)) is None:
                 await anyio.lowlevel.checkpoint()
     late = Scripted("app", tools=[ui, "refresh"], templates=["x:{y}"])
     late.status, late.is_ready = "starting", anyio.Event()
@@ -695,7 +698,7 @@ async def test_completions_are_for_prompts_and_templates() -> None:
 
 
 async def test_what_is_learned_is_bounded(monkeypatch: Any) -> None:
-    monkeypatch.setattr(shelf, "MAX_LEARNED", 3)
+    monkeypatch.setattr(server_catalog, "MAX_LEARNED", 3)
     server = Scripted("a", capabilities=ALL)
     server.items["resources/list"] = resources(*(f"https://x.test/{n}" for n in range(10)))
     async with Front(server) as front:

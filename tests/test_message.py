@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluicegate import message
-from sluicegate.message import (
+from sluicegate.protocol import jsonrpc
+from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     MAX_KEPT,
@@ -131,7 +131,7 @@ def test_the_fast_reading_is_the_strict_one_or_none(body: bytes) -> None:
 
 
 def test_a_usual_call_is_read_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message, "_pairs", None)
+    monkeypatch.setattr(jsonrpc, "_pairs", None)
     for text in ("hello", "http://example.com:80/", ":", "é"):
         value = {"jsonrpc": "2.0", "id": 1, "params": {"name": "a:b", "arguments": {"text:": [text, 1.5, -0.0]}}}
         assert decode(dump(value)) == value
@@ -231,7 +231,7 @@ WIDE = {
 def test_what_has_more_values_than_it_may_is_refused_before_it_is_decoded(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message, "from_json", None)
+    monkeypatch.setattr(jsonrpc, "from_json", None)
     for read_it in (decode, lambda data: decode_fast(data, 20_000)):
         with pytest.raises(TooMany) as caught:
             read_it(body)

@@ -8,7 +8,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluicegate import metrics
-from sluicegate.call import (
+from sluicegate.metrics import CHANGED_KINDS, MAX_LABEL_SETS, Metrics
+from sluicegate.metrics.scraped import TABLE
+from sluicegate.metrics.series import Seconds
+from sluicegate.protocol.model import (
     Call,
     Client,
     Decision,
@@ -22,9 +25,6 @@ from sluicegate.call import (
     not_found,
     refuse,
 )
-from sluicegate.metrics import CHANGED_KINDS, MAX_LABEL_SETS, Metrics
-from sluicegate.metrics.scraped import TABLE
-from sluicegate.metrics.series import Seconds
 
 CI = Client("key:ci")
 ECHO = Target("github", "tool", "echo", "gh__echo", {"name": "echo"})

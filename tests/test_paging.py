@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import CLIENT, OTHER, Front, Scripted, resources
 
-from sluicegate.call import Call, Failure, Outcome, Result
-from sluicegate.lists import kept
-from sluicegate.message import INVALID_PARAMS, Json, Notification
-from sluicegate.router import pages
-from sluicegate.router.pages import MAX_EMPTY, MAX_PAGES, Trace
+from sluicegate.catalog_cache import snapshot_store
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
+from sluicegate.protocol.model import Call, Failure, Outcome, Result
+from sluicegate.router import combined_lists
+from sluicegate.router.combined_lists import MAX_EMPTY, MAX_PAGES, Trace
 from sluicegate.store.memory import MemoryStore
 
 METHODS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
@@ -67,7 +67,7 @@ def odd(cursor: str | None) -> Json:
 async def test_an_honest_list_beside_a_liar_is_walked_to_the_end_each_item_once(
     answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "MAX_WALK", 2000)
+    monkeypatch.setattr(combined_lists, "MAX_WALK", 2000)
     uris = [f"file:///{n}" for n in range(50_000)]
     honest, bad = Scripted("honest", resources=uris), liar(answer)
     for servers in ((honest, bad), (bad, honest)):
@@ -226,7 +226,7 @@ async def store_of(server: Scripted) -> MemoryStore:
     async with Front(server, store=store) as front:
         with anyio.fail_after(10):
             await front.names("tools/list")
-            while await store.get(kept.alias(server, CLIENT)) is None:
+            while await store.get(snapshot_store.alias(server, CLIENT)) is None:
                 await anyio.lowlevel.checkpoint()
     return store
 
@@ -319,9 +319,9 @@ async def test_first_pages_of_the_next_servers_are_asked_for_together() -> None:
         with anyio.fail_after(20):
             async with anyio.create_task_group() as group:
                 group.start_soon(walk)
-                while len(arrived) < pages.AHEAD:
+                while len(arrived) < combined_lists.AHEAD:
                     await anyio.lowlevel.checkpoint()
-                assert arrived == [f"s{n}" for n in range(pages.AHEAD)]
+                assert arrived == [f"s{n}" for n in range(combined_lists.AHEAD)]
                 go.set()
         assert names == [f"s{n}+x:1" for n in range(6)] and sorted(arrived) == sorted({*arrived})
 
@@ -380,7 +380,7 @@ def test_cursors_that_all_differ_are_never_taken_for_a_circle(length: int) -> No
 
 
 def test_a_walk_ends_after_so_many_pages() -> None:
-    trace: Trace | None = Trace("c", pages=pages.MAX_WALK - 2)
+    trace: Trace | None = Trace("c", pages=combined_lists.MAX_WALK - 2)
     trace = trace.after("d")
     assert trace is not None and trace.after("e") is None
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import CLIENT, Front, Scripted
 
-from sluicegate.call import Call, Client, Result
+from sluicegate.catalog_cache import pin_store
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, Pinned
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.hub import Event
-from sluicegate.lists import pin_store
-from sluicegate.lists.pinboard import Pinboard, Pinned
-from sluicegate.message import Json
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Found, Mode, Wanted
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Client, Result
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore, peek
 
@@ -27,26 +27,26 @@ def found(**texts: Any) -> dict[str, Found]:
     return {name: Found(pins.fingerprint(text), text) for name, text in texts.items()}
 
 
-async def board_of(store: Any, identity: str, mode: Mode = "review") -> Pinboard:
-    board = Pinboard({"s": Pinned(mode, identity)}, store)
+async def board_of(store: Any, identity: str, mode: Mode = "review") -> DefinitionPins:
+    board = DefinitionPins({"s": Pinned(mode, identity)}, store)
     await board.load()
     return board
 
 
-async def lists(board: Pinboard, capabilities: str = "", **texts: Any) -> None:
+async def lists(board: DefinitionPins, capabilities: str = "", **texts: Any) -> None:
     await board.meet("s", "legacy", capabilities, "tool", found(**texts))
     await board.settle("s", "legacy", capabilities)
 
 
-def states(board: Pinboard) -> dict[str, str]:
+def states(board: DefinitionPins) -> dict[str, str]:
     return {row["name"]: row["state"] for row in board.rows() if row["era"] == "legacy"}
 
 
-def waits(board: Pinboard) -> set[str]:
+def waits(board: DefinitionPins) -> set[str]:
     return {row["name"] for row in board.rows() if row["withheld"]}
 
 
-async def accept(board: Pinboard, name: str) -> None:
+async def accept(board: DefinitionPins, name: str) -> None:
     mark = next(row["current"] for row in board.rows() if row["name"] == name)
     assert not isinstance(await board.accept("s", [Wanted("tool", name, mark)], "local"), str)
 
@@ -144,7 +144,7 @@ async def test_books_of_former_servers_are_not_kept_for_ever() -> None:
     store = MemoryStore()
     clock = iter(range(10_000))
     for number in range(3 * pin_store.MAX_FORMER):
-        board = Pinboard({"s": Pinned("review", f"v{number}")}, store, clock=lambda: next(clock) * 60.0)
+        board = DefinitionPins({"s": Pinned("review", f"v{number}")}, store, clock=lambda: next(clock) * 60.0)
         await board.load()
         await lists(board, a=number)
         await accept(board, "a")
@@ -266,7 +266,7 @@ def test_a_server_that_is_shared_is_told_of_no_capabilities_and_has_one_set(shar
 @pytest.mark.parametrize("order", [(CLIENT, FORM, ROOTS), (ROOTS, FORM, CLIENT), (FORM, CLIENT, ROOTS)])
 async def test_whoever_lists_first_does_not_decide_what_others_may_use(order: Any) -> None:
     server = chooser()
-    board = Pinboard({"a": Pinned("review", "a")}, MemoryStore())
+    board = DefinitionPins({"a": Pinned("review", "a")}, MemoryStore())
     await board.load()
     with anyio.fail_after(20):
         async with Front(server, pins=board, list_timeout=30) as front:
@@ -281,7 +281,7 @@ async def test_whoever_lists_first_does_not_decide_what_others_may_use(order: An
 
 async def test_what_a_later_set_brings_under_a_known_name_is_gone_from_every_list_at_once() -> None:
     server = chooser()
-    board = Pinboard({"a": Pinned("review", "a")}, MemoryStore())
+    board = DefinitionPins({"a": Pinned("review", "a")}, MemoryStore())
     await board.load()
     with anyio.fail_after(20):
         async with Front(server, pins=board, list_timeout=30) as front:
@@ -303,7 +303,7 @@ async def test_a_set_keeps_its_part_through_a_restart_while_the_server_is_down()
         server.status = status  # type: ignore[assignment]
         if status == "down":
             server.answers["server/discover"] = gone
-        board = Pinboard({"a": Pinned("review", "a")}, store)
+        board = DefinitionPins({"a": Pinned("review", "a")}, store)
         await board.load()
         with anyio.fail_after(20):
             async with Front(server, pins=board, store=store, list_timeout=30) as front:

@@ -8,12 +8,12 @@ import anyio
 import pytest
 from scripted_server import CLIENT, OTHER, Front, Scripted
 
-from sluicegate.call import Call, Client, Target
-from sluicegate.lists import pinboard
-from sluicegate.lists.pinboard import Pinboard, PinEvent, Pinned
-from sluicegate.message import Json, Notification
+from sluicegate.catalog_cache import definition_pins
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent, Pinned
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Wanted
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store.memory import MemoryStore
 
 LEGACY = Client("key:old", revision="2025-11-25")
@@ -38,7 +38,7 @@ KINDS = pytest.mark.parametrize(
 class Bench:
     """A front with a pinboard; `events` is what was told, `change` what a server does behind its back."""
 
-    def __init__(self, front: Front, board: Pinboard, events: list[PinEvent]) -> None:
+    def __init__(self, front: Front, board: DefinitionPins, events: list[PinEvent]) -> None:
         self.front, self.board, self.events = front, board, events
 
     async def resolve(self, method: str, client: Client = CLIENT, **params: Any) -> Target | None:
@@ -66,7 +66,7 @@ async def bench(*servers: Scripted, store: MemoryStore | None = None, **settings
     mode = settings.pop("mode", "review")
     store = store or MemoryStore()
     events: list[PinEvent] = []
-    board = Pinboard({server.key: Pinned(mode, server.identity) for server in servers}, store, events.append)
+    board = DefinitionPins({server.key: Pinned(mode, server.identity) for server in servers}, store, events.append)
     await board.load()
     with anyio.fail_after(20):
         async with Front(*servers, store=store, pins=board, list_timeout=30, **settings) as front:
@@ -385,7 +385,7 @@ async def test_what_a_waiting_definition_became_is_written_down_soon() -> None:
         for text in ("1", "2"):
             await b.change(server, "tools/list", tool("x", description=text))
         await b.board.flush()
-        other = Pinboard({"a": Pinned("review", "a")}, store)
+        other = DefinitionPins({"a": Pinned("review", "a")}, store)
         await other.load()
         assert [row["current"] for row in other.rows()] == [pins.fingerprint(tool("x", description="2"))]
 
@@ -415,14 +415,14 @@ async def test_what_cannot_be_written_down_is_not_served() -> None:
 
 
 async def test_what_another_process_accepts_is_in_force_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinboard, "POLL", 0.0)
+    monkeypatch.setattr(definition_pins, "POLL", 0.0)
     store = MemoryStore()
     server = Scripted("a", tools=["x", "y"])
     async with bench(server, store=store) as b, anyio.create_task_group() as group:
         await b.front.names("tools/list")
         await b.change(server, "tools/list", tool("x", description="new"), tool("y", description="new"))
         with b.front.hub.subscribe(lambda event: True) as events:
-            other = Pinboard({"a": Pinned("review", "a")}, store)
+            other = DefinitionPins({"a": Pinned("review", "a")}, store)
             await other.load()
             row = next(row for row in other.rows() if row["name"] == "x")
             await other.accept("a", [Wanted("tool", "x", row["current"])], "local")

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import Front, Scripted
 
-from sluicegate.approval.record import Terms
-from sluicegate.call import REASON, Call, Client, Guard, Outcome, Result, Trail, Verdict
+from sluicegate.approval.record import ProfileSnapshot
 from sluicegate.guards import ORDER, chain
 from sluicegate.guards.approve import approve
 from sluicegate.guards.enforce import enforce
@@ -18,8 +17,9 @@ from sluicegate.guards.name import name
 from sluicegate.policy.allowlist import ToolRules, allowlist
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.explain import Explanation
-from sluicegate.policy.judge import Judge, Law
+from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook
+from sluicegate.protocol.model import REASON, Call, Client, Guard, Outcome, Result, Trail, Verdict
 from tests.policy.policies import build, clients, lines, tool
 
 SERVERS = ("git", "k8s")
@@ -53,25 +53,25 @@ async def reached(call: Call) -> Outcome:
     return Result({"content": [], "messages": [], "contents": []})
 
 
-def front_of(judge: Judge, *servers: Scripted) -> Front:
+def front_of(judge: PolicyEngine, *servers: Scripted) -> Front:
     for server in servers:
         server.answers |= dict.fromkeys(("tools/call", "prompts/get", "resources/read"), reached)
     return Front(*servers, may_list=judge.may_list, may_see=judge.may_see, stance=judge.stance)
 
 
-def guarded(front: Front, judge: Judge) -> dict[str, Guard | None]:
+def guarded(front: Front, judge: PolicyEngine) -> dict[str, Guard | None]:
     guards: dict[str, Guard | None] = dict.fromkeys(ORDER)
     guards["name"] = name(front.resolver.resolve, lambda key: front.lists.faces[key].uris)
     guards["enforce"] = enforce(judge.decide, judge.check_arguments, judge.explains)
     town = Town()
     known = judge.law.rulebook.policy.profiles.values()
-    terms = {one.name: Terms(one.name, one.tier, one.quorum, tuple(one.approvers)) for one in known}
+    terms = {one.name: ProfileSnapshot(one.name, one.tier, one.quorum, tuple(one.approvers)) for one in known}
     town.desk.settings = replace(town.desk.settings, profiles=terms)
     guards["approve"] = approve(town.desk, town.means())
     return guards
 
 
-async def permitted(front: Front, judge: Judge, client: Client, method: str, public: str) -> bool:
+async def permitted(front: Front, judge: PolicyEngine, client: Client, method: str, public: str) -> bool:
     """Whether that call gets through, or would after an approval."""
     called, field = WAYS[method]
     before = sum(server.count(called) for server in front.servers.values())
@@ -92,7 +92,7 @@ def test_what_is_listed_is_what_may_be_called(rows, client, lists, tools, writte
     book = Rulebook(
         build(rows, shadow), Classes({"git": written}), allowlist(dict(zip(SERVERS, tools, strict=True)))
     )
-    judge = Judge(Law(book))
+    judge = PolicyEngine(PolicyInForce(book))
 
     async def main() -> None:
         servers = [Scripted(key, **given) for key, given in zip(SERVERS, lists, strict=True)]
@@ -126,7 +126,7 @@ def every_name(front: Front, method: str, client: Client) -> set[str]:
 def test_the_explanation_says_what_the_decision_is(rows, client, server, own, tools, written, shadow) -> None:  # type: ignore[no-untyped-def]
     book = Rulebook(build(rows, shadow), Classes({"git": written}), allowlist(dict.fromkeys(SERVERS, tools)))
     target = tool(server, own)
-    decision = Judge(Law(book)).decide(Call(client, "tools/call", {}), target)
+    decision = PolicyEngine(PolicyInForce(book)).decide(Call(client, "tools/call", {}), target)
     explained = book.explain(client, target)
     if isinstance(explained, Explanation):
         assert (explained.verdict, explained.ruling) == (decision.verdict, decision)

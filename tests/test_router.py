@@ -10,12 +10,21 @@ import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream
 from scripted_server import CLIENT, OTHER, Front, Scripted, tools
 
-from sluicegate.call import Call, Client, Failure, InputRequired, Outcome, Result, Target, not_found
-from sluicegate.catalog.merge import MERGED
+from sluicegate.catalog.discover_merge import MERGED
+from sluicegate.catalog_cache import cache
 from sluicegate.hub import MAX_PENDING, Event
-from sluicegate.lists import shelves
-from sluicegate.message import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
-from sluicegate.router import listen as listening
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    not_found,
+)
+from sluicegate.router import subscription_stream as listening
 from sluicegate.router import subscriptions
 from sluicegate.router.subscriptions import UPDATED
 
@@ -140,7 +149,7 @@ class Stream:
 
     async def is_quiet(self) -> bool:
         """Nothing comes, once whatever was announced has been walked and told."""
-        with anyio.move_on_after(4 * shelves.DEBOUNCE):
+        with anyio.move_on_after(4 * cache.DEBOUNCE):
             await self._heard.receive()
             return False
         return True

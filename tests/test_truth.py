@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_bed import Bed, Json, bed, client_keys
 
-from sluicegate.era.reserved import REASONS
+from sluicegate.protocol.reserved_keys import REASONS
 
 OPEN = "p, *, *, *, *, allow\np, local, sluice, admin:*, *, allow\np, *, *, res:file:///secret*, *, deny\n"
 LIAR = str(Path(__file__).parent / "lying_server.py")

@@ -3,13 +3,13 @@
 
 from scripted_server import Front, Scripted, tools
 
-from sluicegate.call import Call, Client, Result, Target
-from sluicegate.era import legacy_client, modern_client
-from sluicegate.message import decode, dump, encode, to_value
 from sluicegate.policy.allowlist import ToolRules, allowlist
 from sluicegate.policy.classes import Classes
-from sluicegate.policy.judge import Judge, Law
+from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook
+from sluicegate.protocol import legacy_client, modern_client
+from sluicegate.protocol.jsonrpc import decode, dump, encode, to_value
+from sluicegate.protocol.model import Call, Client, Result, Target
 from tests.policy.policies import policy_of
 
 ROWS = "p, role:dev, git, tool:get_*, *, allow"
@@ -17,15 +17,15 @@ ANN, BOB, EVE = Client("key:ann", ("role:dev",)), Client("key:bob", ("role:dev",
 OWN = ("get_a", "get_b", "put_a")
 
 
-def law(rows: str) -> Law:
-    return Law(Rulebook(policy_of(rows), Classes({}), allowlist({"git": ToolRules()})))
+def law(rows: str) -> PolicyInForce:
+    return PolicyInForce(Rulebook(policy_of(rows), Classes({}), allowlist({"git": ToolRules()})))
 
 
 class Counting:
     """The judge of a front, and how often it was asked about a tool since the last look."""
 
     def __init__(self, rows: str = ROWS) -> None:
-        self.judge = Judge(law(rows))
+        self.judge = PolicyEngine(law(rows))
         self.server = Scripted("git", tools=OWN)
         self.server.scopes = lambda client: "everybody"
         self.front = Front(

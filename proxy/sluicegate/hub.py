@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from sluicegate.call import session_scope
-from sluicegate.message import Notification
+from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.model import session_scope
 
 MAX_PENDING: Final = 1000
 _ONE_SESSION: Final = session_scope("")

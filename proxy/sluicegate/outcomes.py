@@ -5,7 +5,8 @@ It goes by types and by what Sluice itself decided. No text that a peer wrote is
 
 from typing import Final, NamedTuple, get_args
 
-from sluicegate.call import (
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS
+from sluicegate.protocol.model import (
     HEADER_MISMATCH,
     MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
@@ -19,7 +20,6 @@ from sluicegate.call import (
     Verdict,
     not_found,
 )
-from sluicegate.message import INVALID_PARAMS
 
 OUTCOMES: Final = ("ok", "tool_error", "protocol_error", "denied", "waiting", "timeout", "cancelled", "unknown")
 

@@ -101,10 +101,10 @@ class Throttle(logging.Filter):
     def __init__(self, burst: int = 50, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._burst, self._seconds, self._clock = burst, seconds, clock
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._places: dict[tuple[str, int], _LogSource] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        place = self._places.setdefault((record.pathname, record.lineno), _Place(self._clock()))
+        place = self._places.setdefault((record.pathname, record.lineno), _LogSource(self._clock()))
         if self._clock() - place.since >= self._seconds:
             if place.count > self._burst:
                 record.left_out = place.count - self._burst
@@ -116,7 +116,7 @@ class Throttle(logging.Filter):
 
 
 @dataclass(slots=True)
-class _Place:
+class _LogSource:
     since: float
     count: int = 0
 

@@ -14,9 +14,9 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from sluicegate.call import Call, Failure, Guard, Handler, Outcome, Target
-from sluicegate.message import Json
 from sluicegate.outcomes import label
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, Target
 
 MAX_TEXT: Final = 200
 _CONTEXT: Final = TraceContextTextMapPropagator()

@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sluicegate.admin import Settings, Sources, application
-from sluicegate.message import Json
-from sluicegate.network.hosts import ServedNames
+from sluicegate.admin import AdminDeps, AdminSettings, application
+from sluicegate.http.hosts import ServedNames
+from sluicegate.protocol.jsonrpc import Json
 
 TOKEN = "operator-secret"
 KEY = "client-key"
@@ -28,7 +28,7 @@ def asker(
     peer: tuple[str, int] = LOOPBACK, reasons: list[str] | None = None, at: str = "http://127.0.0.1:7411", **given: Any
 ) -> httpx.AsyncClient:
     names = ServedNames(("Admin.acme.com",), ("https://App.acme.com",), trusted_proxies=given.get("proxies", ()))
-    sources = Sources(
+    sources = AdminDeps(
         ready=lambda: list(reasons or []),
         metrics=given.get("metrics", lambda: lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
         describe_servers=servers,
@@ -37,7 +37,7 @@ def asker(
         may=lambda who, area, act: who == "local" or (who, area) in given.get("rights", ()),
         refused=given.get("refused"),
     )
-    transport = httpx.ASGITransport(app=application(Settings(TOKEN, names), sources), client=peer)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=application(AdminSettings(TOKEN, names), sources), client=peer)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url=at)
 
 
@@ -242,6 +242,6 @@ async def test_what_is_not_http_is_left_alone() -> None:
     def must_not(*_: object) -> Any:
         raise AssertionError("nothing is sent")
 
-    sources = Sources(list, None, list, list_tools, str, lambda who, area, act: False)
-    given: Callable[..., Any] = application(Settings(TOKEN), sources)
+    sources = AdminDeps(list, None, list, list_tools, str, lambda who, area, act: False)
+    given: Callable[..., Any] = application(AdminSettings(TOKEN), sources)
     await given({"type": "lifespan"}, must_not, must_not)

@@ -5,10 +5,10 @@ from typing import Any
 import httpx
 import pytest
 
-from sluicegate.admin import MAX_BODY, Settings, Sources, application
-from sluicegate.lists.pinboard import Pinboard, Pinned
-from sluicegate.message import Json
+from sluicegate.admin import MAX_BODY, AdminDeps, AdminSettings, application
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, Pinned
 from sluicegate.policy.pins import Found, fingerprint
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store.memory import MemoryStore
 
 OPERATOR = {"Authorization": "Bearer operator-secret"}
@@ -24,17 +24,17 @@ async def no_tools(client: str) -> list[Json] | None:
     return None
 
 
-async def asker(pinned: bool = True, peer: str = "127.0.0.1") -> tuple[httpx.AsyncClient, Pinboard]:
-    board = Pinboard({"gh": Pinned("review", "id")}, MemoryStore(), clock=lambda: 0.0)
+async def asker(pinned: bool = True, peer: str = "127.0.0.1") -> tuple[httpx.AsyncClient, DefinitionPins]:
+    board = DefinitionPins({"gh": Pinned("review", "id")}, MemoryStore(), clock=lambda: 0.0)
     for item in (OLD, NEW):
         await board.meet("gh", "modern", "", "tool", {"x": Found(fingerprint(item), item)})
-    sources = Sources(
+    sources = AdminDeps(
         ready=list, metrics=None, describe_servers=no_servers, list_tools=no_tools,
         principal_of=lambda key: "key:ci" if key == "client-key" else None,
         may=lambda who, area, act: who == "local",
         pins=board if pinned else None,
     )  # fmt: skip
-    app = application(Settings("operator-secret"), sources)
+    app = application(AdminSettings("operator-secret"), sources)
     transport = httpx.ASGITransport(app=app, client=(peer, 5000))  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7411", headers=OPERATOR), board
 

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from sluicegate import config
-from sluicegate.app import law
+from sluicegate.app import policy_loading
 from sluicegate.app import reload as reloading
 from sluicegate.app.reload import Reload
 from sluicegate.config import Config, HttpServer
-from sluicegate.policy.files import Loaded
+from sluicegate.policy.files import LoadedPolicy
 
 ROWS = "p, role:reader, a, *, read, allow\n"
 SETTINGS: dict[str, Any] = {
@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 @dataclass
 class Bed:
     folder: Path
-    applied: list[tuple[Config, Loaded]] = field(default_factory=list)
+    applied: list[tuple[Config, LoadedPolicy]] = field(default_factory=list)
     news: anyio.Event = field(default_factory=anyio.Event)
 
     def write(self, name: str, text: str) -> None:
@@ -39,7 +39,7 @@ class Bed:
     def settings(self, **changes: Any) -> None:
         self.write("sluice.yaml", json.dumps(SETTINGS | changes))
 
-    def apply(self, new: Config, loaded: Loaded) -> None:
+    def apply(self, new: Config, loaded: LoadedPolicy) -> None:
         self.applied.append((new, loaded))
         self.news.set()
 
@@ -64,7 +64,7 @@ def bed(tmp_path: Path) -> Bed:
 @asynccontextmanager
 async def watching(bed: Bed, transport: str = "http") -> AsyncIterator[Reload]:
     started = config.load(bed.folder / "sluice.yaml")
-    revision = law.load(started).policy.revision
+    revision = policy_loading.load(started).policy.revision
     reload = Reload(started, revision, bed.folder / "sluice.yaml", transport, bed.apply)
     async with anyio.create_task_group() as group:
         group.start_soon(reload.run)
@@ -181,7 +181,7 @@ async def test_a_policy_file_that_was_away_is_noticed_when_it_is_back(bed: Bed) 
 
 
 async def test_a_mistake_in_the_code_is_told_and_keeps_what_is_in_force(bed: Bed) -> None:
-    def fail(new: Config, loaded: Loaded) -> None:
+    def fail(new: Config, loaded: LoadedPolicy) -> None:
         raise ZeroDivisionError
 
     started = config.load(bed.folder / "sluice.yaml")
@@ -215,18 +215,18 @@ async def test_files_that_keep_changing_are_left_until_they_are_quiet(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter(range(1000))
-    load = law.load
+    load = policy_loading.load
 
-    def restless(wanted: Config) -> Loaded:
+    def restless(wanted: Config) -> LoadedPolicy:
         bed.write("policy.csv", ROWS + "#" * next(turns) + "\n")
         return load(wanted)
 
     monkeypatch.setattr(reloading, "POLL", 0.01)
     async with watching(bed) as reload:
-        monkeypatch.setattr(reloading.law, "load", restless)
+        monkeypatch.setattr(reloading.policy_loading, "load", restless)
         await rejected(reload, "keep changing")
         assert bed.applied == []
-        monkeypatch.setattr(reloading.law, "load", load)
+        monkeypatch.setattr(reloading.policy_loading, "load", load)
         await bed.next()
 
 

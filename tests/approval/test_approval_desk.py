@@ -10,14 +10,14 @@ import anyio.lowlevel
 import pytest
 from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
 
-from sluicegate.approval import desk as desks
-from sluicegate.approval import shown
-from sluicegate.approval.ballot import Ballot, Refused
-from sluicegate.approval.book import OPEN
-from sluicegate.approval.desk import Desk
+from sluicegate.approval import presentation
+from sluicegate.approval import queue as desks
+from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval, bind
+from sluicegate.approval.repository import OPEN
 from sluicegate.approval.states import FINISHED, TRANSITIONS, may_become
-from sluicegate.call import Client, InputRequired, Leave, Result, Trail, Verdict
+from sluicegate.approval.vote_request import VoteRefused, VoteRequest
+from sluicegate.protocol.model import ApprovalRef, Client, InputRequired, Result, Trail, Verdict
 from sluicegate.store.sqlite import SqliteStore
 
 
@@ -26,8 +26,8 @@ def town() -> Town:
     return Town()
 
 
-def status(decided: Approval | Refused) -> int | str:
-    return decided.status if isinstance(decided, Refused) else decided.state
+def status(decided: Approval | VoteRefused) -> int | str:
+    return decided.status if isinstance(decided, VoteRefused) else decided.state
 
 
 def states(town: Town) -> list[str]:
@@ -282,7 +282,7 @@ async def test_what_was_not_seen_is_not_approved(town: Town) -> None:
     approval = await town.pending(amount=1)
     assert status(await town.decide(approval, seen="")) == 400
     assert status(await town.decide(approval, seen="sha256:" + "0" * 64)) == 409
-    assert status(await town.desk.decide("apr_nothing", LEA, Ballot("approve", "x"), "api")) == 404
+    assert status(await town.desk.decide("apr_nothing", LEA, VoteRequest("approve", "x"), "api")) == 404
     assert status(await town.decide(approval)) == "approved"
     assert status(await town.decide(approval, LEO)) == 409
     assert status(await town.decide(approval, LEO, "deny")) == 409, "decided is decided"
@@ -347,7 +347,7 @@ async def test_one_approval_is_used_once_on_two_replicas_by_a_hundred_calls(tmp_
 async def test_two_replicas_use_a_hundred_approvals_at_once_a_hundred_times(tmp_path: Path) -> None:
     stores = [SqliteStore(tmp_path / "db"), SqliteStore(tmp_path / "db")]
     town = Town(store=stores[0], per_client=1000)
-    replica = Desk(stores[1], town.desk.settings, town.world(), town.clock)
+    replica = ApprovalQueue(stores[1], town.desk.settings, town.world(), town.clock)
     with anyio.fail_after(60):
         for number in range(100):
             await town.decide(await town.pending(amount=number))
@@ -467,7 +467,7 @@ def answer(**content: Any) -> Any:
     return {"action": "accept", "content": content}
 
 
-async def asked(town: Town, **arguments: Any) -> tuple[str, Any, Leave]:
+async def asked(town: Town, **arguments: Any) -> tuple[str, Any, ApprovalRef]:
     outcome = await town.run(**arguments)
     assert isinstance(outcome, InputRequired) and outcome.leave is not None
     ((key, ask),) = outcome.requests.items()
@@ -475,7 +475,7 @@ async def asked(town: Town, **arguments: Any) -> tuple[str, Any, Leave]:
     return key, ask, outcome.leave
 
 
-async def answered(town: Town, leave: Leave, value: Any, **arguments: Any) -> Any:
+async def answered(town: Town, leave: ApprovalRef, value: Any, **arguments: Any) -> Any:
     trail = Trail("c2")
     trail.resume("c1", 1, leave)
     call = town.call(trail=trail, **arguments)
@@ -642,14 +642,14 @@ async def test_huge_and_hostile_arguments_are_shown_whole_or_marked_as_cut(town:
     hostile = {"body": "x" * 2**20, "note": "\x1b[31m\x00\u202e", "api_key": "hunter2-hunter2", "to": "ann@acme"}
     approval = await town.pending(**hostile)
     kept = await town.desk.book.shown(approval.id)
-    told = shown.tell_all(approval, kept, {}, [], "p2, *", town.clock.now)
+    told = presentation.tell_all(approval, kept, {}, [], "p2, *", town.clock.now)
     text = json.dumps(told, ensure_ascii=False)
     assert told["arguments_cut"] and told["arguments_size"] > 2**20 and told["arguments_digest"].startswith("hmac-")
     assert "hunter2" not in text and not {"\x1b", "\x00", "\u202e"} & set(text) and len(text) < 400_000
     assert "⟨U+001B⟩[31m⟨U+0000⟩⟨U+202E⟩" in told["arguments"]["note"] and told["hidden_characters"] == 3
     assert told["aims_at"]["to"] == "ann@acme" and told["description"]["written_by"] == "the server"
     small = await town.pending(amount=1)
-    row = shown.tell(small, await town.desk.book.shown(small.id))
+    row = presentation.tell(small, await town.desk.book.shown(small.id))
     assert row["arguments"] == {"amount": 1} and not row["arguments_cut"]
 
 
@@ -665,10 +665,10 @@ async def test_secrets_are_revealed_to_who_decides_while_it_waits_once_that_is_w
     eve = Client("key:eve", ("role:dev",))
     for id, who in ((approval.id, eve), ("apr_000000000000", LEA)):
         refused = await town.desk.reveal(id, who)
-        assert isinstance(refused, Refused) and refused.status == 404
-    assert isinstance(await town.new_desk().reveal(approval.id, LEA), Refused), "another process has none"
+        assert isinstance(refused, VoteRefused) and refused.status == 404
+    assert isinstance(await town.new_desk().reveal(approval.id, LEA), VoteRefused), "another process has none"
     await town.decide(approval, word="deny")
-    assert isinstance(await town.desk.reveal(approval.id, LEA), Refused)
+    assert isinstance(await town.desk.reveal(approval.id, LEA), VoteRefused)
 
 
 @pytest.mark.parametrize("review", ["accepted", "first_use", "changed", "unpinned"])
@@ -680,7 +680,7 @@ async def test_a_definition_that_changed_since_it_was_looked_at_is_marked(review
     (ask,) = outcome.requests.values()
     assert ("THE TOOL HAS CHANGED" in ask["params"]["message"]) == (review == "changed")
     (approval,) = town.desk.open_ones()
-    told = shown.tell_all(approval, await town.desk.book.shown(approval.id), {}, [], "", town.clock.now)
+    told = presentation.tell_all(approval, await town.desk.book.shown(approval.id), {}, [], "", town.clock.now)
     assert told["definition"]["review"] == review
 
 

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 
 from sluicegate.approval import webhook
 from sluicegate.approval.webhook import Receiver, Webhooks
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
 

@@ -10,12 +10,12 @@ import anyio.lowlevel
 import pytest
 from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
 
-from sluicegate.approval import book, persons, shown, words
-from sluicegate.approval.ballot import Ballot, Refused
+from sluicegate.approval import eligibility, messages, presentation, repository
 from sluicegate.approval.record import BUILT_IN, Approval, bind, new_id, session_mark
+from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.approval.webhook import Receiver, Webhooks, payload
 from sluicegate.audit.redact import canonical
-from sluicegate.call import Client, Failure, Leave, Result, refuse
+from sluicegate.protocol.model import ApprovalRef, Client, Failure, Result, refuse
 
 DEV = Client("key:ann", ("role:dev",), "ann", session="s1", info={"name": "ide\u202e", "version": "1.0", "x": 1})
 START, END = "1970-01-12T13:46:40Z", "1970-01-12T14:16:40Z"
@@ -46,7 +46,7 @@ async def test_an_approver_sees_everything() -> None:
     digest = kept["digest"]
     assert digest.startswith("hmac-sha256:")
     last = {"arguments": {"to": "bob", "n": [4]}}
-    told = shown.tell_all(approval, kept, last, [{"x": 1}], "p, \u202e", town.clock.now + 1.4)
+    told = presentation.tell_all(approval, kept, last, [{"x": 1}], "p, \u202e", town.clock.now + 1.4)
     assert told == {
         **row(approval), "arguments_digest": digest,
         "asked_by_row": {"rule": "policy.csv:7", "row": "p, ⟨U+202E⟩", "policy": "rev1"},
@@ -58,9 +58,9 @@ async def test_an_approver_sees_everything() -> None:
             "- n[0]: 4", "+ n[0]: 5", "+ note:", "+     | a⟨U+202E⟩b", "+     | ", '  to: "bob"'],
         "last_calls": [{"x": 1}], "seconds_left": 1799, "trace": "00-1",
     }  # fmt: skip
-    late = shown.tell_all(approval, kept, {}, [], "", approval.expires + 9)
+    late = presentation.tell_all(approval, kept, {}, [], "", approval.expires + 9)
     assert late["compared_with_last_approved"] is None and late["seconds_left"] == 0
-    erased = shown.tell_all(approval, {}, last, [], "", 0)
+    erased = presentation.tell_all(approval, {}, last, [], "", 0)
     assert erased["arguments_erased"] and erased["compared_with_last_approved"] is None
     assert erased["arguments_lines"] == [] and erased["aims_at"] == {} and erased["arguments"] is None
     assert erased["description"]["text"] == erased["reason"]["text"] == ""
@@ -81,7 +81,7 @@ async def test_what_was_decided_is_shown_recorded_and_granted() -> None:
     approval, _ = await asked(town, amount=5)
     new = await town.decide(approval, comment="ok\u202e", scope="15m")
     assert isinstance(new, Approval)
-    told = shown.tell(new, {"arguments": {}})
+    told = presentation.tell(new, {"arguments": {}})
     vote = {"principal": "key:lea", "channel": "api", "at": START, "comment": "ok⟨U+202E⟩"}
     assert (told["state"], told["votes"], told["comment"], told["scope"]) == ("approved", [vote], "ok⟨U+202E⟩", "15m")
     (grant,) = town.desk.grants.all()
@@ -94,7 +94,7 @@ async def test_what_was_decided_is_shown_recorded_and_granted() -> None:
     tool = {"principal": "key:ann", "server": "bank", "own": "pay"}
     given = {"state": "approved", "approver": "key:lea", "comment": "ok\u202e", "grant": grant.id, "scope": "15m"}
     assert town.told == [{"approval": {**said, "state": "pending"}, **tool}, {"approval": {**said, **given}, **tool}]
-    assert repr(town.desk) == "Desk(1 open, 0 waited for, Grants(1))" and len(town.desk.grants) == 1
+    assert repr(town.desk) == "ApprovalQueue(1 open, 0 waited for, Grants(1))" and len(town.desk.grants) == 1
     assert town.desk.grants.principals == {"key:ann"} and town.desk.grants.get(grant.id) is grant
     town.keeps = False
     assert not await town.desk.grants.revoke(grant, "key:leo") and len(town.desk.grants) == 1
@@ -118,14 +118,16 @@ async def test_who_asks_reads_what_to_do_next() -> None:
     )
     assert text(waits) == f"{start}until {until}. {end}"
     approval = await town.get(id)
-    assert words.awaited(approval) == f"waiting for approval {id} by 2 of role:lead, of different owners, until {until}"
-    assert await town.decide(approval) == Refused(400, "two-person wants a reason: give a comment")
-    assert await town.decide(approval, comment=" ") == Refused(400, "two-person wants a reason: give a comment")
+    assert (
+        messages.awaited(approval) == f"waiting for approval {id} by 2 of role:lead, of different owners, until {until}"
+    )
+    assert await town.decide(approval) == VoteRefused(400, "two-person wants a reason: give a comment")
+    assert await town.decide(approval, comment=" ") == VoteRefused(400, "two-person wants a reason: give a comment")
     await town.decide(approval, comment="c")
     assert text(await town.run(amount=1)) == f"{start}until {until}. 1 agreed, 1 still missing. {end}"
-    assert await town.decide(approval, comment="c") == Refused(409, "you have agreed already")
+    assert await town.decide(approval, comment="c") == VoteRefused(409, "you have agreed already")
     town.people["key:lea2"] = twin = Client("key:lea2", ("role:lead",), "LEA")
-    same = Refused(403, "somebody of the same owner has agreed already: a quorum counts different owners")
+    same = VoteRefused(403, "somebody of the same owner has agreed already: a quorum counts different owners")
     assert await town.decide(approval, twin, comment="c") == same
     await town.decide(approval, LEO, word="deny", comment="no\u202e")
     denied = await town.run(amount=1)
@@ -135,28 +137,28 @@ async def test_who_asks_reads_what_to_do_next() -> None:
         f" The same call is not asked for again before {until}."
     )
     over = await town.get(id)
-    assert words.denied(replace(over, comment="")) == (
+    assert messages.denied(replace(over, comment="")) == (
         f"NOT EXECUTED. b__pay was denied by key:leo ({id}). The same call is not asked for again before {until}."
     )
-    assert words.expired(over) == (
+    assert messages.expired(over) == (
         f"NOT EXECUTED. Nobody approved b__pay in time ({id}, two-person). The same call again asks anew."
     )
-    assert words.ended(over) == f"NOT EXECUTED. The approval {id} of b__pay is denied: no⟨U+202E⟩."
-    assert words.ended(replace(over, comment="")) == f"NOT EXECUTED. The approval {id} of b__pay is denied."
-    assert await town.decide(over) == Refused(409, "it is denied already")
-    assert await town.decide(replace(over, id="apr_x")) == Refused(404, "no such approval")
+    assert messages.ended(over) == f"NOT EXECUTED. The approval {id} of b__pay is denied: no⟨U+202E⟩."
+    assert messages.ended(replace(over, comment="")) == f"NOT EXECUTED. The approval {id} of b__pay is denied."
+    assert await town.decide(over) == VoteRefused(409, "it is denied already")
+    assert await town.decide(replace(over, id="apr_x")) == VoteRefused(404, "no such approval")
 
 
 def test_an_answer_names_its_approval_in_results_and_in_errors() -> None:
     made = bind(ANN, "tools/call", TOOL, {}, "r", BUILT_IN["confirm"])
     approval = Approval("apr_1", "pending", made, "m", "p", "c", "r", (), "", "", "", "", "", 0.0, 60.0)
     named = {"id": "apr_1", "state": "pending", "expires_at": "1970-01-01T00:01:00Z"}
-    result = words.answer("tools/call", "approval_pending", "wait", approval)
+    result = messages.answer("tools/call", "approval_pending", "wait", approval)
     refused = refuse("tools/call", "approval_pending", "wait")
     assert isinstance(result, Result) and isinstance(refused, Result) and result.reason == "approval_pending"
     meta = {"dev.sluice/reason": "approval_pending", "dev.sluice/approval": named}
     assert result.value == {**refused.value, "_meta": meta}
-    failure = words.answer("prompts/get", "approval_denied", "no", approval)
+    failure = messages.answer("prompts/get", "approval_denied", "no", approval)
     data = {"reason": "approval_denied", "approval": named}
     assert failure == Failure(-32603, "no", data, "approval_denied")
     for change in ("consumed", "pending"):
@@ -181,11 +183,13 @@ async def test_the_question_is_one_screen_and_a_no_is_preset(how: Any) -> None:
         "The agent says why: w⟨U+202E⟩", "The server says what it does: Pays.",
         f"The policy asks: policy.csv:7 (confirm). {approval.id}, until 1970-01-12T13:51:40Z",
     ]  # fmt: skip
-    form = words.form(approval, kept, "sluice show")
+    form = messages.form(approval, kept, "sluice show")
     assert form["params"]["message"].split("\n") == message
-    short = words.question(approval, {"arguments": {}, "review": "accepted", "description": "d" * 400}, "").split("\n")
+    short = messages.question(approval, {"arguments": {}, "review": "accepted", "description": "d" * 400}, "").split(
+        "\n"
+    )
     assert short == [message[0], *short[1:-2], f"The server says what it does: {'d' * 300}", message[-1]]
-    assert words.page(approval, kept, "sluice show", "https://x/") == {
+    assert messages.page(approval, kept, "sluice show", "https://x/") == {
         "method": "elicitation/create",
         "params": {"mode": "url", "message": form["params"]["message"], "url": "https://x/"},
     }
@@ -208,39 +212,46 @@ async def test_the_question_is_one_screen_and_a_no_is_preset(how: Any) -> None:
     }  # fmt: skip
     digest = approval.matter.digest
     for value, ballot in (
-        ({"action": "accept", "content": {"decision": "once", "comment": "c"}}, Ballot("approve", digest, "once", "c")),
-        ({"action": "accept", "content": {"decision": "deny", "comment": 1}}, Ballot("deny", digest)),
-        ({"action": "decline", "content": {"comment": "c"}}, Ballot("deny", digest, comment="c")),
-        ({"action": "decline"}, Ballot("deny", digest)), ({"action": "cancel"}, None), ([], None),
+        (
+            {"action": "accept", "content": {"decision": "once", "comment": "c"}},
+            VoteRequest("approve", digest, "once", "c"),
+        ),
+        ({"action": "accept", "content": {"decision": "deny", "comment": 1}}, VoteRequest("deny", digest)),
+        ({"action": "decline", "content": {"comment": "c"}}, VoteRequest("deny", digest, comment="c")),
+        ({"action": "decline"}, VoteRequest("deny", digest)), ({"action": "cancel"}, None), ([], None),
         ({"action": "accept"}, None), ({"action": "accept", "content": {"decision": "ever"}}, None),
     ):  # fmt: skip
-        assert words.ballot(approval, value) == ballot
+        assert messages.ballot(approval, value) == ballot
 
 
 async def test_a_ballot_that_is_not_fit_is_refused_with_why() -> None:
     town = Town()
     approval, _ = await asked(town, amount=1)
     for who, ballot, refused in (
-        (LEA, {"seen": "sha256:0"}, Refused(409, "this is not what was seen: the digest is another one")),
-        (LEA, {"seen": ""}, Refused(400, "seen_digest is needed: the digest of what you looked at")),
-        (LEA, {"scope": "session"}, Refused(400, "one-of-leads can be remembered as: once, 15m")),
-        (ANN, {}, Refused(403, "nobody decides on what they asked for themselves, nor does anybody of the same owner")),
-        (Client("key:eve"), {}, Refused(403, "one-of-leads is decided by role:lead")),
+        (LEA, {"seen": "sha256:0"}, VoteRefused(409, "this is not what was seen: the digest is another one")),
+        (LEA, {"seen": ""}, VoteRefused(400, "seen_digest is needed: the digest of what you looked at")),
+        (LEA, {"scope": "session"}, VoteRefused(400, "one-of-leads can be remembered as: once, 15m")),
+        (
+            ANN,
+            {},
+            VoteRefused(403, "nobody decides on what they asked for themselves, nor does anybody of the same owner"),
+        ),
+        (Client("key:eve"), {}, VoteRefused(403, "one-of-leads is decided by role:lead")),
     ):
         assert await town.decide(approval, who, **ballot) == refused  # type: ignore[arg-type]
     confirmed = Town(profile="confirm")
     own, _ = await asked(confirmed, amount=1)
-    assert await confirmed.decide(own) == Refused(403, "confirm is confirmed by whoever asked (key:ann)")
-    assert persons.may_see(approval, DEV, ()) and not persons.may_see(own, LEA, {"role:lead"})
-    assert persons.may_see(approval, LEA, {"role:lead"}) and not persons.may_see(approval, LEA, {"role:dev"})
+    assert await confirmed.decide(own) == VoteRefused(403, "confirm is confirmed by whoever asked (key:ann)")
+    assert eligibility.may_see(approval, DEV, ()) and not eligibility.may_see(own, LEA, {"role:lead"})
+    assert eligibility.may_see(approval, LEA, {"role:lead"}) and not eligibility.may_see(approval, LEA, {"role:dev"})
     assert BUILT_IN["confirm"].describe() == "whoever asked"
     assert replace(BUILT_IN["two-person"], approvers=("a", "b")).describe() == "2 of a or b, of different owners"
     terms = replace(approval.matter.terms, approvers=("a", "b"))
     either = replace(approval, matter=replace(approval.matter, terms=terms))
-    assert persons.objection(either, LEA, {"c"}) == "one-of-leads is decided by a or b"
-    assert persons.persons(Client("jwt:iss#Lea", (), "Team")) == ("jwt:iss#lea", "team", "lea")
+    assert eligibility.objection(either, LEA, {"c"}) == "one-of-leads is decided by a or b"
+    assert eligibility.persons(Client("jwt:iss#Lea", (), "Team")) == ("jwt:iss#lea", "team", "lea")
     town.keeps = False
-    assert await town.decide(approval) == Refused(
+    assert await town.decide(approval) == VoteRefused(
         503, "the audit log cannot be written, and nothing is decided unrecorded"
     )
 
@@ -256,7 +267,7 @@ async def test_a_client_has_so_many_and_is_told_which_limit_it_met() -> None:
 async def test_what_the_store_holds_that_is_no_approval_counts_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
     town = Town()
     for broken in (b"", b"[]", b"{}", b'{"matter":{},"votes":[]}'):
-        assert book.decoded(broken) is None
+        assert repository.decoded(broken) is None
     assert {record.message for record in caplog.records} == {"an approval in the store cannot be read, and is not used"}
     await town.store.put("approval/open/apr_1", b"{}")
     assert await town.desk.get("apr_1") is None and await town.desk.book.opened() == {"apr_1": b"{}"}
@@ -279,13 +290,15 @@ async def test_the_next_call_is_compared_with_the_last_one_that_ran() -> None:
 
 
 def test_previews_are_bounded_and_aims_are_plain_values() -> None:
-    assert shown.preview({"arguments": "x" * 2046}) == '"' + "x" * 2046 + '"'
-    assert shown.preview({"arguments": "é" * 2046, "digest": "D"}) == '"' + "é" * 1023 + " ...(cut: 4094 bytes, D)"
+    assert presentation.preview({"arguments": "x" * 2046}) == '"' + "x" * 2046 + '"'
+    assert (
+        presentation.preview({"arguments": "é" * 2046, "digest": "D"}) == '"' + "é" * 1023 + " ...(cut: 4094 bytes, D)"
+    )
     named = {"PATH": "x" * 200, "path": "x" * 201, "repo": ["x"], "url": 1.5, "body": "b", "to": True}
-    assert shown.aims(named) == {"PATH": "x" * 200, "url": 1.5, "to": True} and shown.aims(["to"]) == {}
+    assert presentation.aims(named) == {"PATH": "x" * 200, "url": 1.5, "to": True} and presentation.aims(["to"]) == {}
     names = "account amount branch bucket channel cluster collection currency database dataset date days zone"
     many = dict.fromkeys(names.split(), 1)
-    assert list(shown.aims(many)) == list(many)[:12]
+    assert list(presentation.aims(many)) == list(many)[:12]
     assert session_mark(None) == "" and len(session_mark("s")) == 32 and session_mark("s") != session_mark("t")
     ids = {new_id() for _ in range(20)} | {new_id("grt")}
     assert len(ids) == 21 and all(len(id) == 16 and id[:4] in ("apr_", "grt_") for id in ids)
@@ -303,9 +316,9 @@ def test_methods_and_prompts_are_bound_and_what_a_retry_adds_is_not() -> None:
              "method": "resources/read"}  # fmt: skip
     assert (bare.definition, bare.digest) == ("", f"sha256:{sha256(canonical(bound).encode()).hexdigest()}")
     shy = {"arguments": [["a\u202e"], {"\u202e": 1}]}
-    assert shown.tell(Approval("a", "pending", bare, "m", "p", "c", "r", (), "", "", "", "", "", 0.0, 0.0), shy)[
+    assert presentation.tell(Approval("a", "pending", bare, "m", "p", "c", "r", (), "", "", "", "", "", 0.0, 0.0), shy)[
         "arguments"] == [["a⟨U+202E⟩"], {"⟨U+202E⟩": 1}]  # fmt: skip
-    assert shown.preview({"arguments": "é\u202e"}) == '"é⟨U+202E⟩"'
+    assert presentation.preview({"arguments": "é\u202e"}) == '"é⟨U+202E⟩"'
 
 
 async def test_what_another_process_asks_for_is_ended_by_it_or_a_little_later() -> None:
@@ -333,7 +346,7 @@ async def test_a_call_hears_what_another_process_decided_before_its_own_looked_a
         while not town.desk.open_ones():
             await anyio.lowlevel.checkpoint()
         (approval,) = town.desk.open_ones()
-        ballot = Ballot("deny", approval.matter.digest)
+        ballot = VoteRequest("deny", approval.matter.digest)
         await town.new_desk().decide(approval.id, LEA, ballot, "api")
         await town.desk.refresh()
 
@@ -348,7 +361,7 @@ async def test_of_several_workers_each_sees_its_own_principals() -> None:
     town = Town()
     approval = await town.pending(amount=1)
     for who, is_seen in (("key:ann", True), ("key:lea", False)):
-        mine = book.Book(town.store, lambda principal, who=who: principal == who)  # type: ignore[misc]
+        mine = repository.ApprovalRepository(town.store, lambda principal, who=who: principal == who)  # type: ignore[misc]
         assert (await mine.read(approval.id) is not None) is is_seen
 
 
@@ -356,4 +369,4 @@ def test_a_receiver_shows_no_address() -> None:
     receiver = Receiver("https://x.test/secret", "whsec_")
     assert repr(receiver) == f"Receiver({receiver.mark})" and len(receiver.mark) == 16
     assert repr(Webhooks(Town().desk, lambda: ())) == "Webhooks(0 on their way, 0 sent, 0 failures)"
-    assert Leave("apr_1", "d", "r", "p").key == "" and json.dumps(receiver.mark)
+    assert ApprovalRef("apr_1", "d", "r", "p").key == "" and json.dumps(receiver.mark)

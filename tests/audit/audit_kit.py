@@ -13,12 +13,12 @@ from ocsf_json_schema import OcsfJsonSchemaEmbedded, get_ocsf_schema
 
 from sluicegate.audit import chain, export
 from sluicegate.audit.checkpoint import read_publics
-from sluicegate.audit.log import Audit
+from sluicegate.audit.log import AuditLog
 from sluicegate.audit.record import read_schema
 from sluicegate.audit.recover import load
 from sluicegate.audit.settings import AuditSettings
-from sluicegate.audit.verify import Report, read_kept, verify
-from sluicegate.call import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
+from sluicegate.audit.verify import VerifyReport, read_kept, verify
+from sluicegate.protocol.model import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
 
 SEED, DIGEST_KEY = b"s" * 32, b"d" * 32
 ITEM = {"name": "create_issue", "description": "Makes an issue", "inputSchema": {"type": "object"}}
@@ -62,8 +62,8 @@ def settings(directory: Path, **changes: Any) -> AuditSettings:
 
 
 @asynccontextmanager
-async def open_audit(directory: Path, seeds: tuple[bytes, ...] = (SEED,), **changes: Any) -> AsyncIterator[Audit]:
-    audit = Audit(settings(directory, **changes), DIGEST_KEY, seeds)
+async def open_audit(directory: Path, seeds: tuple[bytes, ...] = (SEED,), **changes: Any) -> AsyncIterator[AuditLog]:
+    audit = AuditLog(settings(directory, **changes), DIGEST_KEY, seeds)
     await audit.start()
     try:
         yield audit
@@ -74,14 +74,14 @@ async def open_audit(directory: Path, seeds: tuple[bytes, ...] = (SEED,), **chan
                 fits_schema(record)
 
 
-async def one_call(audit: Audit, id: str, outcome: Outcome = OK, **changes: Any) -> bool:
+async def one_call(audit: AuditLog, id: str, outcome: Outcome = OK, **changes: Any) -> bool:
     call = make_call(id, **changes)
     kept = await audit.intent(call)
     audit.outcome(call, outcome, 0.25)
     return kept
 
 
-async def settled(audit: Audit) -> None:
+async def settled(audit: AuditLog) -> None:
     """Returns when all that was handed over is in the file: an outcome is written behind its call."""
     with anyio.fail_after(60):
         while audit.tally().waiting or audit.tally().lag["file"]:  # noqa: ASYNC110 - of another thread
@@ -104,14 +104,14 @@ def records(directory: Path, type: str = "") -> list[dict[str, Any]]:
     return [record for record in found if not type or record["type"] == type]
 
 
-def check(directory: Path, *, kept: bool = True) -> list[Report]:
+def check(directory: Path, *, kept: bool = True) -> list[VerifyReport]:
     """What the verifier says, with the public keys and, if asked for, the checkpoint in the state directory."""
     keys = read_publics((directory / "state" / "sign.pub").read_text())
     files = sorted((directory / "state").glob("*.checkpoint")) if kept else []
     return verify(segments(directory), keys, [one for path in files for one in read_kept(path)])
 
 
-def check_one(directory: Path, **how: Any) -> Report:
+def check_one(directory: Path, **how: Any) -> VerifyReport:
     reports = check(directory, **how)
     assert len(reports) == 1
     return reports[0]

@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 from audit_kit import OK, make_call, settings
 
-from sluicegate.audit.log import Audit
+from sluicegate.audit.log import AuditLog
 from sluicegate.audit.settings import AuditSettings
 
 SECONDS = 3.0
@@ -23,7 +23,7 @@ ARGUMENTS = {"title": "A bug in the thing", "body": "Some text that is a bit lon
 
 
 async def measure(made: AuditSettings | None, concurrency: int) -> dict[str, float]:
-    audit = Audit(made, b"d" * 32, [b"s" * 32]) if made is not None else None
+    audit = AuditLog(made, b"d" * 32, [b"s" * 32]) if made is not None else None
     if audit is not None:
         await audit.start()
     numbers, waits = count(), []

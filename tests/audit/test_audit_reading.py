@@ -28,14 +28,14 @@ from audit_kit import (
 )
 
 from sluicegate.audit import chain, export
-from sluicegate.audit.chain import Head
+from sluicegate.audit.chain import ChainHead
 from sluicegate.audit.checkpoint import Signer
 from sluicegate.audit.follow import Follower
-from sluicegate.audit.read import Filter, Tail, approvals, search
+from sluicegate.audit.read import Filter, LogTail, approvals, search
 from sluicegate.audit.settings import Checkpointing, Rotation, SinkSettings
 from sluicegate.audit.sinks import open_channel
 from sluicegate.audit.verify import verify
-from sluicegate.call import Failure, refuse
+from sluicegate.protocol.model import Failure, refuse
 
 SMALL = Rotation(size=6_000)
 
@@ -93,7 +93,7 @@ async def test_who_approved_what_is_told_in_one_row(tmp_path: Path) -> None:
 
 
 async def test_a_tail_follows_over_rotations_and_restarts(tmp_path: Path) -> None:
-    tail = Tail(tmp_path / "audit", Filter(type="outcome"))
+    tail = LogTail(tmp_path / "audit", Filter(type="outcome"))
     seen: list[str] = []
     for round in range(3):
         async with open_audit(tmp_path, rotate=SMALL) as audit:
@@ -307,7 +307,7 @@ async def test_a_retention_that_nobody_signed_is_not_believed(tmp_path: Path) ->
     said = {"act": "retain", "file": first.name, "first": 1, "last": after["seq"], "hash": after["hash"]}
     body = f'"type":"admin","time":"2026-10-01T00:00:00.000000000Z",{json.dumps(said)[1:-1]}'.encode()
     last = newest.read_bytes().splitlines()[-1]
-    line, _ = chain.link(Head(json.loads(last)["seq"], chain.digest(last)), "sluice", 1, body)
+    line, _ = chain.link(ChainHead(json.loads(last)["seq"], chain.digest(last)), "sluice", 1, body)
     first.unlink()
     with newest.open("ab") as file:
         file.write(line)

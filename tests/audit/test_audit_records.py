@@ -11,12 +11,14 @@ import jsonschema
 import pytest
 from audit_kit import CLIENT, DIGEST_KEY, ITEM, OK, TARGET, make_call, one_call, open_audit, records, segments
 
+from sluicegate.audit.auth_failures import MAX_ADDRESSES, IdentityFailures
 from sluicegate.audit.chain import read
-from sluicegate.audit.failures import MAX_ADDRESSES, IdentityFailures
 from sluicegate.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, needs_intent, read_schema
 from sluicegate.audit.redact import MAX_RESULT, Redactor, dump
 from sluicegate.audit.settings import Checkpointing, Rotation
-from sluicegate.call import (
+from sluicegate.catalog_cache.definition_pins import PinEvent
+from sluicegate.outcomes import classify
+from sluicegate.protocol.model import (
     REASON,
     Call,
     Client,
@@ -29,8 +31,6 @@ from sluicegate.call import (
     not_found,
     refuse,
 )
-from sluicegate.lists.pinboard import PinEvent
-from sluicegate.outcomes import classify
 
 SCHEMA = read_schema()
 NAUGHTY = [

@@ -11,10 +11,10 @@ import pytest
 from audit_kit import SEED, check, check_one, lines, make_call, one_call, open_audit, segments
 
 from sluicegate.audit import chain
-from sluicegate.audit.chain import Head
+from sluicegate.audit.chain import ChainHead
 from sluicegate.audit.checkpoint import Signer, is_signed, key_id, read, read_publics, write_publics
 from sluicegate.audit.settings import Checkpointing, Rotation
-from sluicegate.audit.verify import Report, verify
+from sluicegate.audit.verify import VerifyReport, verify
 
 Lines = list[bytes]
 
@@ -39,7 +39,7 @@ def log(kept_log: Path, tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def rewrite(directory: Path, change: Callable[[Lines], Lines]) -> Report:
+def rewrite(directory: Path, change: Callable[[Lines], Lines]) -> VerifyReport:
     path = segments(directory)[0]
     path.write_bytes(b"".join(line + b"\n" for line in change(path.read_bytes().splitlines())))
     return check_one(directory)
@@ -86,7 +86,9 @@ def test_swapped_records_are_named(log: Path, seq: int) -> None:
 def test_a_record_put_in_is_named(log: Path, seq: int) -> None:
     def insert(lines: Lines) -> Lines:
         at = position(lines, seq)
-        forged = chain.link(Head(seq - 1, chain.digest(lines[at - 1])), "sluice", 1, b'"type":"admin","time":"x"')[0]
+        forged = chain.link(ChainHead(seq - 1, chain.digest(lines[at - 1])), "sluice", 1, b'"type":"admin","time":"x"')[
+            0
+        ]
         return [*lines[:at], forged.rstrip(b"\n"), *lines[at:]]
 
     assert [finding.seq for finding in rewrite(log, insert).findings] == [seq]
@@ -105,7 +107,7 @@ def test_a_log_cut_to_an_earlier_prefix_is_found_by_the_checkpoint_outside(log: 
 
 def relink(lines: Lines, start: int, signer: Signer | None = None) -> Lines:
     """Everything from line `start` on as its writer would have chained it; signed anew if there is a signer."""
-    head = Head(start, chain.digest(lines[start - 1]))
+    head = ChainHead(start, chain.digest(lines[start - 1]))
     done = lines[:start]
     for line in lines[start:]:
         body = line[line.index(b'"type"') : -1]

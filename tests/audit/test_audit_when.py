@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.audit.record import Stamp
-from sluicegate.audit.when import read_time
+from sluicegate.audit.time_expressions import read_time
 
 NOW = datetime(2026, 11, 22, 15, 30, 10, 250_000, UTC)
 

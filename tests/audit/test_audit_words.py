@@ -23,12 +23,12 @@ from audit_kit import (
 )
 
 from sluicegate import __version__
-from sluicegate.audit import bodies, chain, export, record
-from sluicegate.audit.chain import Head, Link
+from sluicegate.audit import chain, export, record, record_templates
+from sluicegate.audit.auth_failures import IdentityFailures
+from sluicegate.audit.chain import ChainHead, Link
 from sluicegate.audit.checkpoint import Signer
-from sluicegate.audit.failures import IdentityFailures
 from sluicegate.audit.follow import Follower
-from sluicegate.audit.log import Audit, Tally
+from sluicegate.audit.log import AuditLog, Tally
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.read import Filter, approvals, last_calls, principals, search
 from sluicegate.audit.recover import Torn
@@ -36,9 +36,20 @@ from sluicegate.audit.redact import Redactor, canonical
 from sluicegate.audit.segment import Lock, Segment, retire
 from sluicegate.audit.settings import Rotation, SinkSettings, file_of, is_segment
 from sluicegate.audit.sinks import open_channel, syslog
+from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import verify
-from sluicegate.audit.when import read_time
-from sluicegate.call import Client, Decision, Failure, InputRequired, Leave, Result, Target, Trail, Verdict, refuse
+from sluicegate.protocol.model import (
+    ApprovalRef,
+    Client,
+    Decision,
+    Failure,
+    InputRequired,
+    Result,
+    Target,
+    Trail,
+    Verdict,
+    refuse,
+)
 
 PLACE = {"v": 1, "writer": "w", "epoch": 2, "seq": 3, "prev": "p", "time": "2026-10-01T12:30:00.123456789Z"}
 CALL = {
@@ -165,7 +176,7 @@ def test_a_record_of_a_call_says_all_that_is_known() -> None:
     client = replace(CLIENT, session="s1", revision="2025-11-25")
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     call = make_call("c1", {"title": "x"}, client=client, meta={"traceparent": parent})
-    call.trail.resume("c0", 2, Leave("apr_1", "d", "r", "p"))
+    call.trail.resume("c0", 2, ApprovalRef("apr_1", "d", "r", "p"))
     about = made.about(call)
     known = {
         "call": "c1", "method": "tools/call", "transport": "stdio", "principal": "key:ci-bot", "roles": ["role:ci"],
@@ -226,24 +237,30 @@ def test_what_is_remembered_is_made_anew_when_a_definition_changes() -> None:
 
 
 def test_what_a_writer_says_itself_has_these_names() -> None:
-    key, head = bodies.Introduction("k1", b"p" * 32), Head(4, "h")
+    key, head = record_templates.Introduction("k1", b"p" * 32), ChainHead(4, "h")
     public = {"key": {"id": "k1", "public": "cHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHA="}}
-    loss, torn = bodies.Loss("disk", 3, 9, True), Torn(7, "abc")
-    opened = body(bodies.opening("1Z", "start", key, head, {"c": 1}, loss=loss, torn=torn))
+    loss, torn = record_templates.Loss("disk", 3, 9, True), Torn(7, "abc")
+    opened = body(record_templates.opening("1Z", "start", key, head, {"c": 1}, loss=loss, torn=torn))
     version = {"type": "admin", "version": __version__}
     assert opened == {
         **version, **public, "act": "open", "why": "start", "after": {"seq": 4, "hash": "h"}, "open": {"c": 1},
         "loss": {"reason": "disk", "durable": 3, "last": 9, "signed": True}, "torn": {"bytes": 7, "sha256": "abc"},
     }  # fmt: skip
-    assert not {"loss", "torn"} & body(bodies.opening("1Z", "x", key, head, {})).keys()
-    assert body(bodies.start("1Z", key)) == {**version, **public, "act": "start"}
+    assert not {"loss", "torn"} & body(record_templates.opening("1Z", "x", key, head, {})).keys()
+    assert body(record_templates.start("1Z", key)) == {**version, **public, "act": "start"}
     later = replace(key, previous="k0", sig="s")
-    assert body(bodies.start("1Z", later)) == {**version, **public, "act": "start", "previous": "k0", "sig": "s"}
-    assert body(bodies.stop("1Z")) == {"type": "admin", "act": "stop"}
-    assert body(bodies.lost("1Z", 5)) == {"type": "admin", "act": "lost", "count": 5}
-    assert body(bodies.interrupted("c", 6, "1Z")) == {
+    assert body(record_templates.start("1Z", later)) == {
+        **version,
+        **public,
+        "act": "start",
+        "previous": "k0",
+        "sig": "s",
+    }
+    assert body(record_templates.stop("1Z")) == {"type": "admin", "act": "stop"}
+    assert body(record_templates.lost("1Z", 5)) == {"type": "admin", "act": "lost", "count": 5}
+    assert body(record_templates.interrupted("c", 6, "1Z")) == {
         "type": "outcome", "call": "c", "outcome": "unknown", "reason": "interrupted", "intent": 6}  # fmt: skip
-    assert bodies.seconds("1970-01-01T00:01:00.500000000Z") == 60.5 and bodies.seconds("x") == 0.0
+    assert record_templates.seconds("1970-01-01T00:01:00.500000000Z") == 60.5 and record_templates.seconds("x") == 0.0
 
 
 # ---------------------------------------------------------------- reading
@@ -361,7 +378,7 @@ Lines = list[bytes]
 
 
 def put_in(lines: Lines, at: int, seq: int, epoch: int = 1, type: str = "pin", writer: str = "sluice") -> Lines:
-    before = Head(seq - 1, chain.digest(lines[at - 1]))
+    before = ChainHead(seq - 1, chain.digest(lines[at - 1]))
     forged = chain.link(before, writer, epoch, f'"type":"{type}","time":"{PLACE["time"]}"'.encode())[0]
     return [*lines[:at], forged.rstrip(b"\n"), *lines[at:]]
 
@@ -468,7 +485,7 @@ async def test_a_segment_that_was_gone_on_with_is_named_by_its_first_record_when
 
 
 async def test_an_audit_log_counts_what_became_of_records(tmp_path: Path) -> None:
-    idle = Audit(settings(tmp_path), b"d" * 32, (b"s" * 32,))
+    idle = AuditLog(settings(tmp_path), b"d" * 32, (b"s" * 32,))
     assert idle.problem == "the audit log is not started" and idle.head() is None
     assert not await idle.intent(make_call("c")) and not await idle.note_durably("pin", {})
     idle.outcome(make_call("c"), OK, 0.0)
@@ -493,7 +510,13 @@ def test_what_is_kept_of_values_is_bounded_and_says_so() -> None:
     assert redactor.masked([1, 2, 3], "", 9, 4, 99) == ([1, 2, 3], False)
     assert redactor.masked("abcdef", "", 4, 9, 99) == ("abcd...(2 more)", True)
     assert redactor.masked("abcd", "", 4, 9, 99) == ("abcd", False)
-    assert redactor.masked({"a": "xx", "b": "yy"}, "", 9, 9, 4) == ({"a": "xx", "b": "...(2 more)", }, True)
+    assert redactor.masked({"a": "xx", "b": "yy"}, "", 9, 9, 4) == (
+        {
+            "a": "xx",
+            "b": "...(2 more)",
+        },
+        True,
+    )
     assert redactor.masked({"a": "xxxx", "b": "yy"}, "", 9, 9, 4) == ({"a": "...(4 more)", "...": "(1 more)"}, True)
     assert redactor.masked({"a": 1, "b": 2, "c": 3}, "", 9, 2, 99) == ({"a": 1, "b": 2, "...": "(1 more)"}, True)
     deep: Any = "x"
@@ -519,9 +542,7 @@ def test_what_is_kept_of_values_is_bounded_and_says_so() -> None:
 def test_a_sink_that_is_none_is_told_what_one_is() -> None:
     with pytest.raises(ValueError, match=r"^a sink is an http") as refused:
         open_channel(SinkSettings("x", "ftp://x"))
-    assert str(refused.value) == (
-        "a sink is an http(s) URL, or tcp://host:port or udp://host:port of a syslog server"
-    )
+    assert str(refused.value) == ("a sink is an http(s) URL, or tcp://host:port or udp://host:port of a syslog server")
 
 
 def test_a_decision_is_told_in_the_order_of_its_call() -> None:

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from audit_kit import check_one, lines, make_call, one_call, open_audit, records, segments
 
-from sluicegate.audit.log import Audit
+from sluicegate.audit.log import AuditLog
 from sluicegate.audit.settings import Checkpointing, Rotation
 from sluicegate.store.private import Exposed
 
@@ -26,7 +26,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.01)
 
 
-async def until_writable(audit: Audit) -> None:
+async def until_writable(audit: AuditLog) -> None:
     await until(lambda: audit.problem is None)
 
 
@@ -277,7 +277,7 @@ def test_a_write_that_stops_in_the_middle_closes_the_segment(tmp_path: Path) -> 
 
 
 async def test_a_writer_that_has_ended_refuses_everything(tmp_path: Path) -> None:
-    audit: Audit
+    audit: AuditLog
     async with open_audit(tmp_path) as audit:
         assert await one_call(audit, "c1")
     assert not await one_call(audit, "late")

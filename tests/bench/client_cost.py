@@ -19,7 +19,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "proxy"))
 
-from sluicegate.downstream.wire import WireTransport, build_request, reply_of
+from sluicegate.http.client.transport import WireTransport, build_request, reply_of
 
 PORT = 18_421
 URL = httpx.URL(f"http://127.0.0.1:{PORT}/mcp")

@@ -2,8 +2,15 @@
 
 import pytest
 
-from sluicegate.catalog.merge import MAX_INSTRUCTIONS, MERGED, NAMING, merged, mirrored, relayed
-from sluicegate.era.revisions import SUPPORTED
+from sluicegate.catalog.discover_merge import (
+    MAX_INSTRUCTIONS,
+    MERGED,
+    NAMING,
+    merged,
+    mirrored,
+    relayed,
+)
+from sluicegate.protocol.revisions import SUPPORTED
 
 
 def test_a_merged_front_declares_the_same_whatever_is_behind_it_but_subscriptions() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.catalog import places
-from sluicegate.message import Notification, dump
+from sluicegate.catalog import uri_fields
+from sluicegate.protocol.jsonrpc import Notification, dump
 
 Json = dict[str, Any]
 
@@ -30,54 +30,57 @@ def sampling(content: Any) -> Json:
     return {"s": {"method": "sampling/createMessage", "params": {"messages": [{"role": "user", "content": content}]}}}
 
 
-CHANGED: list[tuple[str, Callable[[Any, places.Change], Any], Any, Any]] = [
-    ("app of a tool", lambda v, f: places.items("tools/list", v, f),
+CHANGED: list[tuple[str, Callable[[Any, uri_fields.Change], Any], Any, Any]] = [
+    ("app of a tool", lambda v, f: uri_fields.items("tools/list", v, f),
      {"name": "t", "_meta": {"ui": {"resourceUri": "ui://a", "visibility": ["app"]}, "ui/resourceUri": "ui://a"}},
      {"name": "t", "_meta": {"ui": {"resourceUri": "gh+ui://a", "visibility": ["app"]}, "ui/resourceUri": "gh+ui://a"}}),
-    ("listed resource", lambda v, f: places.items("resources/list", v, f),
+    ("listed resource", lambda v, f: uri_fields.items("resources/list", v, f),
      {"uri": "memo:a", "name": "a"}, {"uri": "gh+memo:a", "name": "a"}),
-    ("listed template", lambda v, f: places.items("resources/templates/list", v, f),
+    ("listed template", lambda v, f: uri_fields.items("resources/templates/list", v, f),
      {"uriTemplate": "memo:{a}", "uri": "x"}, {"uriTemplate": "gh+memo:{a}", "uri": "x"}),
-    ("tool result", lambda v, f: places.result("tools/call", v, f),
+    ("tool result", lambda v, f: uri_fields.result("tools/call", v, f),
      {"content": [TEXT, LINK, EMBEDDED], "structuredContent": LINK, "_meta": {"ui": {"resourceUri": "ui://a"}}},
      {"content": [TEXT, PUBLIC_LINK, PUBLIC_EMBEDDED], "structuredContent": LINK,
       "_meta": {"ui": {"resourceUri": "gh+ui://a"}}}),
-    ("prompt", lambda v, f: places.result("prompts/get", v, f),
+    ("prompt", lambda v, f: uri_fields.result("prompts/get", v, f),
      {"messages": [{"role": "user", "content": TEXT}, {"role": "user", "content": EMBEDDED}]},
      {"messages": [{"role": "user", "content": TEXT}, {"role": "user", "content": PUBLIC_EMBEDDED}]}),
-    ("read contents", lambda v, f: places.result("resources/read", v, f),
+    ("read contents", lambda v, f: uri_fields.result("resources/read", v, f),
      {"contents": [{"uri": "memo:a", "text": "x"}, {"uri": "memo:b", "blob": ""}]},
      {"contents": [{"uri": "gh+memo:a", "text": "x"}, {"uri": "gh+memo:b", "blob": ""}]}),
-    ("read params", lambda v, f: places.params("resources/read", v, f), {"uri": "memo:a"}, {"uri": "gh+memo:a"}),
-    ("completion", lambda v, f: places.params("completion/complete", v, f),
+    ("read params", lambda v, f: uri_fields.params("resources/read", v, f), {"uri": "memo:a"}, {"uri": "gh+memo:a"}),
+    ("completion", lambda v, f: uri_fields.params("completion/complete", v, f),
      {"ref": {"type": "ref/resource", "uri": "memo:{a}"}, "argument": {"name": "a", "value": "memo:a"}},
      {"ref": {"type": "ref/resource", "uri": "gh+memo:{a}"}, "argument": {"name": "a", "value": "memo:a"}}),
-    ("filter of a listen", lambda v, f: places.params("subscriptions/listen", v, f),
+    ("filter of a listen", lambda v, f: uri_fields.params("subscriptions/listen", v, f),
      {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["memo:a", "memo:b"]}},
      {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["gh+memo:a", "gh+memo:b"]}}),
-    ("sampling, one block", places.asks, sampling(LINK), sampling(PUBLIC_LINK)),
-    ("sampling, blocks and a tool result", places.asks,
+    ("sampling, one block", uri_fields.asks, sampling(LINK), sampling(PUBLIC_LINK)),
+    ("sampling, blocks and a tool result", uri_fields.asks,
      sampling([TEXT, TOOL_RESULT, EMBEDDED]), sampling([TEXT, PUBLIC_TOOL_RESULT, PUBLIC_EMBEDDED])),
-    ("sampled answer", places.answers, {"s": {"role": "assistant", "content": [TOOL_RESULT]}},
+    ("sampled answer", uri_fields.answers, {"s": {"role": "assistant", "content": [TOOL_RESULT]}},
      {"s": {"role": "assistant", "content": [PUBLIC_TOOL_RESULT]}}),
-    ("error", places.error_data, {"uri": "memo:a", "x": LINK}, {"uri": "gh+memo:a", "x": LINK}),
+    ("error", uri_fields.error_data, {"uri": "memo:a", "x": LINK}, {"uri": "gh+memo:a", "x": LINK}),
 ]  # fmt: skip
 
-UNCHANGED: list[tuple[str, Callable[[Any, places.Change], Any], Any]] = [
-    ("text result", lambda v, f: places.result("tools/call", v, f),
+UNCHANGED: list[tuple[str, Callable[[Any, uri_fields.Change], Any], Any]] = [
+    ("text result", lambda v, f: uri_fields.result("tools/call", v, f),
      {"content": [TEXT], "structuredContent": {"uri": "memo:a", "content": [LINK]}, "_meta": {"uri": "memo:a"}}),
-    ("tool result in a tool result", lambda v, f: places.result("tools/call", v, f), {"content": [TOOL_RESULT]}),
-    ("tool without app", lambda v, f: places.items("tools/list", v, f), {"name": "memo:a", "uri": "memo:a"}),
-    ("prompt item", lambda v, f: places.items("prompts/list", v, f), {"name": "memo:a", "uri": "memo:a"}),
-    ("prompt ref", lambda v, f: places.params("completion/complete", v, f), {"ref": {"type": "ref/prompt", "uri": ""}}),
-    ("arguments", lambda v, f: places.params("tools/call", v, f), {"name": "t", "arguments": {"uri": "memo:a"}}),
-    ("elicitation", places.asks, {"e": {"method": "elicitation/create", "params": {"messages": [LINK], "uri": "x"}}}),
-    ("roots", places.asks, {"r": {"method": "roots/list"}}),
-    ("form with a field called content", places.answers, {"e": {"action": "accept", "content": LINK}}),
-    ("roots of the client", places.answers, {"r": {"roots": [{"uri": "file:///home"}]}}),
-    ("error of another kind", places.error_data, {"elicitations": [{"url": "https://a"}]}),
-    ("no error data", places.error_data, None),
-    ("discover", lambda v, f: places.result("server/discover", v, f), {"uri": "memo:a", "contents": [{"uri": "x"}]}),
+    ("tool result in a tool result", lambda v, f: uri_fields.result("tools/call", v, f), {"content": [TOOL_RESULT]}),
+    ("tool without app", lambda v, f: uri_fields.items("tools/list", v, f), {"name": "memo:a", "uri": "memo:a"}),
+    ("prompt item", lambda v, f: uri_fields.items("prompts/list", v, f), {"name": "memo:a", "uri": "memo:a"}),
+    ("prompt ref", lambda v, f: uri_fields.params("completion/complete", v, f),
+     {"ref": {"type": "ref/prompt", "uri": ""}}),
+    ("arguments", lambda v, f: uri_fields.params("tools/call", v, f), {"name": "t", "arguments": {"uri": "memo:a"}}),
+    ("elicitation", uri_fields.asks,
+     {"e": {"method": "elicitation/create", "params": {"messages": [LINK], "uri": "x"}}}),
+    ("roots", uri_fields.asks, {"r": {"method": "roots/list"}}),
+    ("form with a field called content", uri_fields.answers, {"e": {"action": "accept", "content": LINK}}),
+    ("roots of the client", uri_fields.answers, {"r": {"roots": [{"uri": "file:///home"}]}}),
+    ("error of another kind", uri_fields.error_data, {"elicitations": [{"url": "https://a"}]}),
+    ("no error data", uri_fields.error_data, None),
+    ("discover", lambda v, f: uri_fields.result("server/discover", v, f),
+     {"uri": "memo:a", "contents": [{"uri": "x"}]}),
 ]  # fmt: skip
 
 
@@ -97,14 +100,14 @@ def test_nothing_else_is_touched_or_copied(rewrite: Any, value: Any) -> None:
 
 def test_a_result_without_a_uri_is_seen_as_one() -> None:
     plain = {"content": [{"type": "text", "text": "uri"}], "structuredContent": {"uris": ["memo:a"], "a": "uri"}}
-    assert not places.may_hold(dump(plain))
+    assert not uri_fields.may_hold(dump(plain))
     for name, _, before, _ in CHANGED:
-        assert places.may_hold(dump(before)) or name in ("listed template", "filter of a listen"), "no results"
+        assert uri_fields.may_hold(dump(before)) or name in ("listed template", "filter of a listen"), "no results"
 
 
 def test_what_does_not_change_is_shared() -> None:
     before = {"content": [TEXT, LINK], "structuredContent": {"a": 1}}
-    after = places.result("tools/call", before, prefixed)
+    after = uri_fields.result("tools/call", before, prefixed)
     assert after["content"][0] is TEXT
     assert after["content"][1]["icons"] is LINK["icons"]
     assert after["structuredContent"] is before["structuredContent"]
@@ -112,13 +115,13 @@ def test_what_does_not_change_is_shared() -> None:
 
 def test_notifications_carry_a_uri_or_come_back_themselves() -> None:
     updated = Notification("notifications/resources/updated", {"uri": "memo:a"})
-    assert places.notification(updated, prefixed) == Notification(updated.method, {"uri": "gh+memo:a"})
+    assert uri_fields.notification(updated, prefixed) == Notification(updated.method, {"uri": "gh+memo:a"})
     assert updated.params == {"uri": "memo:a"}
     ack = Notification("notifications/subscriptions/acknowledged", {"notifications": {"resourceSubscriptions": ["m:"]}})
-    assert places.notification(ack, prefixed).params["notifications"] == {"resourceSubscriptions": ["gh+m:"]}
+    assert uri_fields.notification(ack, prefixed).params["notifications"] == {"resourceSubscriptions": ["gh+m:"]}
     for method in ("notifications/progress", "notifications/message"):
         other = Notification(method, {"uri": "memo:a", "data": LINK})
-        assert places.notification(other, prefixed) is other
+        assert uri_fields.notification(other, prefixed) is other
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
@@ -144,11 +147,11 @@ def test_whatever_a_peer_sends_nothing_breaks_or_is_mutated_and_identity_costs_n
     method: str, value: Json
 ) -> None:
     kept = copy.deepcopy(value)
-    for table in (places.items, places.result, places.params):
+    for table in (uri_fields.items, uri_fields.result, uri_fields.params):
         table(method, value, prefixed)
         assert table(method, value, lambda uri: uri) is value
-    assert places.result(method, value, prefixed) is value or places.may_hold(dump(value))
-    for rewrite in (places.asks, places.answers, places.error_data):
+    assert uri_fields.result(method, value, prefixed) is value or uri_fields.may_hold(dump(value))
+    for rewrite in (uri_fields.asks, uri_fields.answers, uri_fields.error_data):
         rewrite(value, prefixed)
         assert rewrite(value, lambda uri: uri) is value
     assert value == kept

@@ -6,8 +6,8 @@ import pytest
 
 from sluicegate.catalog.snapshot import (
     MAX_DEFINITION,
-    Face,
-    Listing,
+    ListSection,
+    ServerNaming,
     Snapshot,
     assemble,
     digest,
@@ -15,13 +15,13 @@ from sluicegate.catalog.snapshot import (
     listing,
     to_json,
 )  # fmt: skip
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
-FACE = Face("github", "gh", 50)
-BARE = Face("github", "", 50)
+FACE = ServerNaming("github", "gh", 50)
+BARE = ServerNaming("github", "", 50)
 
 
-def made(face: Face = FACE, about: Json | None = None, **lists: list[Any]) -> Snapshot:
+def made(face: ServerNaming = FACE, about: Json | None = None, **lists: list[Any]) -> Snapshot:
     methods = {"tools": "tools/list", "prompts": "prompts/list", "templates": "resources/templates/list"}
     listings = {methods[name]: listing(face, methods[name], items, 0) for name, items in lists.items()}
     return assemble(face.server, about or {"capabilities": {"tools": {}}}, listings)
@@ -87,19 +87,21 @@ def test_digests_tell_content_and_order_and_nothing_else() -> None:
     assert one.digest == same.digest
     assert one.digest != listing(FACE, "tools/list", [{"name": "b"}, {"name": "a"}], 0).digest
     assert one.digest != listing(FACE, "tools/list", [{"name": "a"}, {"name": "b", "title": "B"}], 0).digest
-    assert one.digest != listing(Face("github", "g2", 50), "tools/list", [{"name": "a"}, {"name": "b"}], 0).digest
-    assert digest(()) == Listing("tools/list").digest
+    assert (
+        one.digest != listing(ServerNaming("github", "g2", 50), "tools/list", [{"name": "a"}, {"name": "b"}], 0).digest
+    )
+    assert digest(()) == ListSection("tools/list").digest
 
 
 def test_equal_snapshots_have_equal_digests_and_servers_differ() -> None:
     assert made(tools=[{"name": "a"}]).digest == made(tools=[{"name": "a"}]).digest
-    assert made(tools=[{"name": "a"}]).digest != made(Face("gitlab", "gh", 50), tools=[{"name": "a"}]).digest
+    assert made(tools=[{"name": "a"}]).digest != made(ServerNaming("gitlab", "gh", 50), tools=[{"name": "a"}]).digest
 
 
 def test_a_kept_snapshot_comes_back_and_is_shown_as_the_config_says_now() -> None:
     about = {"capabilities": {"tools": {}}, "instructions": "be kind"}
     kept = to_json(made(about=about, tools=[{"name": "a"}], templates=[{"name": "t", "uriTemplate": "x:{y}"}]))
-    again = from_json(Face("github", "hub", 50), kept)
+    again = from_json(ServerNaming("github", "hub", 50), kept)
     assert again is not None and again.about == about
     assert {public for _, public in again.find} == {"hub__a", "hub+x:{y}"}
     assert from_json(FACE, kept) == made(about=about, tools=[{"name": "a"}], templates=[
@@ -112,5 +114,8 @@ def test_what_is_no_kept_snapshot_is_none(odd: Any) -> None:
 
 
 def test_the_ttl_is_the_least_of_the_lists() -> None:
-    listings = {"tools/list": Listing("tools/list", ttl_ms=7), "prompts/list": Listing("prompts/list", ttl_ms=3)}
+    listings = {
+        "tools/list": ListSection("tools/list", ttl_ms=7),
+        "prompts/list": ListSection("prompts/list", ttl_ms=3),
+    }
     assert assemble("s", {"capabilities": {}}, listings).ttl_ms == 3

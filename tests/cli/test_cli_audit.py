@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from sluicegate.audit.chain import Head, link_all
+from sluicegate.audit.chain import ChainHead, link_all
 from sluicegate.audit.read import Filter, search
 from sluicegate.cli import app
 
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Search:
             "principal": "key:laptop",
         }
         bodies.append(json.dumps(fields | {"act": str(hours)}, separators=(",", ":")).encode()[1:-1])
-    lines, _ = link_all(Head(0, "0" * 64), "sluice", 1, bodies[::-1])
+    lines, _ = link_all(ChainHead(0, "0" * 64), "sluice", 1, bodies[::-1])
     (tmp_path / "sluice.jsonl").write_bytes(b"".join(lines))
     assert len(list(search(tmp_path, Filter()))) == len(HOURS)
     return lambda *words: CliRunner().invoke(app, ["audit", *words, "--dir", str(tmp_path)])

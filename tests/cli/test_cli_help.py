@@ -11,7 +11,7 @@ from command_line import run
 
 from sluicegate import __version__
 from sluicegate.cli import app
-from sluicegate.cli.talk import count
+from sluicegate.cli.output import count
 
 # They run until they are ended, or write a file; or what they print is JSON in any case.
 WITHOUT_DATA = {"serve", "stdio", "demo", "init"}

@@ -23,7 +23,7 @@ from command_line import run
 from ruamel.yaml import YAML
 
 from sluicegate import __version__, app, cli, config
-from sluicegate.audit.chain import Head, link_all
+from sluicegate.audit.chain import ChainHead, link_all
 
 ROOT = Path(__file__).parents[2]
 GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: /bin/sh}}\n"
@@ -501,7 +501,7 @@ def audit_log(folder: Path, count: int) -> dict[str, str]:
     (folder / "sluice.yaml").write_text(KEYS)
     (folder / "audit").mkdir()
     body = b'"type":"admin","time":"2026-10-01T12:00:00.000000000Z","act":"reload","by":"%b"' % (b"x" * 2000)
-    lines, _ = link_all(Head(0, "0" * 64), "sluice", 1, [body] * count)
+    lines, _ = link_all(ChainHead(0, "0" * 64), "sluice", 1, [body] * count)
     (folder / "audit" / "sluice.jsonl").write_bytes(b"".join(lines))
     return {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "HOME": str(folder)}
 

@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 
 from sluicegate import config
-from sluicegate.call import Reason
 from sluicegate.cli import app
+from sluicegate.protocol.model import Reason
 
 ROOT = Path(__file__).parents[2]
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -65,7 +65,7 @@ def test_every_reason_of_the_code_is_explained_or_left_to_a_later_version() -> N
     used = {
         reason
         for path in (ROOT / "proxy" / "sluicegate").rglob("*.py")
-        for reason in re.findall(r'(?:refuse|words\.answer)\([^"\n]*"([a-z_]+)"', path.read_text())
+        for reason in re.findall(r'(?:refuse|messages\.answer)\([^"\n]*"([a-z_]+)"', path.read_text())
     }
     assert used == explained
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from collected import WYCHEPROOF, signed_tokens
 
-from sluicegate.listen.identity.jws import Jws, fits, is_signed_by, looks_like_one, read
+from sluicegate.listen.auth.jws import Jws, fits, is_signed_by, looks_like_one, read
 
 GROUPS = signed_tokens()
 pytestmark = pytest.mark.skipif(WYCHEPROOF is None, reason="SLUICE_WYCHEPROOF is no copy of its tokens: see README.md")

@@ -18,7 +18,7 @@ from sluicegate import config
 from sluicegate.cli import app
 from sluicegate.metrics import Metrics
 from sluicegate.metrics.scraped import TABLE
-from sluicegate.policy.words import AREAS
+from sluicegate.policy.lint_syntax import AREAS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -11,10 +11,10 @@ from typing import Any
 
 import anyio
 
-from sluicegate.call import Ask, Call, Client, Outcome, Result
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
-from sluicegate.message import Json, Notification
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import Ask, Call, Client, Outcome, Result
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 

@@ -6,9 +6,9 @@ import re
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Child, Rig, endpoint, event, legacy_start, running, until
 
-from sluicegate.call import Client
-from sluicegate.downstream import dial
-from sluicegate.message import Json
+from sluicegate.downstream import connector
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
 from sluicegate.store.memory import MemoryStore
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
@@ -49,7 +49,7 @@ async def die(rig: Rig, client: Client) -> None:
 async def test_a_child_is_started_once_and_at_most_twice_at_its_first_start_ever(
     modes: tuple[str, ...], first: int, found: list[str], process: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dial, "SILENCE", 0.5)
+    monkeypatch.setattr(connector, "SILENCE", 0.5)
     process.becomes(*modes)
     for starts in (first, 1, 1):
         async with process.run() as rig:
@@ -70,7 +70,7 @@ async def test_a_child_is_started_once_and_at_most_twice_at_its_first_start_ever
 async def test_an_era_that_is_set_is_not_asked_for(
     era: str, modes: tuple[str, ...], process: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dial, "SILENCE", 0.5)
+    monkeypatch.setattr(connector, "SILENCE", 0.5)
     process.becomes(*modes)
     async with process.run(era=era) as rig:
         seen = await rig.tool("seen", client=LEGACY if era == "legacy" else MODERN)
@@ -113,12 +113,12 @@ async def test_a_child_that_crashes_is_started_once_more(
 async def test_a_child_lives_as_long_as_it_writes_to_stderr_and_not_for_ever(
     process: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dial, "HANDSHAKE_TIME", 1.5)  # it downloads for two seconds
+    monkeypatch.setattr(connector, "HANDSHAKE_TIME", 1.5)  # it downloads for two seconds
     process.becomes("downloads")
     async with process.run() as rig:
         assert await rig.tool("echo", {"x": 1}) == {"x": 1}
     assert process.starts() == 1
-    monkeypatch.setattr(dial, "START_TIME", 0.5)
+    monkeypatch.setattr(connector, "START_TIME", 0.5)
     async with process.run() as rig:
         assert rig.server.status == "down"
         assert re.fullmatch(r"the server did not answer initialize in \d+ s", rig.server.describe()["last_error"])
@@ -193,13 +193,13 @@ async def test_a_legacy_verdict_is_looked_at_again_after_a_day_and_a_modern_one_
     async with process.run():
         pass
     process.becomes("modern", "dual")
-    now = dial.LEGACY_LIFE - 1
+    now = connector.LEGACY_LIFE - 1
     async with process.run() as rig:
         assert eras(rig) == ["legacy"]
     now += 2
     async with process.run() as rig:
         assert eras(rig) == ["legacy", "modern"]
-    now += dial.LEGACY_LIFE + 1
+    now += connector.LEGACY_LIFE + 1
     assert await process.store.scan("eras/") == {"eras/scripted/": b"legacy modern"}
 
 
@@ -211,7 +211,7 @@ async def test_calls_wait_while_a_verdict_that_is_too_old_is_found_out_anew(
     process.store = MemoryStore(lambda: now)
     async with process.run() as rig:
         process.becomes(*modes)
-        now = dial.LEGACY_LIFE + 1
+        now = connector.LEGACY_LIFE + 1
         await die(rig, LEGACY)
         await until(lambda: eras(rig) == [])
         assert await rig.tool("echo", {"x": 1}) == {"x": 1}

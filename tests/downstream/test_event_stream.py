@@ -8,8 +8,8 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.downstream.settings import TooLarge
-from sluicegate.downstream.sse import Events, Place
+from sluicegate.downstream.settings import AnswerTooLarge
+from sluicegate.downstream.sse_parser import EventParser, StreamPosition
 
 STREAM = (
     b"\xef\xbb\xbf: comment\r\nretry: 250\r\nid: 1\r\ndata:\r\n\r\n"
@@ -30,10 +30,10 @@ def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 @given(st.lists(st.integers(0, len(STREAM))))
 def test_events_are_the_same_however_the_stream_was_cut(cuts: list[int]) -> None:
-    place = Place()
-    events = Events(place, 1000)
+    place = StreamPosition()
+    events = EventParser(place, 1000)
     assert [data for part in pieces(STREAM, cuts) for data in events.feed(part)] == [*FOUND]
-    assert place == Place("2", 0.25, "/x")
+    assert place == StreamPosition("2", 0.25, "/x")
 
 
 LINES = st.lists(
@@ -51,16 +51,16 @@ def test_the_events_are_those_that_httpx_sse_finds(stream: bytes, cuts: list[int
     stream += b"data: end\n\n:"  # an event says which id is in force, and what follows a CR shows that it ends a line
     whole = httpx.Response(200, headers={"content-type": "text/event-stream; charset=latin-1"}, content=stream)
     expected = list(EventSource(whole).iter_sse())
-    place = Place()
-    events = Events(place, 1000)
+    place = StreamPosition()
+    events = EventParser(place, 1000)
     found = [data for part in pieces(stream, cuts) for data in events.feed(part)]
     assert found == [one.data.encode("latin-1") for one in expected if one.event == "message" and one.data]
     assert place.id == expected[-1].id.encode("latin-1").decode("utf-8", "replace")
 
 
 def test_the_place_of_a_stream_that_goes_on_stays_until_another_is_named() -> None:
-    place = Place(id="é 1")
-    events = Events(place, 100)
+    place = StreamPosition(id="é 1")
+    events = EventParser(place, 100)
     assert events.feed(b"data: 1\n\n") == [b"1"] and place.id == "é 1"
     assert events.feed("id:  é\n\n".encode()) == [] and place.id == " é"
     assert events.feed(b"id\n\n") == [] and place.id == ""
@@ -70,19 +70,19 @@ def test_the_place_of_a_stream_that_goes_on_stays_until_another_is_named() -> No
     ("said", "seconds"), [(b"0", 0), (b"1500", 1.5), (b"9" * 400, 1e6), (b"9" * 9000, 1), (b"\xb2", 1), (b" 5", 1)]
 )
 def test_only_digits_say_when_to_come_back(said: bytes, seconds: float) -> None:
-    place = Place()
-    assert Events(place, 10_000).feed(b"retry: " + said + b"\n\n") == [] and place.retry == seconds
+    place = StreamPosition()
+    assert EventParser(place, 10_000).feed(b"retry: " + said + b"\n\n") == [] and place.retry == seconds
 
 
 def test_an_event_without_data_is_none_but_its_id_counts() -> None:
-    place = Place()
-    assert Events(place, 100).feed(b"id: 7\ndata\n\n") == [] and place.id == "7"
+    place = StreamPosition()
+    assert EventParser(place, 100).feed(b"id: 7\ndata\n\n") == [] and place.id == "7"
 
 
 def test_an_event_that_never_ends_is_too_large() -> None:
-    events = Events(Place(), 100)
+    events = EventParser(StreamPosition(), 100)
     events.feed(b"data: " + b"x" * 90)
-    with pytest.raises(TooLarge):
+    with pytest.raises(AnswerTooLarge):
         events.feed(b"x" * 10)
 
 
@@ -90,16 +90,16 @@ def test_an_event_that_never_ends_is_too_large() -> None:
 def test_an_event_may_have_just_so_many_bytes(cut: int) -> None:
     def fed(size: int) -> list[bytes]:
         stream = b"data: " + b"x" * size + b"\ndata: 1\n\n"
-        events = Events(Place(), 100)
+        events = EventParser(StreamPosition(), 100)
         return [data for at in range(0, len(stream), cut) for data in events.feed(stream[at : at + cut])]
 
     assert fed(85) == [b"x" * 85 + b"\n1"]
-    with pytest.raises(TooLarge):
+    with pytest.raises(AnswerTooLarge):
         fed(86)
 
 
 def test_keep_alives_fill_nothing_up() -> None:
-    events = Events(Place(), 100)
+    events = EventParser(StreamPosition(), 100)
     for _ in range(1000):
         assert events.feed(b": still here\n\n") == []
     for _ in range(1000):

@@ -11,10 +11,10 @@ import pytest
 from scripted_servers import MODERN, Rig, child, endpoint, running, until
 
 from sluicegate.audit.redact import Redactor
-from sluicegate.call import Call, Client, Failure, Result
-from sluicegate.downstream.rules import failed
-from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
-from sluicegate.downstream.words import Words
+from sluicegate.downstream.failure_rules import failed
+from sluicegate.downstream.server_output import ServerOutput
+from sluicegate.downstream.settings import AnswerTooLarge, Lost, ServerSettings
+from sluicegate.protocol.model import Call, Client, Failure, Result
 
 LOCAL = Client("local", revision="2025-11-25", session="desk")
 SECRET = "correct-horse-battery"
@@ -106,7 +106,7 @@ async def test_who_runs_sluice_sees_the_last_words_of_a_server_and_its_status(
     assert SECRET not in everything and "hunter2" not in everything and "078-05" not in everything
 
 
-@pytest.mark.parametrize("error", [Lost("gone", sent=True), Lost("gone", sent=False), TimeoutError(), TooLarge()])
+@pytest.mark.parametrize("error", [Lost("gone", sent=True), Lost("gone", sent=False), TimeoutError(), AnswerTooLarge()])
 def test_what_a_server_wrote_is_cleaned_for_who_runs_sluice_alone_and_only_to_be_quoted(error: Any) -> None:
     """It takes milliseconds, and other clients may fail as often as they like."""
     cleaned: list[str] = []
@@ -200,8 +200,8 @@ async def test_a_host_that_speaks_no_tls_is_said_to_be_so() -> None:
 # ---------------------------------------------------------------- what is taken out
 
 
-def words(**settings: Any) -> Words:
-    return Words(ServerSettings("s", redact=REDACT, **settings))
+def words(**settings: Any) -> ServerOutput:
+    return ServerOutput(ServerSettings("s", redact=REDACT, **settings))
 
 
 def test_values_are_replaced_by_their_names_in_every_form_that_programs_print() -> None:
@@ -227,7 +227,7 @@ def test_what_was_written_is_cleaned_once_however_many_ask() -> None:
         cleaned.append(text)
         return text
 
-    cleaner = Words(ServerSettings("s", redact=redact, command=("x",)))
+    cleaner = ServerOutput(ServerSettings("s", redact=redact, command=("x",)))
     for _ in range(10):
         assert cleaner.lines("one\ntwo") == ["one", "two"] and cleaner.lines("one\ntwo", last=1) == ["two"]
     assert cleaner.lines("one\ntwo\nthree")[-1] == "three" and len(cleaned) == 2

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Script, endpoint, event, legacy_start, modern_start, running, until
 
-from sluicegate.call import Call, Client, Failure, InputRequired, Result, Target
-from sluicegate.catalog.bounds import MAX_IDLE
-from sluicegate.downstream import legacy, streams
-from sluicegate.message import Json, Response
+from sluicegate.catalog.list_bounds import MAX_IDLE
+from sluicegate.downstream import change_streams, legacy_connection
+from sluicegate.protocol.jsonrpc import Json, Response
+from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target
 from sluicegate.telemetry import Backoff
 
 TEXT: Json = {"content": [{"type": "text", "text": '"done"'}]}
@@ -227,7 +227,7 @@ async def test_a_stream_that_is_refused_before_the_handshake_is_over_is_asked_fo
 async def test_a_server_that_answers_nothing_to_the_request_for_a_stream_is_waited_for_once_a_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(legacy, "STREAM_TIME", 0.3)
+    monkeypatch.setattr(legacy_connection, "STREAM_TIME", 0.3)
 
     async def script(asked: Asked) -> None:
         if asked.method == "GET":
@@ -243,7 +243,7 @@ async def test_a_server_that_answers_nothing_to_the_request_for_a_stream_is_wait
 
 
 async def test_a_server_without_a_stream_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy, "STREAM_TIME", inf)
+    monkeypatch.setattr(legacy_connection, "STREAM_TIME", inf)
 
     async def script(asked: Asked) -> None:
         if not await legacy_start(asked):
@@ -508,7 +508,7 @@ async def test_a_modern_server_that_returns_is_listened_to_before_it_is_said_to_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is announced when its stream is back would else be told a second time."""
-    monkeypatch.setattr(streams, "DEFAULT_BACKOFF", Backoff(first=600.0, last=600.0))
+    monkeypatch.setattr(change_streams, "DEFAULT_BACKOFF", Backoff(first=600.0, last=600.0))
     open_streams: list[Asked] = []
 
     async def script(asked: Asked) -> None:

@@ -10,9 +10,9 @@ import anyio
 import pytest
 from scripted_servers import Child, Rig, child, endpoint, legacy_start, running, until
 
-from sluicegate.call import Client, Failure, Result
+from sluicegate.downstream.failure_rules import ANEW
 from sluicegate.downstream.process import memory
-from sluicegate.downstream.rules import ANEW
+from sluicegate.protocol.model import Client, Failure, Result
 
 
 def session(number: int, principal: str = "key:a") -> Client:

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from sluicegate.downstream.limits import Breaker, Gate
-from sluicegate.downstream.rules import may_resend
+from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit
+from sluicegate.downstream.failure_rules import may_resend
 from sluicegate.downstream.settings import Lost, ServerSettings
 
 
 async def test_the_gate_lets_so_many_in_and_the_rest_wait_in_order() -> None:
-    gate = Gate(1, room=2)
+    gate = ConcurrencyLimit(1, room=2)
     assert await gate.enter(1)
     order: list[int] = []
 
@@ -31,7 +31,7 @@ async def test_the_gate_lets_so_many_in_and_the_rest_wait_in_order() -> None:
 
 
 async def test_who_gives_up_waiting_leaves_no_place_behind() -> None:
-    gate = Gate(1, room=2)
+    gate = ConcurrencyLimit(1, room=2)
     assert await gate.enter(1)
     assert not await gate.enter(0.01)
     waiting = asyncio.ensure_future(gate.enter(5))

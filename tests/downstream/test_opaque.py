@@ -6,14 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.call import Call, Client, InputRequired, Outcome, OwnState, Target, TaskStarted
-from sluicegate.downstream import driving, pages
-from sluicegate.downstream.driving import Driven
+from sluicegate.downstream import task_polling, url_elicitation
+from sluicegate.downstream.task_polling import PolledTask
 from sluicegate.guards.seal import seal
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    InputRequired,
+    Outcome,
+    OwnState,
+    Target,
+    TaskStarted,
+)
 from sluicegate.store.keys import KeyRing, Sealer
 
 TOOL = Target("git", "tool", "push", "g__push")
-LIKE_OURS = st.sampled_from([Driven("t").pack(), 'pages {"a":{}}', "parked 0 0", ":t", "", "task ", "0a:1"]).map(str)
+LIKE_OURS = st.sampled_from([PolledTask("t").pack(), 'pages {"a":{}}', "parked 0 0", ":t", "", "task ", "0a:1"]).map(
+    str
+)
 TEXTS = LIKE_OURS | st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
@@ -21,24 +31,26 @@ def call(**params: Any) -> Call:
     return Call(Client("key:a"), "tools/call", {"name": "push", **params}, target=TOOL)
 
 
-@given(TEXTS, st.sampled_from([driving.FREE, "0a1b2c"]))
+@given(TEXTS, st.sampled_from([task_polling.FREE, "0a1b2c"]))
 def test_the_id_of_a_task(own: str, mark: str) -> None:
-    shown = driving.outwards(call(), TaskStarted({"taskId": own}), mark)
-    assert isinstance(shown, TaskStarted) and driving.mark_of(shown.task["taskId"]) == mark
-    assert driving.inwards(call(taskId=shown.task["taskId"])).params["taskId"] == own
+    shown = task_polling.outwards(call(), TaskStarted({"taskId": own}), mark)
+    assert isinstance(shown, TaskStarted) and task_polling.mark_of(shown.task["taskId"]) == mark
+    assert task_polling.inwards(call(taskId=shown.task["taskId"])).params["taskId"] == own
 
 
 @given(TEXTS)
 def test_a_state_of_a_server_is_never_one_of_ours(state: str) -> None:
-    assert driving.driven(call(requestState=state)) is None and not pages.is_state(state)
-    assert driving.driven(call(requestState=Driven(state, frozenset({"q"})).pack())) == Driven(state, frozenset({"q"}))
+    assert task_polling.driven(call(requestState=state)) is None and not url_elicitation.is_state(state)
+    assert task_polling.driven(call(requestState=PolledTask(state, frozenset({"q"})).pack())) == PolledTask(
+        state, frozenset({"q"})
+    )
 
 
 @pytest.mark.parametrize("kind", [str, OwnState])
 async def test_a_state_travels_with_whose_it_is(kind: type[str], tmp_path: Any) -> None:
     sealer = Sealer(KeyRing.load(tmp_path / "keys", "seal"))
     guard = seal(sealer.seal, sealer.unseal, lambda call, outcome: outcome)
-    for text in ("task [\"t\"]", 'pages {"a":{}}', "", "\u20ac\U0001f600\x00\"\\"):
+    for text in ('task ["t"]', 'pages {"a":{}}', "", '\u20ac\U0001f600\x00"\\'):
         seen: list[Any] = []
 
         async def server(call: Call, text: str = text, seen: list[Any] = seen) -> Outcome:

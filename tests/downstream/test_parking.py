@@ -11,12 +11,21 @@ import anyio.lowlevel
 import pytest
 from scripted_servers import Asked, endpoint, event, legacy_start, running, until
 
-from sluicegate.call import Call, Client, Failure, InputRequired, Outcome, Result, TaskStarted, Trail
-from sluicegate.downstream import legacy, parking
+from sluicegate.downstream import legacy_connection, suspended_calls
 from sluicegate.downstream.server import DownstreamServer
-from sluicegate.era.asks import ROOTS_CHANGED
-from sluicegate.era.modern_client import capability_key
-from sluicegate.message import Json, Notification, Response
+from sluicegate.protocol.input_requests_server import ROOTS_CHANGED
+from sluicegate.protocol.jsonrpc import Json, Notification, Response
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+    TaskStarted,
+    Trail,
+)
+from sluicegate.protocol.modern_client import capability_key
 
 CHILD = Path(__file__).with_name("asking_child.py")
 ALL: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {"listChanged": True}}
@@ -254,7 +263,7 @@ async def test_a_server_that_ends_its_call_when_its_question_is_refused_is_not_t
         await peer.asked("name")
         rig.server.abandon("first")
         await until_seen(peer, lambda seen: [m for m in seen if "method" not in m])
-        await anyio.sleep(legacy.LAST_CHANCE * 1.5)  # the time in which nothing must happen
+        await anyio.sleep(legacy_connection.LAST_CHANCE * 1.5)  # the time in which nothing must happen
         assert "notifications/cancelled" not in [m.get("method") for m in (await peer.report())["seen"]]
 
 
@@ -341,9 +350,9 @@ async def test_a_flood_of_questions_is_bounded_and_each_is_answered() -> None:
     async with running(**child()) as rig:
         peer = Peer(rig.server)
         asked = await peer.asked("floods")
-        assert len(asked.requests) == parking.MAX_ASKS
+        assert len(asked.requests) == suspended_calls.MAX_ASKS
         said = await peer.said("floods", inputResponses=dict.fromkeys(asked.requests, YES), requestState=asked.state)
-        assert said == [YES] * parking.MAX_ASKS + [{"action": "cancel"}] * (100 - parking.MAX_ASKS)
+        assert said == [YES] * suspended_calls.MAX_ASKS + [{"action": "cancel"}] * (100 - suspended_calls.MAX_ASKS)
 
 
 async def test_what_cannot_be_carried_is_refused_at_once() -> None:

@@ -9,14 +9,14 @@ import pytest
 from anyio.abc import TaskGroup
 from scripted_servers import until
 
-from sluicegate.call import Call, Client, Era
-from sluicegate.downstream.connection import Connection, Receive
-from sluicegate.downstream.exchange import Exchange
-from sluicegate.downstream.keys import MODERN_KEY, SHARED, SPARE, Key, key_for
-from sluicegate.downstream.pool import IDLE, IDLE_LANE, Pool
+from sluicegate.downstream.connection import Receive, ServerConnection
+from sluicegate.downstream.connection_keys import MODERN_KEY, SHARED, SPARE, ConnectionKey, key_for
+from sluicegate.downstream.pending_request import PendingRequest
+from sluicegate.downstream.pool import IDLE, IDLE_LANE, ConnectionPool
 from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings
-from sluicegate.era.modern_server import Headers
-from sluicegate.era.revisions import Revision
+from sluicegate.protocol.model import Call, Client, Era
+from sluicegate.protocol.modern_server import Headers
+from sluicegate.protocol.revisions import Revision
 
 
 class NoWire:
@@ -29,7 +29,7 @@ class NoWire:
 
     def bind(self, receive: Receive, retire: object) -> None: ...
     async def open(self, group: TaskGroup) -> None: ...
-    async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None: ...
+    async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None: ...
     async def notify(self, body: bytes) -> None: ...
     def tell(self, *bodies: bytes) -> None: ...
     def agreed(self, revision: Revision) -> None: ...
@@ -45,18 +45,18 @@ SETTINGS = ServerSettings("s", command=("x",))
 @dataclass
 class Bench:
     now: float = 0.0
-    opened: list[Connection] = field(default_factory=list)
+    opened: list[ServerConnection] = field(default_factory=list)
     ended: list[tuple[float, str]] = field(default_factory=list)
     may_open: anyio.Event = field(default_factory=anyio.Event)
     error: Exception | None = None
     idle: set[str] = field(default_factory=set)
     era: Era | None = None  # what the server turns out to speak
 
-    async def open(self, key: Key, group: TaskGroup) -> Connection:
+    async def open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         await self.may_open.wait()
         if self.error is not None:
             raise self.error
-        connection = Connection(SETTINGS, NoWire(), lambda scope, notification: None, {})
+        connection = ServerConnection(SETTINGS, NoWire(), lambda scope, notification: None, {})
         connection.era = self.era or key.era
         self.opened.append(connection)
         return connection
@@ -65,9 +65,9 @@ class Bench:
 @asynccontextmanager
 async def pooled(
     is_open: bool = True, settings: ServerSettings = SETTINGS
-) -> AsyncIterator[tuple[Pool, Bench, TaskGroup]]:
+) -> AsyncIterator[tuple[ConnectionPool, Bench, TaskGroup]]:
     bench = Bench()
-    pool = Pool(
+    pool = ConnectionPool(
         bench.open,
         lambda lived, why: bench.ended.append((lived, why)),
         lambda: bench.now,
@@ -83,8 +83,8 @@ async def pooled(
             group.cancel_scope.cancel()
 
 
-A, B = Key("legacy", ("client", "a"), "scope a"), Key("legacy", ("session", "b", "s1"), "scope b")
-ASKED = Key("legacy", ("client", "c"), "scope c", '{"roots":{}}')
+A, B = ConnectionKey("legacy", ("client", "a"), "scope a"), ConnectionKey("legacy", ("session", "b", "s1"), "scope b")
+ASKED = ConnectionKey("legacy", ("client", "c"), "scope c", '{"roots":{}}')
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ ASKED = Key("legacy", ("client", "c"), "scope c", '{"roots":{}}')
         (Client("p"), "modern", "session", MODERN_KEY),
         (Client("p", session="s"), "modern", "client", MODERN_KEY),
         (Client("p"), "legacy", "shared", SHARED),
-        (Client("p", session="s"), "legacy", "session", Key("legacy", ("session", "p", "s"), "x", "d")),
-        (Client("p"), "legacy", "session", Key("legacy", ("client", "p"), "x", "d")),
-        (Client("p", session="s"), "legacy", "client", Key("legacy", ("client", "p"), "x", "d")),
+        (Client("p", session="s"), "legacy", "session", ConnectionKey("legacy", ("session", "p", "s"), "x", "d")),
+        (Client("p"), "legacy", "session", ConnectionKey("legacy", ("client", "p"), "x", "d")),
+        (Client("p", session="s"), "legacy", "client", ConnectionKey("legacy", ("client", "p"), "x", "d")),
     ],
 )
-def test_who_shares_a_connection(client: Client, era: Era, sharing: str, key: Key) -> None:
+def test_who_shares_a_connection(client: Client, era: Era, sharing: str, key: ConnectionKey) -> None:
     settings = ServerSettings("s", command=("x",), sharing=sharing)  # type: ignore[arg-type]
     assert key_for(client, era, settings, "x", "d") == key
 
 
 async def test_who_asks_at_once_for_the_same_waits_for_the_same() -> None:
     async with pooled(is_open=False) as (pool, bench, group):
-        got: list[Connection] = []
+        got: list[ServerConnection] = []
 
-        async def get(key: Key) -> None:
+        async def get(key: ConnectionKey) -> None:
             got.append(await pool.get(key))
 
         for key in (A, A, B):
@@ -246,14 +246,14 @@ async def test_only_a_spare_of_the_same_capabilities_is_adopted_and_the_other_en
         assert asked is not spare and pool.find(SPARE) is spare
         release()
         release()
-        await pool.get(Key("legacy", ("client", "d"), "scope d", ASKED.declared))
+        await pool.get(ConnectionKey("legacy", ("client", "d"), "scope d", ASKED.declared))
         await until(lambda: spare.wire.is_closed)  # type: ignore[attr-defined]
         assert pool.find(ASKED) is asked and len(bench.opened) == 3
 
 
 async def test_the_idle_are_closed_but_not_the_needed_the_sessions_and_the_last() -> None:
     async with pooled() as (pool, bench, _):
-        held = Key("legacy", ("client", "held"), "scope held")
+        held = ConnectionKey("legacy", ("client", "held"), "scope held")
         for key in (A, B, held, A._replace(lane=1)):
             await pool.get(key)
         release = pool.hold(held)
@@ -272,7 +272,7 @@ async def test_the_idle_are_closed_but_not_the_needed_the_sessions_and_the_last(
 
 async def test_an_idle_session_gives_its_connection_back_and_its_next_one_says_so() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), idle=60.0)) as (pool, bench, _):
-        session = Key("legacy", ("session", "p", "s2"), "scope b")
+        session = ConnectionKey("legacy", ("session", "p", "s2"), "scope b")
         for key in (B, session):
             await pool.get(key)
         bench.now = 60.0
@@ -294,10 +294,10 @@ async def test_an_idle_session_gives_its_connection_back_and_its_next_one_says_s
 async def test_a_connection_with_an_open_call_a_task_or_a_watched_resource_is_not_idle() -> None:
     settings = ServerSettings("s", command=("x",), idle=60.0)
     async with pooled(settings=settings) as (pool, bench, _):
-        keys = [Key("legacy", ("session", "p", f"s{number}"), "scope") for number in range(4)]
+        keys = [ConnectionKey("legacy", ("session", "p", f"s{number}"), "scope") for number in range(4)]
         calling, tasking, watching, idle = [await pool.get(key) for key in keys]
         bench.idle = {f"s{number}" for number in range(4)}
-        calling.pending[1] = Exchange(1, Call(Client("p"), "tools/call", {}))
+        calling.pending[1] = PendingRequest(1, Call(Client("p"), "tools/call", {}))
         tasking.kept_until = anyio.current_time() + 1000
         pool.keep(keys[2], True)
         bench.now = 60.0
@@ -308,7 +308,9 @@ async def test_a_connection_with_an_open_call_a_task_or_a_watched_resource_is_no
 
 async def test_several_idle_sessions_of_different_clients_leave_one_spare_that_hears_for_all() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), idle=60.0)) as (pool, bench, _):
-        keys = [Key("legacy", ("session", f"p{number}", f"s{number}"), f"scope {number}") for number in range(3)]
+        keys = [
+            ConnectionKey("legacy", ("session", f"p{number}", f"s{number}"), f"scope {number}") for number in range(3)
+        ]
         for key in keys:
             await pool.get(key)
             pool.hold(key)
@@ -324,7 +326,7 @@ async def test_several_idle_sessions_of_different_clients_leave_one_spare_that_h
 async def test_under_the_bound_the_connection_goes_that_was_idle_longest() -> None:
     async with pooled(settings=ServerSettings("s", command=("x",), processes=2)) as (pool, bench, _):
         first, second, third = (
-            Key("legacy", ("session", "p", f"s{number}"), f"scope {number}") for number in (1, 2, 3)
+            ConnectionKey("legacy", ("session", "p", f"s{number}"), f"scope {number}") for number in (1, 2, 3)
         )
         for bench.now, key in ((1.0, first), (2.0, second)):
             await pool.get(key)
@@ -350,9 +352,9 @@ async def test_under_the_bound_the_connection_goes_that_was_idle_longest() -> No
 async def test_nobody_keeps_all_processes_from_others_by_open_streams() -> None:
     """A principal with more than an equal share gives one back, if nothing runs on it."""
     async with pooled(settings=ServerSettings("s", command=("x",), processes=4)) as (pool, bench, _):
-        anns = [Key("legacy", ("session", "ann", f"a{number}"), f"scope {number}") for number in range(4)]
+        anns = [ConnectionKey("legacy", ("session", "ann", f"a{number}"), f"scope {number}") for number in range(4)]
         bob, bobs, eve = (
-            Key("legacy", ("session", name, f"s {number}"), f"scope {name}")
+            ConnectionKey("legacy", ("session", name, f"s {number}"), f"scope {name}")
             for number, name in enumerate(("bob", "bob", "eve"))
         )
         for number, key in enumerate(anns):
@@ -360,7 +362,7 @@ async def test_nobody_keeps_all_processes_from_others_by_open_streams() -> None:
             await pool.get(key)
         busy = pool.find(anns[0])
         assert busy is not None
-        busy.pending[1] = Exchange(1, Call(Client("ann"), "tools/call", {}))
+        busy.pending[1] = PendingRequest(1, Call(Client("ann"), "tools/call", {}))
         await pool.get(bob)
         assert [pool.is_there(key) for key in anns] == [True, False, True, True]
         await pool.get(bobs)
@@ -379,7 +381,7 @@ async def test_a_connection_that_is_ending_keeps_its_place_until_it_has_ended() 
         may_close = anyio.Event()
         old.wire.close = may_close.wait  # type: ignore[method-assign, assignment]
         bench.idle = {"s1"}
-        got: list[Connection] = []
+        got: list[ServerConnection] = []
 
         async def get() -> None:
             got.append(await pool.get(A))

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sluicegate.downstream.probe import judge, proves_legacy
+from sluicegate.downstream.era_probe import judge, proves_legacy
 from sluicegate.downstream.settings import Lost
-from sluicegate.message import Response
+from sluicegate.protocol.jsonrpc import Response
 
 MODERN, LEGACY = {"modern"}, {"legacy"}
 

@@ -8,9 +8,9 @@ import anyio
 import pytest
 from scripted_servers import LEGACY, MODERN, child, running, until
 
-from sluicegate.call import LOG_LEVEL, Client, Failure, Result
-from sluicegate.downstream.stdio import MAX_STDERR, Lines, Tail, environment
-from sluicegate.message import Notification
+from sluicegate.downstream.stdio_transport import MAX_STDERR, Lines, StderrTail, environment
+from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.model import LOG_LEVEL, Client, Failure, Result
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
@@ -316,7 +316,7 @@ def test_lines_come_whole_however_they_were_cut() -> None:
 
 
 def test_the_tail_is_bounded_and_begins_with_a_whole_line() -> None:
-    tail = Tail()
+    tail = StderrTail()
     for number in range(100_000):
         tail.add(b"line %06d\n" % number)
     lines = tail.text().splitlines()

@@ -7,11 +7,16 @@ import anyio
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy_start, modern_start, running, until
 
-from sluicegate.call import Client, Failure
-from sluicegate.downstream import streams
-from sluicegate.downstream.keys import SHARED
-from sluicegate.downstream.watching import MAX_UNWATCHED, MAX_WATCHED, Board, Want
-from sluicegate.message import METHOD_NOT_FOUND, Json
+from sluicegate.downstream import change_streams
+from sluicegate.downstream.connection_keys import SHARED
+from sluicegate.downstream.resource_watches import (
+    MAX_UNWATCHED,
+    MAX_WATCHED,
+    ResourceWatch,
+    WatchBoard,
+)
+from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.model import Client, Failure
 
 ABLE: Json = {"resources": {"subscribe": True}}
 OTHER = Client("key:b", revision="2025-11-25", session="s2")
@@ -25,8 +30,8 @@ class Ears:
     """Listeners by name, on one board."""
 
     def __init__(self, **wants: list[str]) -> None:
-        self.board = Board(SHARED)
-        self.wants = {name: Want(set(uris), self._ear(name)) for name, uris in wants.items()}
+        self.board = WatchBoard(SHARED)
+        self.wants = {name: ResourceWatch(set(uris), self._ear(name)) for name, uris in wants.items()}
         self.heard: list[str] = []
         for want in self.wants.values():
             self.board.join(want)
@@ -185,7 +190,7 @@ async def test_a_server_without_subscriptions_is_not_asked(era: Any) -> None:
 
 
 class ModernServer:
-    """`streams` are those that are open, by what they listen to; with `is_silent` they are not acknowledged."""
+    """`change_streams` are those that are open, by what they listen to; with `is_silent` they are not acknowledged."""
 
     def __init__(self) -> None:
         self.streams: dict[tuple[str, ...], Asked] = {}
@@ -224,7 +229,7 @@ class ModernServer:
 async def test_a_set_that_changes_is_a_new_stream_and_nothing_is_lost_or_told_twice_between_the_two(
     monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    monkeypatch.setattr("sluicegate.downstream.subscribing.OVERLAP", 2.0)
+    monkeypatch.setattr("sluicegate.downstream.resource_subscribe.OVERLAP", 2.0)
     script = ModernServer()
     async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
         heard, other = Heard(), Heard()
@@ -269,8 +274,8 @@ async def test_a_stream_that_breaks_is_opened_again_and_what_may_have_been_misse
 
 def test_the_tag_of_a_notification_is_read_with_care() -> None:
     key = "io.modelcontextprotocol/subscriptionId"
-    assert streams.tag_of({"_meta": {key: 7}}) == 7
+    assert change_streams.tag_of({"_meta": {key: 7}}) == 7
     for odd in ({}, {"_meta": None}, {"_meta": {key: "7"}}, {"_meta": {key: True}}):
-        assert streams.tag_of(odd) is None
-    assert streams.untagged({"uri": "x", "_meta": {key: 7}}) == {"uri": "x"}
-    assert streams.untagged({"uri": "x", "_meta": {key: 7, "k": 1}}) == {"uri": "x", "_meta": {"k": 1}}
+        assert change_streams.tag_of(odd) is None
+    assert change_streams.untagged({"uri": "x", "_meta": {key: 7}}) == {"uri": "x"}
+    assert change_streams.untagged({"uri": "x", "_meta": {key: 7, "k": 1}}) == {"uri": "x", "_meta": {"k": 1}}

@@ -7,9 +7,9 @@ import pytest
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, legacy_start, modern_start, running
 from test_legacy_sse_servers import Older
 
-from sluicegate.downstream.stdio import _EACH, ChildWire
-from sluicegate.message import Json
-from sluicegate.network.turns import PIECE
+from sluicegate.downstream.stdio_transport import _EACH, StdioTransport
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.runtime.loop_budget import PIECE
 
 MOST = 1_000
 SHAPES: dict[str, Any] = {
@@ -77,14 +77,14 @@ async def test_an_event_of_the_2024_transport_ends_its_call_alone(decoded: list[
 async def test_of_many_lines_at_once_a_piece_is_taken_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk of a pipe may be thousands of notifications."""
     sizes: list[int] = []
-    work = ChildWire._work
+    work = StdioTransport._work
 
-    def counted(wire: ChildWire) -> None:
+    def counted(wire: StdioTransport) -> None:
         before = len(wire._unread)
         work(wire)
         sizes.append(before - len(wire._unread))
 
-    monkeypatch.setattr(ChildWire, "_work", counted)
+    monkeypatch.setattr(StdioTransport, "_work", counted)
     async with running(command=child(), era="legacy") as rig:
         assert await rig.tool("many") == "done"
     assert sum(sizes) > 5_000 and max(sizes) <= PIECE // _EACH + 1

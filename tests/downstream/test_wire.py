@@ -14,8 +14,8 @@ import httpx
 import pytest
 from network.authority import context_for
 
-from sluicegate.downstream import wire_exchange, wire_pool
-from sluicegate.downstream.wire import Reply, WireTransport, build_request, reply_of
+from sluicegate.http.client import connection, pool
+from sluicegate.http.client.transport import Reply, WireTransport, build_request, reply_of
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
@@ -184,7 +184,7 @@ async def test_requests_one_after_another_share_a_connection() -> None:
         for number in range(20):
             assert (await send(transport, scene.post(b"%d" % number))).content == b"%d" % number
         assert scene.connections == 1
-        assert repr(transport) == "<WireTransport <Pool 1 open, 1 idle>>"
+        assert repr(transport) == "<WireTransport <HttpConnectionPool 1 open, 1 idle>>"
 
 
 async def test_a_connection_is_free_once_its_answer_has_ended_read_or_not() -> None:
@@ -352,7 +352,7 @@ async def test_events_arrive_one_by_one_and_the_stream_can_be_left() -> None:
             assert await anext(parts) == b"data: %d\n\n" % number
         await reply.aclose()
         await left.wait()
-        assert repr(transport) == "<WireTransport <Pool 0 open, 0 idle>>"
+        assert repr(transport) == "<WireTransport <HttpConnectionPool 0 open, 0 idle>>"
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -379,7 +379,7 @@ async def test_a_stream_that_nobody_reads_on_frees_its_connection_or_is_hung_up(
             assert (await send(transport, scene.post())).content == b"second" and scene.connections == 1
         else:
             await left.wait()
-            assert repr(transport) == "<WireTransport <Pool 0 open, 0 idle>>"
+            assert repr(transport) == "<WireTransport <HttpConnectionPool 0 open, 0 idle>>"
 
 
 async def test_open_streams_starve_nobody() -> None:
@@ -416,9 +416,9 @@ async def test_a_reader_that_does_not_read_stops_the_server_from_writing() -> No
     async with serving(script) as scene, wiring() as transport:
         reply = await send(transport, scene.post())
         await stalled.wait()
-        assert reply.size < 3 * wire_exchange.HIGH_WATER
+        assert reply.size < 3 * connection.HIGH_WATER
         assert sum([len(part) async for part in reply]) == total
-        assert repr(transport) == "<WireTransport <Pool 1 open, 1 idle>>"
+        assert repr(transport) == "<WireTransport <HttpConnectionPool 1 open, 1 idle>>"
 
 
 async def test_a_big_request_is_taken_whole_by_a_slow_server() -> None:
@@ -472,7 +472,7 @@ async def test_an_idle_connection_is_asked_whether_it_has_ended_before_it_is_tru
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The end may wait in the socket, not yet seen by the loop: what is written then would be lost."""
-    monkeypatch.setattr(wire_pool, "IDLE_TRUSTED", 0.0)
+    monkeypatch.setattr(pool, "IDLE_TRUSTED", 0.0)
     peers: list[socket.socket] = []
 
     async def script(peer: Peer) -> None:
@@ -489,7 +489,7 @@ async def test_an_idle_connection_is_asked_whether_it_has_ended_before_it_is_tru
 
 
 async def test_old_idle_connections_are_dropped_and_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_pool, "IDLE_MAX", 0.01)
+    monkeypatch.setattr(pool, "IDLE_MAX", 0.01)
     async with serving(echo) as scene, wiring() as transport:
         for _ in range(2):
             await send(transport, scene.post())
@@ -862,7 +862,7 @@ async def test_a_slow_address_does_not_hold_up_the_next(monkeypatch: pytest.Monk
     async with serving(echo) as scene, wiring(connect_timeout=10) as transport:
         port = scene.url.port or 0
         getaddrinfo = asyncio.get_running_loop().getaddrinfo
-        monkeypatch.setattr(wire_pool, "STAGGER", 0.01)
+        monkeypatch.setattr(pool, "STAGGER", 0.01)
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
         with deaf("127.0.0.2", port):
             url = httpx.URL(f"http://two.example:{port}/")
@@ -872,8 +872,8 @@ async def test_a_slow_address_does_not_hold_up_the_next(monkeypatch: pytest.Monk
 def test_addresses_are_tried_with_the_families_in_turn() -> None:
     six = [(socket.AF_INET6, 1, 6, "", (f"::{n}", 1)) for n in range(3)]
     four = [(socket.AF_INET, 1, 6, "", (f"127.0.0.{n}", 1)) for n in range(1)]
-    assert wire_pool._interleave([*six, *four]) == [six[0], four[0], six[1], six[2]]
-    assert wire_pool._interleave([]) == []
+    assert pool._interleave([*six, *four]) == [six[0], four[0], six[1], six[2]]
+    assert pool._interleave([]) == []
 
 
 # ---------------------------------------------------------------- TLS
@@ -915,7 +915,7 @@ async def test_a_certificate_that_does_not_name_its_authority_s_key_is_refused_w
 
 
 async def test_an_idle_tls_connection_is_asked_too(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_pool, "IDLE_TRUSTED", 0.0)
+    monkeypatch.setattr(pool, "IDLE_TRUSTED", 0.0)
     async with serving(echo, tls=authority.server, name="localhost") as scene, wiring(authority.client) as transport:
         for body in (b"one", b"two"):
             assert (await send(transport, scene.post(body))).content == body

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from network.authority import context_for
 
-from sluicegate.downstream.wire import WireTransport
-from sluicegate.downstream.wire_pool import Way
-from sluicegate.network.egress import Egress
+from sluicegate.http.client.pool import Route
+from sluicegate.http.client.transport import WireTransport
+from sluicegate.http.egress import Egress
 
 
 async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,7 +55,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 def transport(place: str, ours: ssl.SSLContext | None = None) -> WireTransport:
     judge = Egress(proxy=place)
-    return WireTransport(ssl_context=ours, way=Way(lambda host, found: judge.permit("x", host, found), judge.proxy))
+    return WireTransport(ssl_context=ours, way=Route(lambda host, found: judge.permit("x", host, found), judge.proxy))
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -86,7 +86,7 @@ async def test_a_proxy_that_does_not_lead_there_is_an_error_before_anything_is_s
 
 async def test_an_address_is_judged_here_before_the_proxy_is_asked() -> None:
     async with proxy(1) as (place, asked):
-        wires = WireTransport(way=Way(lambda host, found: Egress().permit("x", host, found, is_named=True), place))
+        wires = WireTransport(way=Route(lambda host, found: Egress().permit("x", host, found, is_named=True), place))
         with pytest.raises(httpx.ConnectError, match="link-local"):
             await wires.exchange(httpx.URL("http://169.254.169.254/mcp"), [], b"{}")
         assert not asked

@@ -19,7 +19,7 @@ from e2e.desktop_clients import Desktop, owner_of
 from e2e.sluice_process import COMMAND, ROOT, clean_environment, stdio_command
 from policy_bed import client_keys, key_of, recorder
 
-from sluicegate.app.seat import Seat
+from sluicegate.app.instance_lock import InstanceLock
 
 Json = dict[str, Any]
 ROWS = """\
@@ -297,7 +297,7 @@ def test_a_deep_state_directory_has_its_admin_socket_too(tmp_path: Path) -> None
 def test_on_windows_every_client_is_on_its_own_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seat = Seat(tmp_path, tmp_path / "sluice.yaml")
+    seat = InstanceLock(tmp_path, tmp_path / "sluice.yaml")
     assert not seat.unshared
     monkeypatch.setattr(sys, "platform", "win32")
     assert "Windows" in seat.unshared and seat.admin() is None

@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from sluicegate.call import Call, Client, Failure, Guard, Handler, Outcome, Result
-from sluicegate.guards import ORDER, Witness, chain
+from sluicegate.guards import ORDER, Observer, chain
+from sluicegate.protocol.model import Call, Client, Failure, Guard, Handler, Outcome, Result
 
 CALL = Call(Client("local"), "tools/call", {"name": "x"})
 
@@ -84,7 +84,7 @@ async def test_guards_outside_a_broken_one_still_see_its_refusal() -> None:
     assert outcomes == [Failure(-32603, "Internal error")]
 
 
-class Watcher(Witness):
+class Watcher(Observer):
     """Writes down what it is told; `breaks` is where it fails."""
 
     def __init__(self, told: list[Any], breaks: str = "") -> None:

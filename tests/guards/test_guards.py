@@ -8,7 +8,16 @@ import anyio
 import pytest
 from approval_kit import Town
 
-from sluicegate.call import (
+from sluicegate.guards.approve import approve
+from sluicegate.guards.commit import commit
+from sluicegate.guards.enforce import enforce
+from sluicegate.guards.measure import Measure
+from sluicegate.guards.record import RecordGuard
+from sluicegate.guards.seal import MAX_ROUNDS, seal
+from sluicegate.metrics.series import Count
+from sluicegate.policy.arguments import Violation
+from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.model import (
     Call,
     Client,
     Decision,
@@ -21,16 +30,7 @@ from sluicegate.call import (
     Trail,
     Verdict,
 )
-from sluicegate.call import not_found as unknown
-from sluicegate.guards.approve import approve
-from sluicegate.guards.commit import commit
-from sluicegate.guards.enforce import enforce
-from sluicegate.guards.measure import Measure
-from sluicegate.guards.record import Record
-from sluicegate.guards.seal import MAX_ROUNDS, seal
-from sluicegate.metrics.series import Count
-from sluicegate.policy.arguments import Violation
-from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.model import not_found as unknown
 from sluicegate.store.keys import MAX_TOKEN_CHARS, KeyRing, Sealer
 from sluicegate.store.memory import MemoryStore
 
@@ -276,7 +276,7 @@ async def test_a_denial_is_logged_with_its_rule_whatever_the_client_was_told(cap
         return await enforcing(always(Verdict.DENY))(call, Server())
 
     with caplog.at_level(logging.INFO):
-        await Record()(call(), denied)
+        await RecordGuard()(call(), denied)
     assert [r.getMessage() for r in caplog.records] == ["denied tools/call g__push for key:a by a-rule"]
 
 

@@ -13,10 +13,10 @@ import pytest
 from approval_kit import ANN, TOOL, Town
 
 from sluicegate import telemetry
-from sluicegate.call import Call, Failure, Handler, Outcome, Result, Target, TaskStarted
+from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks
 from sluicegate.guards.approve import approve
-from sluicegate.guards.held import Holding, Ways
-from sluicegate.message import Json, Notification
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import Call, Failure, Handler, Outcome, Result, Target, TaskStarted
 
 
 class Place:
@@ -44,7 +44,7 @@ class Place:
         assert self.holder is not None
         return await self.holder(Call(ANN, method, {"taskId": "ours"}, target=TOOL))
 
-    def ways(self, start: Any) -> Ways:
+    def ways(self, start: Any) -> ApprovalTaskDeps:
         async def broken(*ids: str) -> None:
             raise OSError("the disk is full")
 
@@ -54,7 +54,7 @@ class Place:
         async def yes(call: Call) -> bool:
             return True
 
-        return Ways(
+        return ApprovalTaskDeps(
             self.again, start, fine, yes, self.keep, broken, broken, self.again, self.announce, lambda client: client
         )
 
@@ -64,7 +64,7 @@ async def waiting(outcome: Outcome) -> AsyncIterator[Place]:
     town = Town()
     place = Place(town, outcome)
     async with anyio.create_task_group() as group:
-        holding = Holding(town.desk, place.ways(partial(group.start_soon, telemetry.supervise, "held call")))
+        holding = ApprovalTasks(town.desk, place.ways(partial(group.start_soon, telemetry.supervise, "held call")))
         started = await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
         assert isinstance(started, TaskStarted) and started.task["status"] == "working"
         with anyio.fail_after(20):
@@ -110,7 +110,7 @@ async def test_a_cancelled_task_says_not_executed_only_where_its_call_had_not_be
 
     place.again = again  # type: ignore[method-assign]
     async with anyio.create_task_group() as group:
-        holding = Holding(town.desk, place.ways(group.start_soon))
+        holding = ApprovalTasks(town.desk, place.ways(group.start_soon))
         await approve(town.desk, town.means(), holding)(town.call(amount=1), town.server)
         with anyio.fail_after(20):
             await begun.wait()

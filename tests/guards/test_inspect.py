@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
-from sluicegate.call import (
+from sluicegate.guards import ORDER, chain
+from sluicegate.guards.inspect import LARGE, Mode, inspect, outside_of_calls
+from sluicegate.policy.outputs import Outputs
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import (
     Call,
     Client,
     Decision,
@@ -19,10 +23,6 @@ from sluicegate.call import (
     Trail,
     Verdict,
 )
-from sluicegate.guards import ORDER, chain
-from sluicegate.guards.inspect import LARGE, Mode, inspect, outside_of_calls
-from sluicegate.message import Json, Notification
-from sluicegate.policy.outputs import Outputs
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOL = Target("git", "tool", "log", "g__log", {"name": "log"})

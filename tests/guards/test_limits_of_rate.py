@@ -4,13 +4,25 @@ from typing import Any
 
 import pytest
 
-from sluicegate.call import Call, Client, Decision, Failure, Guard, Outcome, Result, Target, Trail, Verdict, not_found
 from sluicegate.guards import ORDER, chain
 from sluicegate.guards.enforce import enforce
 from sluicegate.guards.name import name
 from sluicegate.guards.quota import quota
 from sluicegate.guards.throttle import throttle
 from sluicegate.policy.rates import Windows
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Decision,
+    Failure,
+    Guard,
+    Outcome,
+    Result,
+    Target,
+    Trail,
+    Verdict,
+    not_found,
+)
 
 TARGETS = {
     "g__push": Target("git", "tool", "push", "g__push", {}),

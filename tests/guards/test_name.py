@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from sluicegate.call import Call, Client, Failure, InputRequired, Outcome, Result, Target, not_found
 from sluicegate.catalog.uris import Rewriting
 from sluicegate.guards.name import name
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+    not_found,
+)
 
 CREATE = Target("github", "tool", "create issue", "gh__create_issue_0a1b2c", {"name": "create issue"})
 GREET = Target("github", "prompt", "greet", "gh__greet")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sluicegate.call import (
+from sluicegate.outcomes import ENDINGS, OUTCOMES, Ending, classify, label
+from sluicegate.protocol.model import (
     Call,
     Client,
     Decision,
@@ -15,7 +16,6 @@ from sluicegate.call import (
     Verdict,
     refuse,
 )
-from sluicegate.outcomes import ENDINGS, OUTCOMES, Ending, classify, label
 
 REASONS = {
     "denied": "denied", "invalid_arguments": "denied", "approval_denied": "denied", "approval_pending": "waiting",

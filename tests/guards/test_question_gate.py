@@ -4,13 +4,22 @@ from typing import Any
 
 import pytest
 
-from sluicegate.call import Call, Client, Failure, InputRequired, Leave, Outcome, Result, Target
-from sluicegate.era.web_pages import OwnPages
 from sluicegate.guards.questions import judged
-from sluicegate.message import Json
+from sluicegate.protocol.elicitation_urls import OwnUrls
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import (
+    ApprovalRef,
+    Call,
+    Client,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+    Target,
+)
 
 TOOL = Target("git", "tool", "push", "g__push")
-OWN = OwnPages()
+OWN = OwnUrls()
 OWN.add("http://10.0.0.7:7411")
 GOOD: Json = {"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "https://x.test/"}}
 BAD: Json = {"method": "elicitation/create", "params": {**GOOD["params"], "url": "http://10.0.0.7:7411/approve"}}
@@ -91,7 +100,7 @@ def test_the_pages_of_an_error_are_judged_and_have_no_schema() -> None:
 
 
 def test_what_sluice_asks_itself_is_not_judged() -> None:
-    own = InputRequired({"a": BAD}, None, leave=Leave("apr_1", "d", "r", "p", key="k"))
+    own = InputRequired({"a": BAD}, None, leave=ApprovalRef("apr_1", "d", "r", "p", key="k"))
     assert judge(own) is own
 
 

@@ -6,11 +6,21 @@ from typing import Any
 import anyio
 import pytest
 
-from sluicegate.audit.log import Audit
+from sluicegate.audit.log import AuditLog
 from sluicegate.audit.settings import AuditSettings
-from sluicegate.call import REASON, Call, Client, Failure, Handler, Outcome, Result, Target, Trail
 from sluicegate.guards.commit import commit
-from sluicegate.guards.record import Record
+from sluicegate.guards.record import RecordGuard
+from sluicegate.protocol.model import (
+    REASON,
+    Call,
+    Client,
+    Failure,
+    Handler,
+    Outcome,
+    Result,
+    Target,
+    Trail,
+)
 from sluicegate.store.memory import MemoryStore
 
 TOOL = Target("github", "tool", "push", "gh__push", {"name": "push"})
@@ -39,7 +49,7 @@ def wire(events: list[str], keeps: bool, server: Handler | None = None) -> Handl
     def close(call: Call, outcome: Outcome | None, seconds: float) -> None:
         events.append(f"closed {call.trail.id} {type(outcome).__name__}")
 
-    inner, outer, last = commit(MemoryStore().spend, intend), Record(close), server or Server(events)
+    inner, outer, last = commit(MemoryStore().spend, intend), RecordGuard(close), server or Server(events)
 
     async def committed(call: Call) -> Outcome:
         return await inner(call, last)
@@ -97,7 +107,7 @@ async def test_crashes_and_cancellation_are_closed_too() -> None:
 
 async def test_with_a_real_log_a_refused_call_reaches_nobody(tmp_path: Path) -> None:
     events: list[str] = []
-    audit = Audit(AuditSettings(tmp_path / "audit" / "sluice.jsonl", tmp_path / "state"), b"d" * 32, [b"s" * 32])
+    audit = AuditLog(AuditSettings(tmp_path / "audit" / "sluice.jsonl", tmp_path / "state"), b"d" * 32, [b"s" * 32])
     await audit.start()
     guard = commit(MemoryStore().spend, audit.intent)
     assert await guard(call(), Server(events)) == Result({})

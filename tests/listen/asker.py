@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sluicegate.call import Call, InputRequired, Outcome, Result
-from sluicegate.message import Json, Notification
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import Call, InputRequired, Outcome, Result
 
 SCHEMA: Json = {"type": "object", "properties": {"name": {"type": "string"}}}
 FORM: Json = {"method": "elicitation/create", "params": {"mode": "form", "message": "m", "requestedSchema": SCHEMA}}

@@ -13,13 +13,13 @@ import anyio
 import anyio.lowlevel
 import httpx
 
-from sluicegate.call import Call, Failure, Outcome, Result
-from sluicegate.listen.identity import Identity, IdentitySettings, Key
-from sluicegate.listen.identity.issuers import KeySets
+from sluicegate.listen.auth import ClientKey, Identity, IdentitySettings
+from sluicegate.listen.auth.issuers import KeySets
 from sluicegate.listen.listener import Listener
-from sluicegate.listen.serve import HttpServer
-from sluicegate.listen.settings import Settings, Wire
-from sluicegate.message import Notification
+from sluicegate.listen.server import AddressServer
+from sluicegate.listen.settings import ConnectionLimits, ListenSettings
+from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.model import Call, Failure, Outcome, Result
 
 ACCEPT = "application/json, text/event-stream"
 INFO = {"name": "Sluice", "version": "test"}
@@ -27,8 +27,8 @@ META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontex
 A, B = "key-of-a", "key-of-b"
 
 
-def key(name: str, secret: str, **more: Any) -> Key:
-    return Key(name, sha256(secret.encode()).hexdigest(), **more)
+def key(name: str, secret: str, **more: Any) -> ClientKey:
+    return ClientKey(name, sha256(secret.encode()).hexdigest(), **more)
 
 
 TWO_KEYS = IdentitySettings(keys=(key("a", A, roles=("role:a",), owner="team"), key("b", B)))
@@ -129,7 +129,7 @@ class Site:
     port: int
     handler: Scripted
     listener: Listener
-    server: HttpServer
+    server: AddressServer
     identity: Identity
     ended: list[str]
     raws: list["Raw"] = field(default_factory=list)
@@ -186,9 +186,9 @@ class Raw:
 
 @asynccontextmanager
 async def site(
-    settings: Settings = Settings(),  # noqa: B008 (frozen)
+    settings: ListenSettings = ListenSettings(),  # noqa: B008 (frozen)
     identity: IdentitySettings = TWO_KEYS,
-    wire: Wire = Wire(),  # noqa: B008
+    wire: ConnectionLimits = ConnectionLimits(),  # noqa: B008
     drain: float = 0.2,
     identity_clock: Callable[[], float] = time.time,
     keysets: KeySets | None = None,
@@ -197,7 +197,7 @@ async def site(
     handler, ended = Scripted(), []  # type: tuple[Scripted, list[str]]
     who = Identity(identity, identity_clock, keysets)
     listener = Listener(handler, INFO, who, settings, ended.append, **more)
-    server = HttpServer(listener, "127.0.0.1", 0, wire, drain)
+    server = AddressServer(listener, "127.0.0.1", 0, wire, drain)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             port = await tasks.start(server.run)
@@ -291,6 +291,6 @@ async def until(holds: Callable[[], bool]) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-def patch(settings: Settings, part: str, **values: Any) -> Settings:
+def patch(settings: ListenSettings, part: str, **values: Any) -> ListenSettings:
     """The settings with other values in one part."""
     return replace(settings, **{part: replace(getattr(settings, part), **values)})

@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 
 from sluicegate import telemetry
-from sluicegate.call import Call, Client, Failure, Outcome, Result, not_found
-from sluicegate.listen.pipes import standard_streams
+from sluicegate.listen.line_streams import standard_streams
 from sluicegate.listen.stdio import serve
-from sluicegate.message import Notification
+from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, not_found
 
 SERVER_INFO = {"name": "sluice", "version": "0"}
 CLIENT = Client("local", ("role:owner",), "me")

@@ -13,9 +13,9 @@ import pytest
 from listen_harness import Raw, until
 
 from sluicegate.listen.http1 import Http1
-from sluicegate.listen.request import Request
-from sluicegate.listen.serve import HttpServer, on_unix_socket
-from sluicegate.listen.settings import Wire
+from sluicegate.listen.http_request import HttpRequest
+from sluicegate.listen.server import AddressServer, on_unix_socket
+from sluicegate.listen.settings import ConnectionLimits
 
 GET = b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n"
 BOTH = GET % 1 + GET % 2
@@ -26,27 +26,27 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
-def connection_of(request: Request) -> Http1:
+def connection_of(request: HttpRequest) -> Http1:
     connection = request._connection
     assert isinstance(connection, Http1)
     return connection
 
 
-async def respond(request: Request, body: bytes = b"answer") -> None:
+async def respond(request: HttpRequest, body: bytes = b"answer") -> None:
     await request.respond(200, b"content-length: %d\r\n" % len(body), body)
 
 
 @asynccontextmanager
 async def serving(
-    *serve: Callable[[Request], Awaitable[None]], wire: Wire = Wire(is_shared=True),  # noqa: B008 (frozen)
+    *serve: Callable[[HttpRequest], Awaitable[None]], wire: ConnectionLimits = ConnectionLimits(is_shared=True),  # noqa: B008 (frozen)
 ) -> AsyncIterator[Callable[[bytes], Awaitable[Raw]]]:  # fmt: skip
     """The nth request of a connection, /1 being the first, is served by the nth of `serve`."""
 
-    async def by_number(request: Request) -> None:
+    async def by_number(request: HttpRequest) -> None:
         await serve[int(request.head.path[1:]) - 1](request)
 
     raws: list[Raw] = []
-    server = HttpServer(by_number, "127.0.0.1", 0, wire, 0.2)
+    server = AddressServer(by_number, "127.0.0.1", 0, wire, 0.2)
 
     async def connect(data: bytes) -> Raw:
         raws.append(Raw(*await asyncio.open_connection("127.0.0.1", server.port)))
@@ -64,7 +64,7 @@ async def serving(
 
 
 async def test_a_server_that_stops_in_that_turn() -> None:
-    async def serve(request: Request) -> None:
+    async def serve(request: HttpRequest) -> None:
         await respond(request)
         connection_of(request).shutdown()
 
@@ -73,7 +73,7 @@ async def test_a_server_that_stops_in_that_turn() -> None:
 
 
 async def test_a_cancellation_in_that_turn() -> None:
-    async def serve(request: Request) -> None:
+    async def serve(request: HttpRequest) -> None:
         await respond(request)
         task = asyncio.current_task()
         assert task is not None
@@ -84,7 +84,7 @@ async def test_a_cancellation_in_that_turn() -> None:
 
 
 async def test_noise_that_comes_in_that_turn() -> None:
-    async def serve(request: Request) -> None:
+    async def serve(request: HttpRequest) -> None:
         await respond(request)
         connection_of(request).data_received(b"noise\r\n\r\n")
 
@@ -95,7 +95,7 @@ async def test_noise_that_comes_in_that_turn() -> None:
 
 
 async def test_a_stream_behind_it() -> None:
-    async def stream(request: Request) -> None:
+    async def stream(request: HttpRequest) -> None:
         await request.start(200, b"")
         await request.end(b"stream")
 
@@ -107,7 +107,7 @@ async def test_a_stream_behind_it() -> None:
 
 
 async def test_an_invitation_to_go_on_behind_it() -> None:
-    async def upload(request: Request) -> None:
+    async def upload(request: HttpRequest) -> None:
         await respond(request, await request.body(100))
 
     async with serving(respond, upload) as connect:
@@ -120,7 +120,7 @@ async def test_an_invitation_to_go_on_behind_it() -> None:
 
 
 async def test_another_process_that_goes_on_behind_it() -> None:
-    async def hand_over(request: Request) -> None:
+    async def hand_over(request: HttpRequest) -> None:
         async def give(descriptor: int, unanswered: bytes) -> bool:
             os.write(descriptor, b"taken over with %d bytes" % len(unanswered))
             return True
@@ -143,11 +143,11 @@ async def test_a_client_that_says_no_more(then: str) -> None:
 
 
 async def test_a_deadline_that_passes_in_that_turn() -> None:
-    async def serve(request: Request) -> None:
+    async def serve(request: HttpRequest) -> None:
         time.sleep(0.3)  # noqa: ASYNC251 (so that a turn outlasts the deadline)
         await respond(request)
 
-    async with serving(serve, wire=Wire(is_shared=True, head_deadline=0.2)) as connect:
+    async with serving(serve, wire=ConnectionLimits(is_shared=True, head_deadline=0.2)) as connect:
         raw = await connect(GET % 1 + b"G")
         assert (await raw.answer())[::2] == (200, b"answer")
 
@@ -155,7 +155,7 @@ async def test_a_deadline_that_passes_in_that_turn() -> None:
 async def test_the_end_of_a_unix_socket_in_that_turn(tmp_path: Path) -> None:
     asked = asyncio.Event()
 
-    async def serve(request: Request) -> None:
+    async def serve(request: HttpRequest) -> None:
         asked.set()
         await respond(request)
 
@@ -170,11 +170,11 @@ async def test_the_end_of_a_unix_socket_in_that_turn(tmp_path: Path) -> None:
 async def test_large_answers_to_a_client_that_does_not_read_do_not_pile_up() -> None:
     size, connections = 2**21, list[Http1]()
 
-    async def large(request: Request) -> None:
+    async def large(request: HttpRequest) -> None:
         connections.append(connection_of(request))
         await respond(request, b"x" * size)
 
-    async with serving(large, wire=Wire(is_shared=True, write_buffer=size // 2)) as connect:
+    async with serving(large, wire=ConnectionLimits(is_shared=True, write_buffer=size // 2)) as connect:
         raw = await connect((GET % 1) * 8)
         raw.pause()
         await until(lambda: bool(connections))

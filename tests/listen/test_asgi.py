@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sluicegate.listen.asgi import MAX_BODY, Event, Receive, Send, asgi
-from sluicegate.listen.serve import HttpServer
+from sluicegate.listen.server import AddressServer
 
 
 @asynccontextmanager
@@ -29,7 +29,7 @@ async def served() -> AsyncIterator[tuple[httpx.AsyncClient, list[Event]]]:
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            server = HttpServer(asgi(app), "127.0.0.1", 0, drain=0.2)
+            server = AddressServer(asgi(app), "127.0.0.1", 0, drain=0.2)
             port = await tasks.start(server.run)
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
                 yield client, scopes

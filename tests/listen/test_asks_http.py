@@ -25,9 +25,9 @@ from asker import (
 )
 from listen_harness import B, Site, call, messages, open_session, post, site, until
 
-from sluicegate.call import Call, InputRequired, Outcome, Result, Trail
-from sluicegate.listen import asking, session
-from sluicegate.message import Json, Notification, Response
+from sluicegate.listen import client_channel, session
+from sluicegate.protocol.jsonrpc import Json, Notification, Response
+from sluicegate.protocol.model import Call, InputRequired, Outcome, Result, Trail
 
 
 class Stream:
@@ -288,7 +288,7 @@ async def test_answers_to_what_nobody_asked_and_second_answers_change_nothing() 
 
 
 async def test_a_form_that_nobody_fills_in_counts_as_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "ANSWER_WITHIN", 0.01)
+    monkeypatch.setattr(client_channel, "ANSWER_WITHIN", 0.01)
     async with site() as here, here.client() as client:
         await open_session(client, **ALL)
         use(here, Asker({"q": FORM}))
@@ -498,7 +498,7 @@ async def test_a_session_is_asked_aside_on_its_own_stream() -> None:
 
 async def test_nobody_is_asked_aside_who_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "STREAM_WITHIN", 0.01)
-    monkeypatch.setattr(asking, "ASIDE_WITHIN", 0.01)
+    monkeypatch.setattr(client_channel, "ASIDE_WITHIN", 0.01)
     async with site() as here, here.client() as client:
         id = await open_session(client, roots={})
         ask = here.listener.sessions.ask
@@ -586,7 +586,7 @@ async def test_a_visited_page_is_news_where_pages_can_be_asked_for(revision: str
 
 
 def test_the_objects_say_how_they_are() -> None:
-    asks = asking.Asks()
+    asks = client_channel.Asks()
     assert repr(asks) == "Asks(0 open)" and asks.put(lambda response: None) == 1 and len(asks) == 1
     asks.close()
     assert repr(asks) == "Asks(0 open, closed)" and asks.put(lambda response: None) is None

@@ -12,8 +12,8 @@ import pytest
 from asker import ACCEPTED, ALL, FORM, ROOTED, ROOTS, SAMPLE, Asker, answer, ask_its_name, result_for, said
 from test_listen_stdio import Wire, cancel, connected, modern, request, tool
 
-from sluicegate.call import Ask, Call, Outcome, Result
-from sluicegate.message import Json, Notification, Response
+from sluicegate.protocol.jsonrpc import Json, Notification, Response
+from sluicegate.protocol.model import Ask, Call, Outcome, Result
 
 ROOT = Path(__file__).parents[2]
 
@@ -219,8 +219,8 @@ import anyio, sys
 sys.path.insert(0, "tests/listen")
 from asker import ask_its_name
 from test_asks_stdio import Site
-from sluicegate.call import Client
-from sluicegate.listen.pipes import standard_streams
+from sluicegate.protocol.model import Client
+from sluicegate.listen.line_streams import standard_streams
 from sluicegate.listen.stdio import serve
 
 async def main():

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from sluicegate.listen.bridge import Past
-from sluicegate.message import Json, Notification, Request, Response, encode
+from sluicegate.listen.stdio_bridge import SessionTranscript
+from sluicegate.protocol.jsonrpc import Json, Notification, Request, Response, encode
 
 INFO: Json = {"name": "sluice", "version": "0"}
 MODERN_META: Json = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
@@ -22,15 +22,15 @@ def note(method: str, **params: Any) -> bytes:
     return encode(Notification(method, params))
 
 
-def begun(revision: str = "2025-06-18") -> Past:
-    past = Past(INFO)
+def begun(revision: str = "2025-06-18") -> SessionTranscript:
+    past = SessionTranscript(INFO)
     past.said(request(0, "initialize", protocolVersion=revision))
     assert past.heard(result(0, protocolVersion=revision))
     past.said(note("notifications/initialized"))
     return past
 
 
-def methods(past: Past) -> list[str]:
+def methods(past: SessionTranscript) -> list[str]:
     return [message.method for message in past.again() if not isinstance(message, Response)]
 
 
@@ -60,7 +60,7 @@ def test_what_was_refused_is_not_said_again() -> None:
 
 
 def test_before_the_handshake_is_answered_it_is_asked_again_and_its_answer_is_the_clients() -> None:
-    past = Past(INFO)
+    past = SessionTranscript(INFO)
     past.said(request(0, "initialize", protocolVersion="2025-06-18"))
     assert [encode(message) for message in past.again()] == [request(0, "initialize", protocolVersion="2025-06-18")]
     assert past.heard(result(0))
@@ -77,7 +77,7 @@ def test_a_call_is_never_made_twice_and_what_only_reads_is_asked_again() -> None
 
 
 def test_a_modern_call_is_answered_in_its_own_form() -> None:
-    past = Past(INFO)
+    past = SessionTranscript(INFO)
     past.said(request(7, "tools/call", name="pay", **MODERN_META))
     (farewell,) = past.lost()
     assert isinstance(farewell, Response) and farewell.result is not None

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from listen_harness import ACCEPT, INFO, META, Scripted, key
 
-from sluicegate.listen.handover import Handover, owner_of
-from sluicegate.listen.identity import Identity, IdentitySettings
+from sluicegate.listen.auth import Identity, IdentitySettings
 from sluicegate.listen.listener import Listener
-from sluicegate.listen.serve import HttpServer
-from sluicegate.listen.settings import Settings, Wire
+from sluicegate.listen.server import AddressServer
+from sluicegate.listen.settings import ConnectionLimits, ListenSettings
+from sluicegate.listen.worker_handoff import WorkerHandoff, owner_of
 
 
 def test_everybody_has_one_owner_that_stays() -> None:
@@ -34,12 +34,14 @@ class Place:
         addresses = [str(folder / f"{index}.taking") for index in range(2)]
         settings = IdentitySettings(keys=tuple(key(name, f"key-of-{name}") for name in self.names))
         self.handlers = [Scripted(), Scripted()]
-        self.handovers = [Handover(index, addresses, patience) for index in range(2)]
+        self.handovers = [WorkerHandoff(index, addresses, patience) for index in range(2)]
         listeners = [
-            Listener(handler, INFO, Identity(settings), Settings(), lambda id: None, handover=handover)
+            Listener(handler, INFO, Identity(settings), ListenSettings(), lambda id: None, handover=handover)
             for handler, handover in zip(self.handlers, self.handovers, strict=True)
         ]
-        self.servers = [HttpServer(listener, "127.0.0.1", 0, Wire(is_shared=True), 1.0) for listener in listeners]
+        self.servers = [
+            AddressServer(listener, "127.0.0.1", 0, ConnectionLimits(is_shared=True), 1.0) for listener in listeners
+        ]
 
     async def echo(self, client: httpx.AsyncClient, at: int, whose: int) -> httpx.Response:
         params = {"name": "echo", "arguments": {"at": at}, "_meta": META}

@@ -7,9 +7,9 @@ import anyio.lowlevel
 import pytest
 from listen_harness import META, B, events, messages, modern, patch, post, site, until
 
-from sluicegate.listen.identity import Identity, IdentitySettings
+from sluicegate.listen.auth import Identity, IdentitySettings
 from sluicegate.listen.listener import Listener
-from sluicegate.listen.settings import Settings
+from sluicegate.listen.settings import ListenSettings
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -48,7 +48,7 @@ async def test_what_is_emitted_first_makes_a_stream() -> None:
 
 async def test_a_long_silence_becomes_a_stream_that_shows_it_is_alive() -> None:
     headers, body = modern("tools/call", name="wait")
-    async with site(patch(Settings(), "pace", open_after=0.05, keep_alive=0.05)) as here:
+    async with site(patch(ListenSettings(), "pace", open_after=0.05, keep_alive=0.05)) as here:
         raw = await here.raw(post(body, *lines(headers)))
         status, head = await raw.head()
         assert (status, head["content-type"]) == (200, "text/event-stream")
@@ -91,7 +91,7 @@ async def test_a_listen_stream_is_acknowledged_first_and_ends_with_its_client() 
 
 async def test_open_streams_are_bounded_for_each_principal() -> None:
     headers, body = modern("subscriptions/listen", notifications={})
-    async with site(patch(Settings(), "limits", streams=2)) as here, here.client() as client:
+    async with site(patch(ListenSettings(), "limits", streams=2)) as here, here.client() as client:
         open_ones = [await here.raw(post(body, *lines(headers))) for _ in range(2)]
         for raw in open_ones:
             await raw.reader.readuntil(b"acknowledged")
@@ -203,7 +203,7 @@ async def test_many_clients_with_the_same_ids_get_their_own_answers() -> None:
 
 
 async def test_old_sessions_are_swept_while_it_runs() -> None:
-    listener = Listener(lambda call: None, {}, Identity(IdentitySettings()), Settings(), print)  # type: ignore
+    listener = Listener(lambda call: None, {}, Identity(IdentitySettings()), ListenSettings(), print)  # type: ignore
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listener.run)
         await anyio.lowlevel.checkpoint()

@@ -7,11 +7,11 @@ import anyio
 import pytest
 from listen_harness import Raw, call, modern, open_session, patch, post, site, until
 
-from sluicegate.listen.request import Request, render
-from sluicegate.listen.serve import HttpServer
-from sluicegate.listen.settings import Settings, Wire
+from sluicegate.listen.http_request import HttpRequest, render
+from sluicegate.listen.server import AddressServer
+from sluicegate.listen.settings import ConnectionLimits, ListenSettings
 
-QUICK = Wire(head_deadline=0.2, request_deadline=0.4, idle=0.2, stall=0.3, linger=0.1)
+QUICK = ConnectionLimits(head_deadline=0.2, request_deadline=0.4, idle=0.2, stall=0.3, linger=0.1)
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -46,12 +46,12 @@ async def test_a_request_line_that_readers_differ_about_reaches_no_route(port: s
     """Both ports: what stands behind the connection is called for none of them."""
     seen: list[str] = []
 
-    async def serve(request: Request) -> None:
+    async def serve(request: HttpRequest) -> None:
         seen.append(request.head.path)
 
     async with site() as here, anyio.create_task_group() as tasks:
         raw = await here.raw(b"")
-        admin = HttpServer(serve, "127.0.0.1", 0)
+        admin = AddressServer(serve, "127.0.0.1", 0)
         if port == "admin":
             raw.close()
             raw = Raw(*await asyncio.open_connection("127.0.0.1", await tasks.start(admin.run)))
@@ -63,7 +63,7 @@ async def test_a_request_line_that_readers_differ_about_reaches_no_route(port: s
 
 
 async def test_a_path_with_an_escape_that_has_no_other_spelling_is_a_path() -> None:
-    async with site(patch(Settings(), "names", public_url="https://a.test/my%20tools/mcp")) as here:
+    async with site(patch(ListenSettings(), "names", public_url="https://a.test/my%20tools/mcp")) as here:
         lines = "Host: localhost\r\nContent-Length: 0\r\n\r\n"
         raw = await here.raw(f"POST /my%20tools/mcp HTTP/1.1\r\n{lines}".encode())
         assert (await raw.answer())[0] == 401
@@ -141,7 +141,7 @@ async def test_expect_continue_is_answered() -> None:
 async def test_a_stream_that_nobody_reads_is_closed_and_its_call_cancelled() -> None:
     headers, body = modern("tools/call", name="flood")
     lines = (f"{name}: {value}" for name, value in headers.items())
-    async with site(wire=Wire(write_buffer=65536)) as here:
+    async with site(wire=ConnectionLimits(write_buffer=65536)) as here:
         raw = await here.raw(post(body, *lines))
         raw.pause()
         await here.handler.ended.wait()
@@ -150,7 +150,7 @@ async def test_a_stream_that_nobody_reads_is_closed_and_its_call_cancelled() -> 
 
 
 async def test_a_slow_reader_of_a_legacy_stream_loses_its_connection_and_not_its_call() -> None:
-    async with site(wire=Wire(write_buffer=65536)) as here, here.client() as client:
+    async with site(wire=ConnectionLimits(write_buffer=65536)) as here, here.client() as client:
         id = await open_session(client)
         raw = await here.raw(post(call("flood"), f"Mcp-Session-Id: {id}"))
         raw.pause()
@@ -165,7 +165,7 @@ async def test_a_slow_reader_of_a_legacy_stream_loses_its_connection_and_not_its
 async def test_a_large_answer_that_nobody_reads_is_dropped() -> None:
     headers, body = modern("tools/call", name="big")
     lines = (f"{name}: {value}" for name, value in headers.items())
-    async with site(wire=Wire(stall=0.2)) as here:
+    async with site(wire=ConnectionLimits(stall=0.2)) as here:
         raw = await here.raw(b"")
         raw.pause()
         raw.writer.write(post(body, *lines))
@@ -174,7 +174,7 @@ async def test_a_large_answer_that_nobody_reads_is_dropped() -> None:
 
 
 async def test_a_busy_connection_is_not_idle_and_an_idle_one_is_closed() -> None:
-    async with site(wire=Wire(idle=2.0)) as here:
+    async with site(wire=ConnectionLimits(idle=2.0)) as here:
         raw = await here.raw(b"")
         for _ in range(5):
             raw.writer.write(post(b"{"))
@@ -185,7 +185,7 @@ async def test_a_busy_connection_is_not_idle_and_an_idle_one_is_closed() -> None
 
 async def test_a_call_longer_than_the_idle_time_keeps_its_connection() -> None:
     headers, body = modern("tools/call", name="wait")
-    async with site(wire=Wire(idle=0.5)) as here:
+    async with site(wire=ConnectionLimits(idle=0.5)) as here:
         raw = await here.raw(post(b"{"))
         assert (await raw.answer())[0] == 400
         raw.writer.write(post(body, *(f"{name}: {value}" for name, value in headers.items())))

@@ -5,9 +5,9 @@ from hashlib import sha256
 import pytest
 from listen_harness import ANYBODY, modern, site
 
-from sluicegate.listen.identity import Identity, IdentitySettings, Key, Principal
+from sluicegate.listen.auth import ClientKey, Identity, IdentitySettings, Principal
 
-KEY = Key("ci", sha256(b"secret").hexdigest(), ("role:ci",), "team", expires=100.0)
+KEY = ClientKey("ci", sha256(b"secret").hexdigest(), ("role:ci",), "team", expires=100.0)
 LOOP = "127.0.0.1"
 
 

@@ -9,13 +9,13 @@ import pytest
 from issuer import AUDIENCE, issuer
 from listen_harness import ANYBODY, TWO_KEYS, A, Raw, call, key, modern, open_session, patch, post, site
 
-from sluicegate.listen.identity import IdentitySettings
-from sluicegate.listen.identity.issuers import Issuer, KeySets
-from sluicegate.listen.identity.tokens import TokenSettings
-from sluicegate.listen.settings import Settings, Wire
-from sluicegate.network.egress import Egress
-from sluicegate.network.fetch import Fetcher
-from sluicegate.network.hosts import MCP_PORT, HostOriginPolicy, ServedNames
+from sluicegate.http.egress import Egress
+from sluicegate.http.fetch import Fetcher
+from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy, ServedNames
+from sluicegate.listen.auth import IdentitySettings
+from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
+from sluicegate.listen.auth.tokens import TokenSettings
+from sluicegate.listen.settings import ConnectionLimits, ListenSettings
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -99,7 +99,7 @@ async def test_the_last_request_of_a_connection_is_its_last_however_often_its_he
 
 
 async def test_a_connection_that_rests_after_known_heads_is_closed_in_time() -> None:
-    async with site(wire=Wire(idle=1.0)) as here:
+    async with site(wire=ConnectionLimits(idle=1.0)) as here:
         raw = await here.raw(b"")
         for _ in range(3):
             await asked(raw, echo("same"))
@@ -151,7 +151,7 @@ async def test_a_known_head_ends_with_its_token() -> None:
     with issuer() as login:
         clock = Clock()
         clock.now = start = float(int(time.time()))
-        settings = IdentitySettings(tokens=TokenSettings((Issuer(login.url, AUDIENCE),)))
+        settings = IdentitySettings(tokens=TokenSettings((TokenIssuer(login.url, AUDIENCE),)))
         async with site(identity=settings, identity_clock=clock, keysets=KeySets(Fetcher(Egress()), clock)) as here:
             token = login.token(exp=start + 100)
             raw, data = await here.raw(b""), echo("same").replace(A.encode(), token.encode())
@@ -181,7 +181,7 @@ async def test_a_known_head_is_anonymous_as_long_as_somebody_may_be() -> None:
 
 
 async def test_a_known_head_passes_the_policy_of_hosts_that_is_in_force() -> None:
-    async with site(patch(Settings(), "names", allowed_hosts=("mcp.acme.com",))) as here:
+    async with site(patch(ListenSettings(), "names", allowed_hosts=("mcp.acme.com",))) as here:
         raw, data = await here.raw(b""), echo("same").replace(b"Host: localhost", b"Host: mcp.acme.com")
         for _ in range(3):
             await asked(raw, data)
@@ -191,7 +191,7 @@ async def test_a_known_head_passes_the_policy_of_hosts_that_is_in_force() -> Non
 
 
 async def test_a_page_is_judged_at_each_request() -> None:
-    async with site(patch(Settings(), "names", allowed_origins=("https://app.acme.com",))) as here:
+    async with site(patch(ListenSettings(), "names", allowed_origins=("https://app.acme.com",))) as here:
         raw, data = await here.raw(b""), echo("same", 1, "Origin: https://app.acme.com")
         for _ in range(3):
             await asked(raw, data)

@@ -12,13 +12,13 @@ from test_listen_sse import stream
 from test_listen_stdio import connected, request, tool
 from test_listen_stdio import modern as modern_line
 
-from sluicegate import message
-from sluicegate.call import Call, Client, Failure, Outcome, Result, Trail
-from sluicegate.listen import large, stdio
-from sluicegate.listen.pipes import TURN
-from sluicegate.listen.settings import Settings
+from sluicegate.listen import large_requests, stdio
+from sluicegate.listen.line_streams import TURN
+from sluicegate.listen.settings import ListenSettings
+from sluicegate.protocol import jsonrpc
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, Trail
 
-TEXT = "x" * large.LARGE
+TEXT = "x" * large_requests.LARGE
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -30,7 +30,7 @@ async def test_what_the_clients_rate_refuses_is_not_decoded(era: str, coding: st
         if era == "legacy":
             await open_session(client)
             headers, body = {}, call("echo", text=TEXT)
-        data = message.dump(body)
+        data = jsonrpc.dump(body)
 
         async def pieces() -> Any:
             for start in range(0, len(data), 1000):
@@ -69,7 +69,7 @@ async def test_on_a_pipe_the_refusal_names_the_request(decoded: list[int]) -> No
 
 
 async def test_the_bytes_that_one_client_has_in_flight_are_bounded(decoded: list[int]) -> None:
-    settings = patch(Settings(), "limits", in_flight=3 * large.LARGE)
+    settings = patch(ListenSettings(), "limits", in_flight=3 * large_requests.LARGE)
     async with site(settings) as here, here.client() as client:
         await open_session(client)
         first = await here.raw(post(call("slow", text=TEXT), f"Mcp-Session-Id: {client.headers['mcp-session-id']}"))
@@ -113,7 +113,7 @@ async def test_large_ones_of_a_client_are_decoded_in_turn_and_each_in_two_steps(
         return inner(*args)
 
     for name in ("weigh", "decode_weighed"):
-        monkeypatch.setattr(large, name, partial(noted, name, getattr(large, name)))
+        monkeypatch.setattr(large_requests, name, partial(noted, name, getattr(large_requests, name)))
     async with site() as here, here.client() as client:
         id = f"Mcp-Session-Id: {await open_session(client)}"
         raws = [await here.raw(post(call("echo", text=TEXT), id)) for _ in range(5)]
@@ -134,7 +134,7 @@ def refusing(name: str) -> Outcome:
 
 async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does() -> None:
     """A failure that a server made, after some time there, is no refusal."""
-    requests = large.LargeRequests(Settings().limits)
+    requests = large_requests.LargeRequests(ListenSettings().limits)
 
     async def handler(call: Call) -> Outcome:
         name = str(call.params["name"])
@@ -150,7 +150,7 @@ async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does
 
 async def test_what_is_no_json_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []  # type: list[str]
-    monkeypatch.setattr(large.LargeRequests, "refused", lambda self, principal, since: seen.append(principal))
+    monkeypatch.setattr(large_requests.LargeRequests, "refused", lambda self, principal, since: seen.append(principal))
     async with site() as here, here.client() as client:
         assert (
             await client.post("/mcp", content=b"{", headers={"content-type": "application/json"})

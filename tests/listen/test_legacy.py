@@ -24,9 +24,9 @@ from listen_harness import (
     until,
 )
 
-from sluicegate.listen.identity import IdentitySettings
-from sluicegate.listen.settings import Settings
-from sluicegate.message import Notification
+from sluicegate.listen.auth import IdentitySettings
+from sluicegate.listen.settings import ListenSettings
+from sluicegate.protocol.jsonrpc import Notification
 
 CHANGED = Notification("notifications/tools/list_changed", {})
 OTHER = Notification("notifications/prompts/list_changed", {})
@@ -139,7 +139,10 @@ async def test_a_revoked_key_ends_its_sessions() -> None:
 
 async def test_an_idle_session_expires_and_a_used_one_does_not() -> None:
     now = [0.0]
-    async with site(patch(Settings(), "sessions", idle=10.0), clock=lambda: now[0]) as here, here.client() as client:
+    async with (
+        site(patch(ListenSettings(), "sessions", idle=10.0), clock=lambda: now[0]) as here,
+        here.client() as client,
+    ):
         idle, streaming = await open_session(client), await open_session(client)
         raw = await stream(here, streaming)
         used = await open_session(client)
@@ -156,7 +159,7 @@ async def test_an_idle_session_expires_and_a_used_one_does_not() -> None:
 
 
 async def test_sessions_are_bounded_and_the_oldest_idle_of_the_same_principal_goes() -> None:
-    async with site(patch(Settings(), "sessions", per_principal=2, total=3)) as here:
+    async with site(patch(ListenSettings(), "sessions", per_principal=2, total=3)) as here:
         async with here.client() as mine, here.client(B) as other:
             theirs = await open_session(other)
             first, second = await open_session(mine), await open_session(mine)
@@ -356,14 +359,14 @@ async def test_what_a_broken_get_stream_missed_is_told_on_resuming() -> None:
 
 
 async def test_a_get_stream_shows_that_it_is_alive() -> None:
-    async with site(patch(Settings(), "pace", keep_alive=0.05)) as here, here.client() as client:
+    async with site(patch(ListenSettings(), "pace", keep_alive=0.05)) as here, here.client() as client:
         raw = await stream(here, await open_session(client))
         await raw.reader.readuntil(b": \n\n")
         await raw.reader.readuntil(b": \n\n")
 
 
 async def test_get_streams_are_bounded_for_each_principal() -> None:
-    async with site(patch(Settings(), "limits", streams=1)) as here, here.client() as client:
+    async with site(patch(ListenSettings(), "limits", streams=1)) as here, here.client() as client:
         await stream(here, await open_session(client))
         client.headers["mcp-session-id"] = await open_session(client)
         assert (await client.get("/mcp")).status_code == 429
@@ -431,7 +434,7 @@ async def test_streams_of_another_session_cannot_be_resumed() -> None:
 
 async def test_finished_streams_are_kept_for_a_while_and_in_bounds() -> None:
     now = [0.0]
-    settings = patch(Settings(), "sessions", kept_for=10.0, kept_bytes=2500)
+    settings = patch(ListenSettings(), "sessions", kept_for=10.0, kept_bytes=2500)
     async with site(settings, clock=lambda: now[0]) as here, here.client() as client:
         await open_session(client, "2025-06-18")
         for _ in range(6):
@@ -452,7 +455,7 @@ async def test_the_oldest_revision_has_no_event_ids() -> None:
 
 
 async def test_a_long_silence_becomes_a_stream_that_can_be_resumed() -> None:
-    settings = patch(Settings(), "pace", open_after=0.05, keep_alive=0.05)
+    settings = patch(ListenSettings(), "pace", open_after=0.05, keep_alive=0.05)
     async with site(settings) as here, here.client() as client:
         id = await open_session(client)
         raw = await here.raw(post(call("wait", id=3), f"Mcp-Session-Id: {id}"))

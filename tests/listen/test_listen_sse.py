@@ -10,10 +10,10 @@ import anyio
 import pytest
 from listen_harness import ANYBODY, BAD_BATCHES, TWO_KEYS, A, B, Raw, Site, call, key, modern, patch, site, until
 
-from sluicegate.call import Call, InputRequired, Outcome, Result
-from sluicegate.listen.identity import IdentitySettings
-from sluicegate.listen.settings import Settings, Wire
-from sluicegate.message import Notification
+from sluicegate.listen.auth import IdentitySettings
+from sluicegate.listen.settings import ConnectionLimits, ListenSettings
+from sluicegate.protocol.jsonrpc import Notification
+from sluicegate.protocol.model import Call, InputRequired, Outcome, Result
 
 Json = dict[str, Any]
 HELLO: Json = {"capabilities": {"elicitation": {}, "roots": {}}, "clientInfo": {"name": "t", "version": "1"}}
@@ -282,13 +282,13 @@ async def test_at_the_end_of_the_listener_open_calls_are_answered_and_then_the_s
 
 
 async def test_a_stream_without_a_handshake_is_closed() -> None:
-    settings = patch(Settings(), "pace", handshake=0.0)
+    settings = patch(ListenSettings(), "pace", handshake=0.0)
     async with site(settings) as here, stream(here) as client:
         assert await client.is_over()
 
 
 async def test_streams_are_counted() -> None:
-    settings = patch(Settings(), "limits", streams=1)
+    settings = patch(ListenSettings(), "limits", streams=1)
     async with site(settings) as here, stream(here), stream(here, secret=B):
         raw = await here.raw(get("Accept: text/event-stream"))
         assert (await raw.answer())[0] == 429
@@ -296,7 +296,11 @@ async def test_streams_are_counted() -> None:
 
 
 async def test_a_reader_that_does_not_read_is_closed_and_its_calls_end() -> None:
-    async with site(wire=Wire(write_buffer=1024, stall=0.05)) as here, stream(here) as client, stream(here) as other:
+    async with (
+        site(wire=ConnectionLimits(write_buffer=1024, stall=0.05)) as here,
+        stream(here) as client,
+        stream(here) as other,
+    ):
         await client.initialize()
         client.raw.pause()
         assert await client.post(call("big", id=1)) == 202
@@ -306,7 +310,7 @@ async def test_a_reader_that_does_not_read_is_closed_and_its_calls_end() -> None
 
 
 async def test_what_a_slow_reader_may_miss_is_left_out_and_the_call_goes_on() -> None:
-    async with site(wire=Wire(write_buffer=1024)) as here, stream(here) as client:
+    async with site(wire=ConnectionLimits(write_buffer=1024)) as here, stream(here) as client:
         await client.initialize()
         client.raw.pause()
         assert await client.post(call("big", id=1)) == 202
@@ -326,7 +330,7 @@ async def test_what_a_slow_reader_may_miss_is_left_out_and_the_call_goes_on() ->
     ],
 )  # fmt: skip
 async def test_a_bad_body_is_refused_where_it_was_posted_and_the_stream_lives_on(body: bytes, status: int) -> None:
-    async with site(patch(Settings(), "limits", max_request=4096)) as here, stream(here) as client:
+    async with site(patch(ListenSettings(), "limits", max_request=4096)) as here, stream(here) as client:
         assert await client.post(body) == status
         await client.initialize()
         assert (await client.ask(request("ping", 7)))["id"] == 7
@@ -380,7 +384,7 @@ async def test_an_anonymous_client_is_served_only_where_nothing_was_forwarded() 
 async def test_the_endpoint_has_the_prefix_that_a_trusted_proxy_tells(
     trusted: tuple[str, ...], said: str, told: str
 ) -> None:
-    settings = patch(Settings(), "names", trusted_proxies=trusted)
+    settings = patch(ListenSettings(), "names", trusted_proxies=trusted)
     async with site(settings) as here, stream(here, f"X-Forwarded-Prefix: {said}") as client:
         assert client.endpoint.partition("?")[0] == told
 
@@ -390,7 +394,7 @@ async def test_the_endpoint_has_the_prefix_that_a_trusted_proxy_tells(
     [("/tools/mcp", "/tools/messages"), ("/mcp", "/messages"), ("/", "/messages"), ("/a/b/", "/a/b/messages")],
 )
 async def test_the_endpoint_is_beside_the_public_url_which_is_served_itself(public: str, told: str) -> None:
-    settings = patch(Settings(), "names", public_url=public and f"https://mcp.example.com{public}")
+    settings = patch(ListenSettings(), "names", public_url=public and f"https://mcp.example.com{public}")
     async with site(settings) as here, stream(here) as client:
         assert client.endpoint.partition("?")[0] == told
         await client.initialize()
@@ -402,7 +406,7 @@ async def test_the_endpoint_is_beside_the_public_url_which_is_served_itself(publ
 
 async def test_a_refused_credential_is_told_with_the_address_behind_trusted_proxies() -> None:
     told: list[tuple[str, str]] = []
-    settings = patch(Settings(), "names", trusted_proxies=("127.0.0.1", "10.0.0.0/8"))
+    settings = patch(ListenSettings(), "names", trusted_proxies=("127.0.0.1", "10.0.0.0/8"))
     async with site(settings, TWO_KEYS, on_refused=lambda *why: told.append(why)) as here, here.client("no") as client:
         for value in ("203.0.113.7, 10.1.1.1", "203.0.113.7, junk", "10.0.0.9", ""):
             await client.get("/sse", headers={"x-forwarded-for": value})

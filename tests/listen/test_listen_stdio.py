@@ -13,11 +13,11 @@ from anyio.abc import SocketStream
 from listen_harness import BAD_BATCHES
 from stdio_peer import CLIENT, SERVER_INFO, Peer, failing
 
-from sluicegate.call import Handler
-from sluicegate.era.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, LEGACY, PROTOCOL_VERSION
-from sluicegate.era.revisions import SERVER_INFO as SERVER_KEY
-from sluicegate.listen import conversation, stdio
-from sluicegate.message import Json
+from sluicegate.listen import jsonrpc_session, stdio
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Handler
+from sluicegate.protocol.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, LEGACY, PROTOCOL_VERSION
+from sluicegate.protocol.revisions import SERVER_INFO as SERVER_KEY
 
 ENVELOPE: Json = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {"roots": {}}, CLIENT_INFO: {"name": "t"}}
 
@@ -416,7 +416,7 @@ async def test_other_revisions_have_no_batches(revision: str) -> None:
 
 
 async def test_requests_in_flight_are_bounded_and_can_still_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "MAX_OPEN", 3)
+    monkeypatch.setattr(jsonrpc_session, "MAX_OPEN", 3)
     async with connected() as wire:
         await wire.initialize()
         await wire.send(*(tool("hold", n) for n in range(3)))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from listen_harness import ANYBODY, A, call, modern, open_session, patch, post, site
 
-from sluicegate.listen.settings import Settings
-from sluicegate.network.hosts import ServedNames
+from sluicegate.http.hosts import ServedNames
+from sluicegate.listen.settings import ListenSettings
 
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
@@ -28,7 +28,7 @@ def assert_error(answer: tuple[int, dict[str, str], bytes], status: int, code: i
      ("a/?x=", 400), ("a#", 400), ("a?", 400), ("[::1].evil", 400), ("", 400), ("a b", 400), ("u@localhost", 400)],
 )  # fmt: skip
 async def test_a_host_that_is_not_ours_reaches_nothing(host: str, status: int) -> None:
-    settings = Settings(names=ServedNames(allowed_hosts=("mcp.acme.com", "only.port:8443")))
+    settings = ListenSettings(names=ServedNames(allowed_hosts=("mcp.acme.com", "only.port:8443")))
     async with site(settings) as here:
         _, body = modern("tools/list")
         headers = ("MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list")
@@ -53,7 +53,7 @@ async def test_there_is_exactly_one_host(hosts: list[str]) -> None:
      (["http://localhost", "http://localhost"], 403), (["http://localhost", "http://evil.com"], 403)],
 )  # fmt: skip
 async def test_an_origin_that_is_not_ours_is_refused(origins: list[str], status: int) -> None:
-    settings = Settings(names=ServedNames(allowed_origins=("https://app.acme.com",)))
+    settings = ListenSettings(names=ServedNames(allowed_origins=("https://app.acme.com",)))
     _, body = modern("tools/list")
     headers = ["MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list", *(f"Origin: {o}" for o in origins)]
     async with site(settings) as here:
@@ -63,7 +63,7 @@ async def test_an_origin_that_is_not_ours_is_refused(origins: list[str], status:
 
 
 async def test_only_an_allowed_origin_gets_cors() -> None:
-    settings = Settings(names=ServedNames(allowed_origins=("https://app.acme.com",)))
+    settings = ListenSettings(names=ServedNames(allowed_origins=("https://app.acme.com",)))
     async with site(settings) as here, here.client() as client:
         asked = {
             "access-control-request-method": "POST",
@@ -95,7 +95,7 @@ async def test_there_is_nothing_at_other_paths(path: str) -> None:
 )
 async def test_every_path_works_with_a_slash_at_its_end_as_without(public: str | None, prefix: str) -> None:
     url = public and f"https://mcp.acme.com{public}"
-    async with site(patch(Settings(), "names", public_url=url)) as here, here.client() as client:
+    async with site(patch(ListenSettings(), "names", public_url=url)) as here, here.client() as client:
         for path in dict.fromkeys(["/mcp", (public or "/mcp").rstrip("/")]):
             for form in (path, f"{path}/"):
                 headers, body = modern("tools/list")
@@ -116,21 +116,21 @@ async def test_other_methods_are_refused_with_what_is_allowed(method: str) -> No
 
 
 async def test_size_is_judged_before_the_credential_where_it_is_declared() -> None:
-    async with site(patch(Settings(), "limits", max_request=100)) as here:
+    async with site(patch(ListenSettings(), "limits", max_request=100)) as here:
         raw = await here.raw(post(b"x" * 101, secret="nobody"))
         assert_error(await raw.answer(), 413)
 
 
 async def test_a_chunked_body_is_counted() -> None:
     chunk = b"40\r\n" + b"x" * 64 + b"\r\n"
-    async with site(patch(Settings(), "limits", max_request=100)) as here:
+    async with site(patch(ListenSettings(), "limits", max_request=100)) as here:
         raw = await here.raw(post(chunk * 2 + b"0\r\n\r\n", "Transfer-Encoding: chunked"))
         assert_error(await raw.answer(), 413)
         assert here.handler.calls == []
 
 
 async def test_after_a_body_too_large_the_connection_lives_on() -> None:
-    async with site(patch(Settings(), "limits", max_request=1000)) as here:
+    async with site(patch(ListenSettings(), "limits", max_request=1000)) as here:
         raw = await here.raw(post(b"x" * 1_000_000))
         assert_error(await raw.answer(), 413)
         raw.writer.write(post(LIST))

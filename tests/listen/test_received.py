@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.listen.received import Received
+from sluicegate.listen.unanswered_bytes import UnansweredBytes
 
 
 def request(number: int, size: int, chunked: bool = False) -> bytes:
@@ -20,7 +20,7 @@ def test_what_was_answered_is_left_out(step: int, chunked: bool) -> None:
     requests = [request(number, number * 13, chunked) for number in range(5)]
     data = b"".join(requests)
     for answered in range(5):
-        received = Received()
+        received = UnansweredBytes()
         for at in range(0, len(data), step):
             received.add(data[at : at + step])
         for _ in range(answered):
@@ -29,7 +29,7 @@ def test_what_was_answered_is_left_out(step: int, chunked: bool) -> None:
 
 
 def test_what_comes_after_a_rest_is_all_there_is() -> None:
-    received = Received()
+    received = UnansweredBytes()
     received.add(request(1, 10))
     received.answered(rests=True)
     assert received.rest() == b""
@@ -39,17 +39,17 @@ def test_what_comes_after_a_rest_is_all_there_is() -> None:
 
 
 def test_a_client_that_never_waits_for_an_answer_is_not_remembered_for_ever() -> None:
-    received, one = Received(), request(7, 1_000)
+    received, one = UnansweredBytes(), request(7, 1_000)
     received.add(one)
     for _ in range(1_000):
         received.add(one)
         received.answered(rests=False)
     assert received.rest() == one
-    assert int(repr(received).removeprefix("Received(").split()[0]) < 100_000
+    assert int(repr(received).removeprefix("UnansweredBytes(").split()[0]) < 100_000
 
 
 def test_what_is_no_request_is_kept_as_it_came() -> None:
-    received = Received()
+    received = UnansweredBytes()
     received.add(request(1, 5) + b"nonsense\r\n")
     received.answered(rests=False)
     assert received.rest() == b"nonsense\r\n"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from sluicegate.listen.replay import Log, Outbox, parse_id, priming
-from sluicegate.message import Notification
+from sluicegate.listen.replay import PushQueue, ReplayBuffer, parse_id, priming
+from sluicegate.protocol.jsonrpc import Notification
 
 
 def test_a_log_drops_its_oldest_events_and_keeps_the_last() -> None:
-    log = Log(3)
+    log = ReplayBuffer(3)
     for n in range(100):
         log.add(b"%d" % n, 1000)
     assert log.bytes <= 1000 + 50
@@ -25,7 +25,7 @@ def test_an_id_names_stream_and_event(text: bytes, found: tuple[int, int] | None
 
 
 def test_an_outbox_has_one_entry_a_subject() -> None:
-    box = Outbox()
+    box = PushQueue()
     for _ in range(10):
         box.put(Notification("a", {}))
         box.put(Notification("u", {"uri": "x"}))
@@ -35,7 +35,7 @@ def test_an_outbox_has_one_entry_a_subject() -> None:
 
 
 def test_an_outbox_can_go_back() -> None:
-    box = Outbox()
+    box = PushQueue()
     for name in ("a", "b"):
         box.put(Notification(name, {}))
         box.take()
@@ -46,7 +46,7 @@ def test_an_outbox_can_go_back() -> None:
 
 
 def test_an_outbox_is_bounded() -> None:
-    box = Outbox()
+    box = PushQueue()
     for n in range(5000):
         box.put(Notification("u", {"uri": str(n)}))
         box.put(Notification("u", {"uri": f"due-{n}"}))
@@ -59,7 +59,7 @@ def test_an_outbox_is_bounded() -> None:
 
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_an_outbox_is_bounded_in_bytes_but_the_newest_stays(is_sent: bool) -> None:
-    box, large = Outbox(), "x" * 200_000
+    box, large = PushQueue(), "x" * 200_000
     for n in range(100):
         box.put(Notification("u", {"uri": str(n), "more": large}))
         if is_sent:

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 from listen_harness import site
 
-from sluicegate.listen.identity import IdentitySettings
-from sluicegate.listen.identity.issuers import Issuer
-from sluicegate.listen.identity.tokens import TokenSettings
-from sluicegate.listen.settings import Settings
-from sluicegate.network.hosts import ServedNames
+from sluicegate.http.hosts import ServedNames
+from sluicegate.listen.auth import IdentitySettings
+from sluicegate.listen.auth.issuers import TokenIssuer
+from sluicegate.listen.auth.tokens import TokenSettings
+from sluicegate.listen.settings import ListenSettings
 
-TOKENS = IdentitySettings(tokens=TokenSettings((Issuer("https://login.test", "x"), Issuer("https://login.test", "y"))))
-TRUSTING = Settings(names=ServedNames(trusted_proxies=("127.0.0.1",)))
+TOKENS = IdentitySettings(
+    tokens=TokenSettings((TokenIssuer("https://login.test", "x"), TokenIssuer("https://login.test", "y")))
+)
+TRUSTING = ListenSettings(names=ServedNames(trusted_proxies=("127.0.0.1",)))
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 SAID = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "mcp.acme.com", "X-Forwarded-Prefix": "/tools/"}
 
@@ -25,13 +27,13 @@ SAID = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "mcp.acme.com", "X-For
         (TRUSTING, {"X-Forwarded-Proto": "https"}, lambda port: f"https://127.0.0.1:{port}", "/mcp"),
         (TRUSTING, {"X-Forwarded-Host": 'a"b', "X-Forwarded-Proto": "gopher", "X-Forwarded-Prefix": "//evil"},
          lambda port: f"http://127.0.0.1:{port}", "/mcp"),
-        (Settings(), SAID, lambda port: f"http://127.0.0.1:{port}", "/mcp"),
+        (ListenSettings(), SAID, lambda port: f"http://127.0.0.1:{port}", "/mcp"),
         (TRUSTING, {}, lambda port: f"http://127.0.0.1:{port}", "/mcp"),
     ],
     ids=["a trusted proxy", "its scheme alone", "nonsense", "a stranger", "nobody"],
 )  # fmt: skip
 async def test_the_resource_is_what_the_client_sees_of_us(
-    settings: Settings, headers: dict[str, str], origin: Callable[[int], str], path: str
+    settings: ListenSettings, headers: dict[str, str], origin: Callable[[int], str], path: str
 ) -> None:
     async with site(settings, identity=TOKENS) as here, here.client(None, **headers) as client:
         refused = await client.post("/mcp", json={})
@@ -49,7 +51,7 @@ async def test_the_resource_is_what_the_client_sees_of_us(
     ("public", "path"), [("https://acme.com", ""), ("https://acme.com/", ""), ("https://a.b/c", "/c")]
 )
 async def test_a_public_url_is_the_resource_as_it_is_written(public: str, path: str) -> None:
-    settings: Any = Settings(names=ServedNames(public_url=public))
+    settings: Any = ListenSettings(names=ServedNames(public_url=public))
     async with site(settings, identity=TOKENS) as here, here.client(None) as client:
         answer = await client.get(f"{WELL_KNOWN}{path}")
         assert answer.status_code == 200 and answer.json()["resource"] == public.rstrip("/")
@@ -62,7 +64,7 @@ async def test_without_an_issuer_there_is_no_metadata() -> None:
 
 
 async def test_pages_of_an_allowed_origin_may_read_it() -> None:
-    settings = Settings(names=ServedNames(allowed_origins=("https://app.test",)))
+    settings = ListenSettings(names=ServedNames(allowed_origins=("https://app.test",)))
     async with site(settings, identity=TOKENS) as here, here.client(None) as client:
         answer = await client.get(WELL_KNOWN, headers={"Origin": "https://app.test"})
         assert answer.headers["access-control-allow-origin"] == "https://app.test"

@@ -6,24 +6,24 @@ import anyio
 import pytest
 from listen_harness import A, call, messages, modern, open_session, post, site, until
 
-from sluicegate.listen.request import Request
-from sluicegate.listen.serve import HttpServer
+from sluicegate.listen.http_request import HttpRequest
+from sluicegate.listen.server import AddressServer
 
 
-async def nothing(request: Request) -> None:
+async def nothing(request: HttpRequest) -> None:
     raise AssertionError
 
 
 async def test_a_taken_port_is_an_error_and_no_exit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(OSError, match="Address already in use"):
-            HttpServer(nothing, "127.0.0.1", taken.getsockname()[1]).bind()
+            AddressServer(nothing, "127.0.0.1", taken.getsockname()[1]).bind()
 
 
 async def test_a_name_with_two_addresses_has_one_port() -> None:
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            server = HttpServer(nothing, "localhost", 0)
+            server = AddressServer(nothing, "localhost", 0)
             port = await tasks.start(server.run)
             assert port == server.port and str(port) in repr(server)
             server.stop()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 PEER = Path(__file__).parent / "stdio_peer.py"
 ROOT = Path(__file__).parents[2]

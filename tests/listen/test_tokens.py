@@ -14,12 +14,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from issuer import AUDIENCE, Issuer, ec_key, ed_key, issuer, public, rsa_key
 
-from sluicegate.listen.identity import Identity, IdentitySettings, Principal, Refused
-from sluicegate.listen.identity import issuers as keys
-from sluicegate.listen.identity.issuers import KeySets
-from sluicegate.listen.identity.tokens import MAX_GROUPS, SKEW, TokenSettings
-from sluicegate.network.egress import Egress
-from sluicegate.network.fetch import Fetcher
+from sluicegate.http.egress import Egress
+from sluicegate.http.fetch import Fetcher
+from sluicegate.listen.auth import CredentialRefused, Identity, IdentitySettings, Principal
+from sluicegate.listen.auth import issuers as keys
+from sluicegate.listen.auth.issuers import KeySets
+from sluicegate.listen.auth.tokens import MAX_GROUPS, SKEW, TokenSettings
 
 Json = dict[str, Any]
 NOW = int(time.time())
@@ -41,7 +41,7 @@ class Clock:
 
 
 def settings(login: Issuer, scopes: tuple[str, ...] = (), **more: Any) -> IdentitySettings:
-    one = keys.Issuer(login.url, more.pop("audience", AUDIENCE), **more)
+    one = keys.TokenIssuer(login.url, more.pop("audience", AUDIENCE), **more)
     return IdentitySettings(tokens=TokenSettings((one,), scopes))
 
 
@@ -49,7 +49,7 @@ def identity(login: Issuer, clock: Callable[[], float] = time.time, **more: Any)
     return Identity(settings(login, **more), clock, KeySets(Fetcher(Egress()), clock))
 
 
-async def ask(who: Identity, token: str) -> Principal | Refused:
+async def ask(who: Identity, token: str) -> Principal | CredentialRefused:
     with anyio.fail_after(60):
         return await who.verify(f"Bearer {token}".encode())
 
@@ -74,7 +74,7 @@ async def test_a_good_token_is_its_subject_until_it_expires_and_is_verified_once
     assert who.current() == {found.name} and who.is_current(found)
     clock.now = clock.start + 100.0
     assert who.identify(authorization, True, None) is None
-    assert await ask(who, token) == Refused("expired")
+    assert await ask(who, token) == CredentialRefused("expired")
     assert not who.is_current(found) and who.current() == frozenset()
 
 
@@ -126,7 +126,7 @@ async def test_after_a_reload_tokens_are_verified_anew_and_who_is_there_stays(lo
     assert who.is_current(found) and isinstance(await ask(who, token), Principal)
     who.replace(settings(login, audience="other"))
     assert not who.is_current(found) and who.current() == frozenset()
-    assert await ask(who, token) == Refused("audience")
+    assert await ask(who, token) == CredentialRefused("audience")
 
 
 # ---------------------------------------------------------------- who does not
@@ -213,21 +213,21 @@ def _bytes(part: str) -> bytes:
 @pytest.mark.parametrize("case", BAD)
 async def test_one_thing_wrong_is_enough(login: Issuer, case: str) -> None:
     make, reason = BAD[case]
-    assert await ask(identity(login, roles_from=("groups",)), make(login)) == Refused(reason)
+    assert await ask(identity(login, roles_from=("groups",)), make(login)) == CredentialRefused(reason)
 
 
 async def test_a_clock_may_be_a_little_ahead(login: Issuer) -> None:
     clock = Clock()
     who = identity(login, clock)
     assert isinstance(await ask(who, login.token(iat=clock.start + SKEW - 1, nbf=clock.start + SKEW - 1)), Principal)
-    assert await ask(who, login.token(nbf=clock.start + SKEW + 1)) == Refused("not_yet_valid")
+    assert await ask(who, login.token(nbf=clock.start + SKEW + 1)) == CredentialRefused("not_yet_valid")
 
 
 async def test_a_configured_type_is_the_only_one(login: Issuer) -> None:
     who = identity(login, typ="at+jwt")
     assert isinstance(await ask(who, login.token(head={"typ": "application/AT+JWT"})), Principal)
     for typ in ("JWT", None):
-        assert await ask(who, login.token(head={"typ": typ})) == Refused("typ")
+        assert await ask(who, login.token(head={"typ": typ})) == CredentialRefused("typ")
 
 
 async def test_scopes_are_all_needed_and_a_token_without_them_is_known(login: Issuer) -> None:
@@ -235,7 +235,7 @@ async def test_scopes_are_all_needed_and_a_token_without_them_is_known(login: Is
     for claims in ({"scope": "x mcp:list mcp:use"}, {"scp": ["mcp:use", "mcp:list"]}, {"scp": "mcp:use mcp:list"}):
         assert isinstance(await ask(who, login.token(**claims)), Principal)
     for claims in ({}, {"scope": "mcp:use"}, {"scope": "mcp:used mcp:list"}, {"scope": 1}):
-        assert await ask(who, login.token(**claims)) == Refused("insufficient_scope", is_known=True)
+        assert await ask(who, login.token(**claims)) == CredentialRefused("insufficient_scope", is_known=True)
 
 
 # ---------------------------------------------------------------- keys
@@ -247,7 +247,7 @@ async def test_a_rotated_key_is_found_and_the_old_one_is_gone(login: Issuer) -> 
     assert isinstance(await ask(who, login.token()), Principal)
     login.rotate("k2")
     assert isinstance(await ask(who, login.token(key=rsa_key("k2"), kid="k2")), Principal)
-    assert await ask(who, login.token(jti="2")) == Refused("unknown_key")
+    assert await ask(who, login.token(jti="2")) == CredentialRefused("unknown_key")
 
 
 async def test_kids_that_nobody_has_lead_to_few_fetches(login: Issuer) -> None:
@@ -265,7 +265,7 @@ async def test_kids_that_nobody_has_lead_to_few_fetches(login: Issuer) -> None:
 
 async def test_many_first_tokens_lead_to_one_fetch(login: Issuer) -> None:
     who = identity(login)
-    found: list[Principal | Refused] = []
+    found: list[Principal | CredentialRefused] = []
 
     async def one(number: int) -> None:
         found.append(await ask(who, login.token(sub=f"s{number}")))
@@ -305,7 +305,7 @@ async def test_keys_that_were_good_stay_good_while_the_issuer_is_away_for_a_day(
 )
 async def test_metadata_that_leads_astray_is_not_followed(login: Issuer, metadata: Json) -> None:
     login.publish(**metadata)
-    assert await ask(identity(login), login.token()) == Refused("no_keys")
+    assert await ask(identity(login), login.token()) == CredentialRefused("no_keys")
     assert login.jwks_fetches() == 0
 
 
@@ -316,7 +316,7 @@ async def test_an_issuer_is_found_by_oauth_or_by_openid_metadata_and_its_path_is
         del login.pages["/.well-known/oauth-authorization-server"]
         login.pages.pop("/.well-known/oauth-authorization-server/realm", None)
         login.pages[place] = 200, document, ""
-        one = keys.Issuer(f"{login.url}/realm", AUDIENCE)
+        one = keys.TokenIssuer(f"{login.url}/realm", AUDIENCE)
         who = Identity(IdentitySettings(tokens=TokenSettings((one,))), keysets=KeySets(Fetcher(Egress())))
         assert isinstance(await ask(who, login.token(iss=f"{login.url}/realm")), Principal)
 
@@ -325,17 +325,17 @@ async def test_a_key_set_is_bounded_and_what_is_no_key_in_it_is_left_out(login: 
     many = [public(rsa_key("other"), kid=f"x{number}") for number in range(keys.MAX_KEYS)]
     login.keys = [*many, public(rsa_key("k1"), kid="k1")]
     login.publish()
-    assert await ask(identity(login), login.token()) == Refused("unknown_key")
+    assert await ask(identity(login), login.token()) == CredentialRefused("unknown_key")
     login.keys = [1, {"kty": "RSA", "kid": "k1"}, {**public(rsa_key("k1")), "kid": "k1", "use": "enc"}]  # type: ignore[list-item]
     login.publish()
-    assert await ask(identity(login), login.token()) == Refused("signature")
+    assert await ask(identity(login), login.token()) == CredentialRefused("signature")
 
 
 @pytest.mark.parametrize("more", [{"use": "enc"}, {"key_ops": ["sign"]}, {"alg": "RS512"}, {"n": "A" * 3000}])
 async def test_a_key_is_used_for_what_it_is_for(login: Issuer, more: Json) -> None:
     login.keys = [{**public(rsa_key("k1"), kid="k1"), **more}]
     login.publish()
-    assert await ask(identity(login), login.token()) == Refused("signature")
+    assert await ask(identity(login), login.token()) == CredentialRefused("signature")
 
 
 async def test_a_short_key_proves_nothing(login: Issuer) -> None:
@@ -343,4 +343,4 @@ async def test_a_short_key_proves_nothing(login: Issuer) -> None:
     login.publish()
     with pytest.warns(jwt.InsecureKeyLengthWarning):
         token = login.token(key=rsa_key("short", 1024))
-    assert await ask(identity(login), token) == Refused("signature")
+    assert await ask(identity(login), token) == CredentialRefused("signature")

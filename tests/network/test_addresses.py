@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluicegate.network.addresses import Kind, is_literal, kind_of
-from sluicegate.network.egress import TELL_EVERY, Blocked, Egress, Refused
+from sluicegate.http.addresses import AddressKind, is_literal, kind_of
+from sluicegate.http.egress import TELL_EVERY, AddressRefused, Blocked, Egress
 
 FORBIDDEN = [
     "169.254.169.254", "169.254.0.1", "fe80::1", "fe80::1%eth0", "ff02::1%lo", "::ffff:169.254.169.254",
@@ -22,10 +22,13 @@ PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8
 
 @pytest.mark.parametrize(
     ("address", "kind"),
-    [(one, kind) for kind, all_ in ((Kind.FORBIDDEN, FORBIDDEN), (Kind.PRIVATE, PRIVATE), (Kind.PUBLIC, PUBLIC))
+    [(one, kind)
+     for kind, all_ in (
+         (AddressKind.FORBIDDEN, FORBIDDEN), (AddressKind.PRIVATE, PRIVATE), (AddressKind.PUBLIC, PUBLIC)
+     )
      for one in all_],
 )  # fmt: skip
-def test_an_address_is_what_it_stands_for(address: str, kind: Kind) -> None:
+def test_an_address_is_what_it_stands_for(address: str, kind: AddressKind) -> None:
     assert kind_of(address) is kind
 
 
@@ -72,13 +75,13 @@ def test_of_many_addresses_the_good_ones_are_left() -> None:
 
 
 def test_who_is_refused_again_and_again_is_told_once_a_minute() -> None:
-    told: list[Refused] = []
+    told: list[AddressRefused] = []
     now = [0.0]
     egress = Egress(on_refused=told.append, clock=lambda: now[0])
     for _ in range(5):
         with pytest.raises(Blocked, match=r"evil\.test is 169\.254\.169\.254"):
             egress.permit("server a", "evil.test", ["169.254.169.254"])
-    assert told == [Refused("server a", "evil.test", "169.254.169.254", told[0].why)]
+    assert told == [AddressRefused("server a", "evil.test", "169.254.169.254", told[0].why)]
     now[0] = TELL_EVERY
     with pytest.raises(Blocked):
         egress.permit("server a", "evil.test", ["169.254.169.254"])

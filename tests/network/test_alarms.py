@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from sluicegate.network.alarms import GRAIN, Alarm, Alarms, alarms_of
+from sluicegate.runtime.timers import GRAIN, CoarseTimers, Timer, timers_of
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -18,11 +18,11 @@ class Bells:
     """Alarms that note when they rang: seconds after the bells were made."""
 
     def __init__(self) -> None:
-        self.loop, self.alarms = asyncio.get_running_loop(), Alarms()
+        self.loop, self.alarms = asyncio.get_running_loop(), CoarseTimers()
         self.began = self.loop.time()
         self.rung: list[tuple[str, float]] = []
         self._news = asyncio.Event()
-        self.held: Alarm | None = None
+        self.held: Timer | None = None
 
     def set(self, name: str, seconds: float) -> None:
         self.alarms.set(self.loop, self.began + seconds, lambda: self._note(name))
@@ -111,7 +111,7 @@ async def test_without_alarms_there_is_no_timer() -> None:
 
 async def test_an_event_loop_has_one() -> None:
     loop = asyncio.get_running_loop()
-    assert alarms_of(loop) is alarms_of(loop)
+    assert timers_of(loop) is timers_of(loop)
 
 
 async def test_a_cancelled_one_holds_nothing() -> None:

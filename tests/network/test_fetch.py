@@ -10,8 +10,8 @@ import anyio
 import pytest
 from network.authority import context_for
 
-from sluicegate.network.egress import Egress, Refused
-from sluicegate.network.fetch import MAX_BYTES, Fetcher, Unfetched
+from sluicegate.http.egress import AddressRefused, Egress
+from sluicegate.http.fetch import MAX_BYTES, Fetcher, Unfetched
 
 
 @dataclass
@@ -94,7 +94,7 @@ async def test_the_name_is_resolved_once_and_what_is_connected_to_must_prove_it(
     ],
 )
 async def test_what_somebody_else_names_is_not_reached_here(url: Callable[[Site], str]) -> None:
-    refused: list[Refused] = []
+    refused: list[AddressRefused] = []
     async with site({"/doc": page(b"{}")}) as here:
         with pytest.raises(Unfetched) as error:
             await Fetcher(Egress(on_refused=refused.append)).get(url(here), "https://login.example.com", "x")

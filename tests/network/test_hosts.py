@@ -2,13 +2,13 @@
 
 import pytest
 
-from sluicegate.network.forwarded import ForwardedHeaders, is_forwarded
-from sluicegate.network.hosts import (
+from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
+from sluicegate.http.hosts import (
     ADMIN_PORT,
     MCP_PORT,
     Address,
     HostOriginPolicy,
-    Refusal,
+    HostRefusal,
     ServedNames,
     authority,
     is_loopback,
@@ -17,9 +17,9 @@ from sluicegate.network.hosts import (
 NAMES = ServedNames(("mcp.test", "alt.test:8443"), ("https://App.test/",), "https://pub.test/base/mcp", ("10.0.0.0/8",))
 MCP, ADMIN = HostOriginPolicy(NAMES, MCP_PORT), HostOriginPolicy(NAMES, ADMIN_PORT)
 LOCAL, LAN, SIX = ("127.0.0.1", 7411), ("192.168.1.5", 7411), ("fd00::5", 80)
-HOST = Refusal(400, "exactly one well-formed Host header is required")
-UNKNOWN = Refusal(421, "this Host is not served here: see listen.allowed_hosts")
-ORIGIN = Refusal(403, "this Origin is not allowed: see listen.allowed_origins")
+HOST = HostRefusal(400, "exactly one well-formed Host header is required")
+UNKNOWN = HostRefusal(421, "this Host is not served here: see listen.allowed_hosts")
+ORIGIN = HostRefusal(403, "this Origin is not allowed: see listen.allowed_origins")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sluicegate.network.outbox import MOST, Outbox, outbox_of
+from sluicegate.runtime.write_coalescer import MOST, WriteCoalescer, write_coalescer_of
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -36,7 +36,7 @@ def seen(far: socket.socket) -> bytes:
 
 
 async def test_what_one_turn_writes_leaves_at_its_end_in_the_order_it_came() -> None:
-    loop, box = asyncio.get_running_loop(), Outbox()
+    loop, box = asyncio.get_running_loop(), WriteCoalescer()
     async with connected() as (transport, far):
         for data in (b"1", b"2", b"3"):
             box.put(loop, transport, data)
@@ -51,7 +51,7 @@ async def test_what_one_turn_writes_leaves_at_its_end_in_the_order_it_came() -> 
 
 
 async def test_so_many_do_not_wait_longer() -> None:
-    loop, box = asyncio.get_running_loop(), Outbox()
+    loop, box = asyncio.get_running_loop(), WriteCoalescer()
     async with connected() as (transport, far):
         for _ in range(MOST - 1):
             box.put(loop, transport, b"x")
@@ -61,7 +61,7 @@ async def test_so_many_do_not_wait_longer() -> None:
 
 
 async def test_who_cannot_wait_flushes() -> None:
-    loop, box = asyncio.get_running_loop(), Outbox()
+    loop, box = asyncio.get_running_loop(), WriteCoalescer()
     async with connected() as (transport, far):
         box.put(loop, transport, b"1")
         box.flush()
@@ -70,7 +70,7 @@ async def test_who_cannot_wait_flushes() -> None:
 
 
 async def test_what_was_aborted_is_dropped_and_others_are_not() -> None:
-    loop, box = asyncio.get_running_loop(), Outbox()
+    loop, box = asyncio.get_running_loop(), WriteCoalescer()
     async with connected() as (gone, far), connected() as (transport, other):
         box.put(loop, gone, b"never")
         box.put(loop, transport, b"still")
@@ -80,7 +80,7 @@ async def test_what_was_aborted_is_dropped_and_others_are_not() -> None:
 
 
 async def test_one_that_fails_takes_no_other_with_it() -> None:
-    loop, box = asyncio.get_running_loop(), Outbox()
+    loop, box = asyncio.get_running_loop(), WriteCoalescer()
     async with connected() as (broken, _), connected() as (transport, far):
         broken.write_eof()
         box.put(loop, broken, b"too late")
@@ -92,4 +92,4 @@ async def test_one_that_fails_takes_no_other_with_it() -> None:
 
 async def test_an_event_loop_has_one() -> None:
     loop = asyncio.get_running_loop()
-    assert outbox_of(loop) is outbox_of(loop)
+    assert write_coalescer_of(loop) is write_coalescer_of(loop)

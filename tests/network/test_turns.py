@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sluicegate.network.turns import BURST, MOST, PART, Turns
+from sluicegate.runtime.loop_budget import BURST, MOST, PART, LoopBudget
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
         return self.time
 
 
-def work(share: Turns, clock: Clock, seconds: float) -> float:
+def work(share: LoopBudget, clock: Clock, seconds: float) -> float:
     since = share.now()
     clock.time += seconds
     return share.take(since)
@@ -23,7 +23,7 @@ def work(share: Turns, clock: Clock, seconds: float) -> float:
 
 def test_whoever_talks_without_end_has_its_part_in_the_long_run() -> None:
     clock = Clock()
-    share = Turns(clock)
+    share = LoopBudget(clock)
     worked = 0.0
     for _ in range(10_000):
         pause = work(share, clock, 0.001)
@@ -34,7 +34,7 @@ def test_whoever_talks_without_end_has_its_part_in_the_long_run() -> None:
 
 def test_a_burst_and_a_little_all_the_time_wait_for_nothing() -> None:
     clock = Clock()
-    share = Turns(clock)
+    share = LoopBudget(clock)
     assert [work(share, clock, BURST / 10) for _ in range(9)] == [0.0] * 9
     clock.time += BURST / PART
     for _ in range(1_000):
@@ -45,14 +45,14 @@ def test_a_burst_and_a_little_all_the_time_wait_for_nothing() -> None:
 
 def test_time_that_was_spent_waiting_for_a_slow_client_counts_little() -> None:
     clock = Clock()
-    share = Turns(clock)
+    share = LoopBudget(clock)
     assert work(share, clock, 60.0) <= (MOST - BURST) / PART + 1e-9
-    assert repr(share) == f"<Turns {MOST:.3f} s of {BURST}>"
+    assert repr(share) == f"<LoopBudget {MOST:.3f} s of {BURST}>"
 
 
 async def test_an_answer_waits_for_nobody_where_nobody_has_need_of_the_loop() -> None:
     clock = Clock()
-    share = Turns(clock)
+    share = LoopBudget(clock)
     for _ in range(3):
         work(share, clock, MOST)
     assert share.pause() > 0
@@ -62,7 +62,7 @@ async def test_an_answer_waits_for_nobody_where_nobody_has_need_of_the_loop() ->
 
 async def test_an_answer_waits_for_its_part_where_others_have_need_of_the_loop() -> None:
     clock = Clock()
-    share = Turns(clock)
+    share = LoopBudget(clock)
     for _ in range(3):
         work(share, clock, MOST)
 
@@ -80,7 +80,7 @@ async def test_an_answer_waits_for_its_part_where_others_have_need_of_the_loop()
 async def test_who_was_refused_pays_for_the_next_requests_in_advance() -> None:
     """Those that are let in at once are refused later: without it all of them would come in before the first counts."""
     clock = Clock()
-    share = Turns(clock)
+    share = LoopBudget(clock)
     assert share.is_unused()
     since = share.now()
     clock.time += BURST / 10

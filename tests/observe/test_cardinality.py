@@ -3,14 +3,14 @@
 import random
 from collections.abc import Iterator
 
-from sluicegate.call import Call, Client, Failure, Handler, Outcome, Result, Target
-from sluicegate.era import legacy_client, modern_client
-from sluicegate.era.modern_client import Parsed
 from sluicegate.guards import ORDER, chain
 from sluicegate.guards.measure import Measure
 from sluicegate.guards.name import name
-from sluicegate.message import Json, Request
 from sluicegate.metrics import Metrics
+from sluicegate.protocol import legacy_client, modern_client
+from sluicegate.protocol.jsonrpc import Json, Request
+from sluicegate.protocol.model import Call, Client, Failure, Handler, Outcome, Result, Target
+from sluicegate.protocol.modern_client import Parsed
 
 MANY = 100_000
 KNOWN = Target("github", "tool", "echo", "gh__echo", {"name": "echo"})

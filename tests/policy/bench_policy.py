@@ -7,12 +7,12 @@ import json
 import random
 from time import perf_counter, process_time
 
-from sluicegate.call import Client, Target
+from sluicegate.policy.csv_rows import read_rows
 from sluicegate.policy.engine import Engine
 from sluicegate.policy.files import bundled_model
 from sluicegate.policy.profiles import BUILT_IN
-from sluicegate.policy.rules import Policy
-from sluicegate.policy.table import read_rows
+from sluicegate.policy.rules import PolicyRules
+from sluicegate.protocol.model import Client, Target
 
 SERVERS, TOOLS, ROWS = 50, 40, 1_000
 VERBS = ("get", "list", "create", "update", "delete")
@@ -51,7 +51,7 @@ def measure() -> dict[str, float]:
     started = perf_counter()
     rows, findings = read_rows(make_rows(1), "policy.csv")
     assert not findings and len(rows) == ROWS
-    policy = Policy(Engine(bundled_model().read_text()), rows, BUILT_IN, "bench")
+    policy = PolicyRules(Engine(bundled_model().read_text()), rows, BUILT_IN, "bench")
     built = perf_counter() - started
     client, things, slices = Client("key:dev", ("group:eng",)), wanted(), []
     started = last = perf_counter()

@@ -5,21 +5,21 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from sluicegate.call import Client, Kind, Target
+from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.engine import Engine
 from sluicegate.policy.files import bundled_model
 from sluicegate.policy.lint import lint
-from sluicegate.policy.profiles import BUILT_IN, Profile
-from sluicegate.policy.rules import Policy
-from sluicegate.policy.table import Row, read_rows
+from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
+from sluicegate.policy.rules import PolicyRules
+from sluicegate.protocol.model import Client, Kind, Target
 
 MODEL = bundled_model().read_text()
 HERE = Path(__file__).parent
 
-PROFILES: Mapping[str, Profile] = {
+PROFILES: Mapping[str, ApprovalProfile] = {
     **BUILT_IN,
-    "one-of-ops": Profile("one-of-ops", "other", 1, frozenset({"role:ops"})),
-    "ask-twice": Profile("ask-twice", "self", 2),
+    "one-of-ops": ApprovalProfile("one-of-ops", "other", 1, frozenset({"role:ops"})),
+    "ask-twice": ApprovalProfile("ask-twice", "self", 2),
 }
 
 
@@ -29,11 +29,11 @@ def rows_of(text: str, file: str = "policy.csv") -> list[Row]:
     return rows
 
 
-def policy_of(text: str, shadow: bool = False) -> Policy:
+def policy_of(text: str, shadow: bool = False) -> PolicyRules:
     rows = rows_of(text)
     wrong = [finding for finding in lint(rows, PROFILES) if finding.level == "error"]
     assert not [finding for finding in wrong if finding.code != "clashing-approvals"], wrong
-    return Policy(Engine(MODEL), rows, PROFILES, "test", shadow)
+    return PolicyRules(Engine(MODEL), rows, PROFILES, "test", shadow)
 
 
 def tool(server: str, own: str, kind: Kind = "tool") -> Target:
@@ -88,10 +88,10 @@ lines = st.builds(
 )
 
 
-def build(random_lines: list[tuple[str, ...]], shadow: bool = False) -> Policy:
+def build(random_lines: list[tuple[str, ...]], shadow: bool = False) -> PolicyRules:
     """Straight from fields: random rows may be unwise, and that must not matter."""
     rows = [
         Row("p.csv", number, kind, tuple(fields), tuple(range(1, len(fields) + 2)))
         for number, (kind, *fields) in enumerate(random_lines, 1)
     ]
-    return Policy(Engine(MODEL), rows, PROFILES, "random", shadow)
+    return PolicyRules(Engine(MODEL), rows, PROFILES, "random", shadow)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluicegate.call import Client, Target, Verdict
 from sluicegate.policy.allowlist import ToolRules, allowlist
+from sluicegate.protocol.model import Client, Target, Verdict
 
 ME = Client("local")
 

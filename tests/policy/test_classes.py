@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluicegate.call import Target
 from sluicegate.policy.classes import Class, Classes
+from sluicegate.protocol.model import Target
 
 CLASSES = Classes({"git": {"delete_*": "destroy", "*": "read", "merge": "write", "delete_draft": "read"}})
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from sluicegate.call import Client, Verdict
 from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.classes import Classified
 from sluicegate.policy.diff import Side, compare, compare_rows, render
 from sluicegate.policy.explain import explain
 from sluicegate.policy.explain import render as render_explanation
 from sluicegate.policy.target import read_target
+from sluicegate.protocol.model import Client, Verdict
 from tests.policy.policies import policy_of
 
 ROWS = """\

@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from sluicegate.call import Call, Client, Decision, Target, Verdict
 from sluicegate.policy.allowlist import ToolRules, allowlist
 from sluicegate.policy.classes import Classes
-from sluicegate.policy.judge import Accepted, Judge, Law
+from sluicegate.policy.judge import AcceptedDefinitions, PolicyEngine, PolicyInForce
 from sluicegate.policy.rulebook import Rulebook
+from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
 from tests.policy.policies import policy_of, tool
 
 ALICE = Client("key:alice")
 GIT = tool("git", "push")
 
 
-def judge_of(rows: str, shadow: bool = False, **law: Any) -> Judge:
+def judge_of(rows: str, shadow: bool = False, **law: Any) -> PolicyEngine:
     book = Rulebook(policy_of(rows, shadow), Classes({}), allowlist({"git": ToolRules()}))
-    return Judge(Law(book, **law))
+    return PolicyEngine(PolicyInForce(book, **law))
 
 
 def asks(method: str = "tools/call", client: Client = ALICE) -> Call:
@@ -37,7 +37,7 @@ class Broken:
         return fail
 
 
-def broken() -> Judge:
+def broken() -> PolicyEngine:
     judge = judge_of("p, *, *, *, *, allow\np, *, sluice, admin:*, *, allow")
     judge.law = replace(judge.law, rulebook=replace(judge.law.rulebook, policy=Broken()))  # type: ignore[arg-type]
     return judge
@@ -120,7 +120,7 @@ def test_what_a_person_accepted_is_asked_once_for_each_definition() -> None:
         asked.append(target)
         return True
 
-    memory, first = Accepted(accepted), Target("git", "tool", "push", "git__push", {"name": "push"})
+    memory, first = AcceptedDefinitions(accepted), Target("git", "tool", "push", "git__push", {"name": "push"})
     assert memory(first) and memory(first) and len(asked) == 1
     assert memory(replace(first, item={"name": "push"})) and len(asked) == 2
     memory.forget()

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.policy.finding import Finding
+from sluicegate.policy.csv_rows import read_rows, written
+from sluicegate.policy.finding import PolicyFinding
 from sluicegate.policy.lint import lint
-from sluicegate.policy.sense import Denies, Known, is_wider
-from sluicegate.policy.table import read_rows, written
+from sluicegate.policy.lint_semantics import Denies, KnownNames, is_wider
 from tests.policy.policies import PROFILES, build, lines
 
-KNOWN = Known(
+KNOWN = KnownNames(
     servers=frozenset({"git", "k8s"}),
     tools={"git": frozenset({"get_issue", "list_issues"}), "k8s": frozenset({"scale"})},
     roles=frozenset({"role:dev", "role:owner"}),
@@ -23,7 +23,7 @@ KNOWN = Known(
 CLASH = "p2, role:dev, git, *, *, one-of-leads\np2, role:owner, git, *, *, one-of-ops"
 
 
-def find(text: str, known: Known = KNOWN) -> list[Finding]:
+def find(text: str, known: KnownNames = KNOWN) -> list[PolicyFinding]:
     rows, findings = read_rows(text, "p.csv")
     return findings + lint(rows, PROFILES, known)
 
@@ -195,7 +195,7 @@ def test_a_sound_policy_has_no_findings(text: str) -> None:
 
 
 def test_what_is_not_known_is_not_judged() -> None:
-    assert find("p, role:x, nowhere, tool:y, *, allow\np, key:z, *, *, read, allow", Known()) == []
+    assert find("p, role:x, nowhere, tool:y, *, allow\np, key:z, *, *, read, allow", KnownNames()) == []
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from([*'p2g,"*[]: #\n', "role:", "tool:", "allow"])).map("".join))

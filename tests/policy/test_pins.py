@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.policy import pins, visible
-from sluicegate.policy.pins import Book, Found, Mode
+from sluicegate.policy import display, pins
+from sluicegate.policy.pins import Found, Mode, PinBook
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
@@ -16,7 +16,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
-NOWHERE = Book()
+NOWHERE = PinBook()
 
 
 def found(**definitions: Any) -> dict[str, Found]:
@@ -24,16 +24,21 @@ def found(**definitions: Any) -> dict[str, Found]:
 
 
 def meet(
-    book: Book, mode: Mode = "review", twin: Book = NOWHERE, kind: Any = "tool", into: str = "", **definitions: Any
-) -> Book:
+    book: PinBook,
+    mode: Mode = "review",
+    twin: PinBook = NOWHERE,
+    kind: Any = "tool",
+    into: str = "",
+    **definitions: Any,
+) -> PinBook:
     return pins.meet(book, twin, mode, into, kind, found(**definitions), "now")[0]
 
 
-def withheld(book: Book, own: str, value: Any, mode: Mode = "review", twin: Book = NOWHERE) -> bool:
+def withheld(book: PinBook, own: str, value: Any, mode: Mode = "review", twin: PinBook = NOWHERE) -> bool:
     return pins.is_withheld(mode, book, twin, ("tool", own), pins.fingerprint(value))
 
 
-def accepted(book: Book, own: str, value: Any) -> Book:
+def accepted(book: PinBook, own: str, value: Any) -> PinBook:
     new = pins.accept(book, ("tool", own), pins.fingerprint(value), "local", "later")
     assert new is not None
     return new
@@ -180,7 +185,7 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-def serves(book: Book, mode: Mode, capabilities: str) -> set[tuple[str, int]]:
+def serves(book: PinBook, mode: Mode, capabilities: str) -> set[tuple[str, int]]:
     def is_served(own: str, value: int) -> bool:
         return not pins.is_withheld(mode, book, NOWHERE, ("tool", own), pins.fingerprint(value), capabilities)
 
@@ -340,18 +345,18 @@ def test_a_lock_file_holds_what_is_and_tells_what_differs() -> None:
 def test_a_diff_shows_the_field_that_changed_and_what_hides_in_it() -> None:
     old = {"name": "x", "description": "Adds.", "inputSchema": {"type": "object"}}
     new = old | {"description": "Adds.\u200b\U000e0041\x1b[2J"}
-    assert visible.diff(pins.canonical(old), pins.canonical(new)) == [
+    assert display.diff(pins.canonical(old), pins.canonical(new)) == [
         '- description: "Adds."',
         '+ description: "Adds.\u27e8U+200B\u27e9\u27e8U+E0041\u27e9\\u001b[2J"',
         '  inputSchema.type: "object"',
         '  name: "x"',
     ]
-    assert visible.hidden(new) == 3 and visible.hidden(old) == 0
+    assert display.hidden(new) == 3 and display.hidden(old) == 0
 
 
 def test_a_text_cannot_pose_as_a_line_of_the_diff() -> None:
-    forged = 'fine\n+ name: "x"\r- gone\u2028' + " " * visible.WIDTH + '+ name: "y"'
-    shown = visible.diff(None, pins.canonical({"description": forged}))
+    forged = 'fine\n+ name: "x"\r- gone\u2028' + " " * display.WIDTH + '+ name: "y"'
+    shown = display.diff(None, pins.canonical({"description": forged}))
     assert shown[:2] == ["+ description:", "+     | fine"]
     assert shown[2].startswith('+     | + name: "x"\u27e8U+000D\u27e9- gone\u27e8U+2028\u27e9 ')
     assert shown[3].startswith("+     \u2026 ") and shown[3].endswith('+ name: "y"')
@@ -360,16 +365,16 @@ def test_a_text_cannot_pose_as_a_line_of_the_diff() -> None:
 
 @given(st.text(st.characters(codec="utf-8"), max_size=300))
 def test_what_is_shown_is_printable_and_begins_with_its_mark(text: str) -> None:
-    for line in visible.diff(pins.canonical({"d": text}), pins.canonical({"d": text + "!"})):
-        assert line[:2] in ("+ ", "- ", "  ") and "\n" not in line and len(line) <= visible.WIDTH + 10
-        assert not any(visible.is_hidden(char) for char in line)
+    for line in display.diff(pins.canonical({"d": text}), pins.canonical({"d": text + "!"})):
+        assert line[:2] in ("+ ", "- ", "  ") and "\n" not in line and len(line) <= display.WIDTH + 10
+        assert not any(display.is_hidden(char) for char in line)
 
 
 def test_two_texts_that_look_alike_when_made_visible_differ() -> None:
-    assert visible.visible("\u27e8U+200B\u27e9") != visible.visible("\u200b")
-    assert visible.visible("caf\u00e9 \u4f60 \U0001f600") == "caf\u00e9 \u4f60 \U0001f600"
+    assert display.visible("\u27e8U+200B\u27e9") != display.visible("\u200b")
+    assert display.visible("caf\u00e9 \u4f60 \U0001f600") == "caf\u00e9 \u4f60 \U0001f600"
 
 
 def test_a_huge_text_is_shown_without_being_compared() -> None:
     text = pins.canonical("\n".join(map(str, range(50_000))))
-    assert len(visible.diff(text, text)) == 100_002
+    assert len(display.diff(text, text)) == 100_002

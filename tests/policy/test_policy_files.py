@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.policy.cases import read_cases, run
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.engine import check_model
-from sluicegate.policy.files import BUNDLED, Sources, bundled, bundled_model, load
+from sluicegate.policy.files import BUNDLED, PolicySources, bundled, bundled_model, load
 from sluicegate.policy.finding import PolicyError
-from sluicegate.policy.sense import Known
+from sluicegate.policy.lint_semantics import KnownNames
+from sluicegate.policy.policy_tests import read_cases, run
 from tests.policy.policies import MODEL, policy_of
 
 
@@ -23,14 +23,14 @@ def test_a_bundled_policy_has_tests_and_passes_them(name: str) -> None:
     assert {row.fields[0] for row in rights} <= {"local"}
 
 
-def make(folder: Path, **files: str) -> Sources:
+def make(folder: Path, **files: str) -> PolicySources:
     for name, text in {"policy_csv": "p, *, *, *, read, allow\n", **files}.items():
         path = folder / name.replace("__", "/").replace("_csv", ".csv").replace("_yaml", ".yaml")
         path = path.with_name(path.name.replace("_json", ".json"))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
     arguments, tests = folder / "arguments", folder / "tests.yaml"
-    return Sources(
+    return PolicySources(
         bundled_model(), (folder / "policy.csv",), folder,
         arguments if arguments.is_dir() else None, tests if tests.exists() else None,
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_broken_policy_is_refused_with_file_line_and_reason(
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    sources = Sources(tmp_path / "model.conf", (tmp_path / "policy.csv",), tmp_path)
+    sources = PolicySources(tmp_path / "model.conf", (tmp_path / "policy.csv",), tmp_path)
     with pytest.raises(PolicyError, match="unreadable-file"):
         load(sources)
 
@@ -95,7 +95,7 @@ def test_a_tools_name_may_hold_what_a_files_name_may_not(tmp_path: Path) -> None
 
 
 def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> None:
-    known = Known(tools={"git": frozenset({"get_issue"})})
+    known = KnownNames(tools={"git": frozenset({"get_issue"})})
     warnings = load(make(tmp_path, arguments__git__get_isue_json="{}"), known=known).warnings
     assert [str(warning) for warning in warnings] == [
         'arguments/git/get_isue.json:1:1 unknown-tool warning: git has no tool get_isue (did you mean "get_issue"?)'

@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from sluicegate.call import Call, Client, Decision, Target, Verdict
 from sluicegate.policy import pins
 from sluicegate.policy.arguments import ArgumentRules, Schema
-from sluicegate.policy.bounds import SchemaRefused
-from sluicegate.policy.cases import read_cases, run
 from sluicegate.policy.classes import Classes, Classified
 from sluicegate.policy.diff import Side, compare, render
+from sluicegate.policy.display import diff, hidden, lines, summary, visible
 from sluicegate.policy.explain import Explanation, explain
 from sluicegate.policy.explain import render as render_explanation
 from sluicegate.policy.facts import Candidate, Facts, GrantFact
-from sluicegate.policy.files import PolicyError, Sources, bundled_model, load
+from sluicegate.policy.files import PolicyError, PolicySources, bundled_model, load
 from sluicegate.policy.globs import matches_folded
-from sluicegate.policy.judge import Judge, Law
+from sluicegate.policy.hidden_text import bare_text, flags, is_plain
+from sluicegate.policy.judge import PolicyEngine, PolicyInForce
 from sluicegate.policy.outputs import Outputs
-from sluicegate.policy.profiles import Profile, strictest
+from sluicegate.policy.policy_tests import read_cases, run
+from sluicegate.policy.profiles import ApprovalProfile, strictest
 from sluicegate.policy.rulebook import Rulebook
 from sluicegate.policy.rules import Ruling
+from sluicegate.policy.schema_cost import SchemaRefused
 from sluicegate.policy.target import read_target
-from sluicegate.policy.text import bare_text, flags, is_plain
-from sluicegate.policy.visible import diff, hidden, lines, summary, visible
+from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
 from tests.policy.policies import policy_of
 
 ROWS = """\
@@ -248,14 +248,14 @@ def test_a_schema_that_is_refused_is_told_why(schema: Any, said: str) -> None:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as refused:
-        load(Sources(bundled_model(), (tmp_path / "policy.csv",), tmp_path))
+        load(PolicySources(bundled_model(), (tmp_path / "policy.csv",), tmp_path))
     (finding,) = refused.value.findings
     assert str(finding).startswith("policy.csv:1:1 unreadable-file ") and finding.level == "error"
 
 
 def test_of_approvals_the_strictest_counts_and_equals_go_by_name() -> None:
-    own, one = Profile("a", "self", 5, frozenset({"x"})), Profile("b", "other", 1, frozenset({"x"}))
-    two, twin = Profile("c", "other", 2, frozenset({"x"})), Profile("d", "other", 2, frozenset({"x"}))
+    own, one = ApprovalProfile("a", "self", 5, frozenset({"x"})), ApprovalProfile("b", "other", 1, frozenset({"x"}))
+    two, twin = ApprovalProfile("c", "other", 2, frozenset({"x"})), ApprovalProfile("d", "other", 2, frozenset({"x"}))
     assert strictest([own, one]) is one and strictest([twin, one, two]) is two
     assert strictest([two, replace(twin, approvers=frozenset({"y"}))]) is None
     assert own.deciders == frozenset() and own.strictness == (0, 0) and two.strictness == (1, 2)
@@ -273,8 +273,8 @@ def test_a_name_that_nobody_listed_is_denied_in_other_letters_too() -> None:
 
 
 def test_a_policy_shows_how_it_decides_and_rulings_say_why() -> None:
-    assert repr(policy_of(ROWS)).startswith("Policy(test enforce 6 rows")
-    assert repr(policy_of(ROWS, True)).startswith("Policy(test shadow 6 rows")
+    assert repr(policy_of(ROWS)).startswith("PolicyRules(test enforce 6 rows")
+    assert repr(policy_of(ROWS, True)).startswith("PolicyRules(test shadow 6 rows")
     nobody, drain = Client("anonymous"), Target("git", "tool", "drain", "git__drain")
     for shadow, client, target, act, said in (
         (False, nobody, drain, "write", (Verdict.DENY, "default", "no row allows it", "write", "", False)),
@@ -324,7 +324,7 @@ def test_pins_are_spoken_of_in_numbers() -> None:
 def test_a_judge_says_what_it_cannot_decide(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     book = Rulebook(policy_of(ROWS, True), Classes({}), lambda client, target: Decision(Verdict.ALLOW, "l", ""))
-    judge = Judge(Law(book, True, until=10.0))
+    judge = PolicyEngine(PolicyInForce(book, True, until=10.0))
     assert judge.explains() and judge.revision() == "test" and judge.classify(SCALE) == "write"
     assert judge.row_text("policy.csv:3") == "p, *, *, tool:*delete*, *, deny" and judge.row_text("none") == ""
     assert "role:dev" in judge.roles_of(ALICE) and judge.roles_of(Client("odd")) == frozenset()

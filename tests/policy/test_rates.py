@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.policy.moving import MAX_STEPS
 from sluicegate.policy.rates import Windows
+from sluicegate.policy.window_storage import MAX_STEPS
 
 
 class Clock:

@@ -1,11 +1,11 @@
 """All that decides about a target, in its order."""
 
-from sluicegate.call import Client, Decision, Target, Verdict
 from sluicegate.policy.allowlist import ToolRules, allowlist
 from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.explain import Explanation
 from sluicegate.policy.rulebook import Rulebook
+from sluicegate.protocol.model import Client, Decision, Target, Verdict
 from tests.policy.policies import policy_of, tool
 
 ALICE = Client("key:alice")

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluicegate.call import Client, Decision, Target, Verdict
+from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import Engine
 from sluicegate.policy.profiles import BUILT_IN
-from sluicegate.policy.rules import MAX_RESOURCES, Disagreement, Policy
-from sluicegate.policy.table import Row
+from sluicegate.policy.rules import MAX_RESOURCES, Disagreement, PolicyRules
+from sluicegate.protocol.model import Client, Decision, Target, Verdict
 from tests.policy.policies import MODEL, policy_of, rows_of, tool
 
 ALICE = Client("key:alice", ("role:dev", "group:eng"))
@@ -157,7 +157,7 @@ class Inverted(Engine):
 
 
 def test_where_casbin_and_the_rows_differ_nobody_gets_through_and_the_probe_says_so() -> None:
-    policy = Policy(Inverted(MODEL), rows_of("p, *, *, *, *, deny"), BUILT_IN, "x")
+    policy = PolicyRules(Inverted(MODEL), rows_of("p, *, *, *, *, deny"), BUILT_IN, "x")
     with pytest.raises(Disagreement):
         policy.decide(ALICE, tool("git", "x"), "read")
     with pytest.raises(Disagreement):
@@ -179,7 +179,7 @@ def test_a_list_comes_in_slices_and_whole() -> None:
 
 
 def test_a_policy_shows_its_state() -> None:
-    assert repr(policy_of("p, *, *, *, *, allow")) == "Policy(test enforce 1 rows, 0 decisions kept)"
+    assert repr(policy_of("p, *, *, *, *, allow")) == "PolicyRules(test enforce 1 rows, 0 decisions kept)"
 
 
 def test_what_was_decided_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ from casbin.core_enforcer import EnforceContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.call import Client, Target, Verdict
 from sluicegate.policy import roles
 from sluicegate.policy.classes import Classified
 from sluicegate.policy.explain import explain
 from sluicegate.policy.globs import covers, matches, meets
-from sluicegate.policy.shard import Shard, read_rules
+from sluicegate.policy.rule_index import RuleIndex, read_rules
+from sluicegate.protocol.model import Client, Target, Verdict
 from tests.policy.policies import ACTS, MODEL, PROFILES, acts, build, clients, lines, targets
 
 SETTINGS = settings(deadline=None, max_examples=300)
@@ -82,7 +82,7 @@ def test_a_list_shows_what_a_call_permits(
 def test_no_row_about_an_object_is_left_out_of_its_shard(rows: list[tuple[str, ...]], target: Target) -> None:
     rules = read_rules(build(rows).rows, "p")
     obj = f"{target.kind}:{target.own}"
-    assert Shard(rules).about(obj) == [rule for rule in rules if fnmatchcase(obj, rule.obj)]
+    assert RuleIndex(rules).about(obj) == [rule for rule in rules if fnmatchcase(obj, rule.obj)]
 
 
 @SETTINGS

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.message import Malformed, dump
+from sluicegate.policy.hidden_text import (
+    MAX_FLAGS,
+    clean,
+    clean_text,
+    flags,
+    flags_in,
+    is_plain,
+    is_plain_json,
+)
 from sluicegate.policy.pins import canonical
-from sluicegate.policy.text import MAX_FLAGS, clean, clean_text, flags, flags_in, is_plain, is_plain_json
+from sluicegate.protocol.jsonrpc import Malformed, dump
 
 
 def cleaned(text: str) -> tuple[str, set[str]]:

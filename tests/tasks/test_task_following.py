@@ -10,9 +10,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from scripted_server import Front
 from tasks.test_task_router import ANN, BOB, LEGACY, OLD, TARGET, Later, begin, modern, task
 
-from sluicegate.call import Call, Client, Failure, Outcome, Result, TaskStarted, not_found
-from sluicegate.message import INVALID_PARAMS, Json, Notification
-from sluicegate.router import following
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
+from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, TaskStarted, not_found
+from sluicegate.router import task_subscriptions
 
 DONE: Json = {"result": {"content": [], "resultType": "complete"}}
 
@@ -28,7 +28,7 @@ class Stream:
         return notification.params
 
     async def is_silent(self) -> bool:
-        with anyio.move_on_after(3 * following.LEAST_BETWEEN):
+        with anyio.move_on_after(3 * task_subscriptions.LEAST_BETWEEN):
             await self._heard.receive()
             return False
         return True

@@ -9,10 +9,25 @@ from typing import Any
 import pytest
 from scripted_server import Front, Scripted
 
-from sluicegate.call import Call, Client, Failure, Outcome, Result, Target, TaskStarted, not_found
-from sluicegate.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
-from sluicegate.router import taskbook
-from sluicegate.router.taskbook import TaskBook
+from sluicegate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Json,
+    Notification,
+)
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Failure,
+    Outcome,
+    Result,
+    Target,
+    TaskStarted,
+    not_found,
+)
+from sluicegate.router import task_registry
+from sluicegate.router.task_registry import TaskRegistry
 from sluicegate.store.memory import MemoryStore
 
 EXTENSION: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -246,7 +261,7 @@ async def test_ten_thousand_running_tasks_are_bounded_and_those_that_run_are_kep
             if isinstance(outcome, Result):
                 assert outcome.value["_meta"]["dev.sluice/reason"] == "rate_limited"
                 refused += 1
-        assert refused == 10_001 - taskbook.MAX_TASKS and server.ids == taskbook.MAX_TASKS
+        assert refused == 10_001 - task_registry.MAX_TASKS and server.ids == task_registry.MAX_TASKS
         assert isinstance(await about(front, "get", first), Result)
         await begin(front, BOB)  # another client has room
 
@@ -254,7 +269,7 @@ async def test_ten_thousand_running_tasks_are_bounded_and_those_that_run_are_kep
 async def test_what_has_ended_makes_room() -> None:
     server = modern()
     async with Front(server) as front:
-        ids = [await begin(front) for _ in range(taskbook.MAX_TASKS)]
+        ids = [await begin(front) for _ in range(task_registry.MAX_TASKS)]
         server.says[":1"] = Result(task(":1", "completed", result={}))
         await about(front, "get", ids[0])
         await begin(front)
@@ -266,8 +281,8 @@ async def test_a_record_lives_as_long_as_its_task_and_outlives_the_process_where
     now, store = 0.0, MemoryStore(lambda: now)
     server = modern()
 
-    def book() -> TaskBook:
-        return TaskBook({"a": server}, store, lambda: now)
+    def book() -> TaskRegistry:
+        return TaskRegistry({"a": server}, store, lambda: now)
 
     call = Call(ANN, "tools/call", {"name": "t"})
     record = await book().add(call, TARGET, task(":1"))
@@ -277,5 +292,5 @@ async def test_a_record_lives_as_long_as_its_task_and_outlives_the_process_where
     assert again is not None and (again.own, again.target.own, again.task) == (":1", "t", record.task)
     assert await book().find("key:bob", record.id) is None
     assert await book().find("key:ann", bound.id) is None
-    now = 60.0 + taskbook.GRACE
+    now = 60.0 + task_registry.GRACE
     assert await book().find("key:ann", record.id) is None

@@ -6,8 +6,8 @@ import anyio
 import pytest
 from approval_kit import ANN, CAREFUL, Town
 
-from sluicegate.approval.desk import Desk, Settings
-from sluicegate.lists.pinboard import Pinboard, PinEvent, Pinned
+from sluicegate.approval.queue import ApprovalQueue, ApprovalSettings
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent, Pinned
 from sluicegate.policy import pins
 from sluicegate.policy.pins import Found, Mode, Wanted
 from sluicegate.store.memory import MemoryStore
@@ -23,7 +23,7 @@ class Boards:
     def __init__(self, mode: Mode = "review") -> None:
         store = MemoryStore()
         self.events: list[list[PinEvent]] = [[], []]
-        self.all = [Pinboard({"s": Pinned(mode, "id")}, store, events.append) for events in self.events]
+        self.all = [DefinitionPins({"s": Pinned(mode, "id")}, store, events.append) for events in self.events]
 
     async def load(self) -> "Boards":
         for board in self.all:
@@ -75,7 +75,7 @@ async def test_an_approval_has_one_desk(is_mine: bool) -> None:
     town = Town()
     approval = await town.pending()
     world = replace(town.world(), is_mine=lambda principal: is_mine and principal == ANN.principal)
-    other = Desk(town.store, Settings(profiles=CAREFUL), world, town.clock)
+    other = ApprovalQueue(town.store, ApprovalSettings(profiles=CAREFUL), world, town.clock)
     await other.refresh()
     assert [one.id for one in other.open_ones()] == [approval.id] * is_mine
     assert (await other.get(approval.id) is not None) is is_mine

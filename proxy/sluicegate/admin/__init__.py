@@ -13,31 +13,31 @@ from urllib.parse import parse_qs
 
 import anyio
 
-from sluicegate.admin import page as pages
-from sluicegate.admin.access import Scope, bearer, header, is_loopback_peer, peer_of
-from sluicegate.admin.answer import (
+from sluicegate.admin import approval_page as pages
+from sluicegate.admin.approval_page import Page
+from sluicegate.admin.approvals import ApprovalsApi
+from sluicegate.admin.audit import AuditHeads
+from sluicegate.admin.audit import show as show_head
+from sluicegate.admin.credentials import Scope, bearer, header, is_loopback_peer, peer_of
+from sluicegate.admin.pins import PinsApi, accept, show
+from sluicegate.admin.response import (
     JSON,
     MAX_BODY,
-    Answer,
+    AdminResponse,
     Application,
-    Events,
+    EventStreamResponse,
     Receive,
     Send,
+    error_response,
+    json_response,
     read_body,
-    send_answer,
+    send_response,
     send_stream,
-    to_error,
-    to_json,
 )
-from sluicegate.admin.approvals import Approvals
-from sluicegate.admin.audit import Log
-from sluicegate.admin.audit import show as show_head
-from sluicegate.admin.page import Page
-from sluicegate.admin.pins import Pins, accept, show
-from sluicegate.message import Json
-from sluicegate.network.forwarded import ForwardedHeaders
-from sluicegate.network.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
-from sluicegate.policy.table import written
+from sluicegate.http.forwarded_headers import ForwardedHeaders
+from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
+from sluicegate.policy.csv_rows import written
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store.keys import is_same
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ MAX_QUERY: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AdminSettings:
     operator_token: str
     names: ServedNames = field(default_factory=ServedNames)
 
@@ -61,7 +61,7 @@ async def nobody(credential: str) -> tuple[None, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class AdminDeps:
     """What the admin port can tell, as functions."""
 
     ready: Callable[[], list[str]]  # why Sluice is not ready; nothing: it is
@@ -71,9 +71,9 @@ class Sources:
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
     principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
     may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
-    pins: Pins | None = None  # None: nothing is pinned
-    approvals: Approvals | None = None  # None: nobody is asked anything
-    audit: Log | None = None
+    pins: PinsApi | None = None  # None: nothing is pinned
+    approvals: ApprovalsApi | None = None  # None: nobody is asked anything
+    audit: AuditHeads | None = None
     denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
     admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
     refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
@@ -83,17 +83,17 @@ class Sources:
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
 
-def application(settings: Settings, sources: Sources) -> Application:
+def application(settings: AdminSettings, sources: AdminDeps) -> Application:
     """The ASGI callable. Anything but HTTP is left alone."""
     admin = _Admin(settings, sources)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             answer = await admin.answer(scope, receive)
-            if isinstance(answer, Events):
+            if isinstance(answer, EventStreamResponse):
                 await send_stream(send, answer)
             else:
-                await send_answer(send, answer, with_body=scope["method"] != "HEAD")
+                await send_response(send, answer, with_body=scope["method"] != "HEAD")
 
     return app
 
@@ -113,22 +113,24 @@ def _methods(path: str) -> tuple[str, ...]:
 
 
 class _Admin:
-    def __init__(self, settings: Settings, sources: Sources) -> None:
+    def __init__(self, settings: AdminSettings, sources: AdminDeps) -> None:
         self._token, self._sources = settings.operator_token, sources
         self._policy = HostOriginPolicy(settings.names, ADMIN_PORT)
         self._forwarded = ForwardedHeaders(settings.names)
 
-    async def answer(self, scope: Scope, receive: Receive) -> Answer | Events:
+    async def answer(self, scope: Scope, receive: Receive) -> AdminResponse | EventStreamResponse:
         """Host, then Origin, then path and method, then the credential: the order of the contract."""
         path, method = scope["path"], scope["method"]
         refused = self._policy.check(scope["headers"], scope.get("server"), path)
         if refused is not None:
-            return to_error(refused.status, refused.text)
+            return error_response(refused.status, refused.text)
         is_page = path.startswith(pages.PATH) and self._sources.page is not None
         if path not in _PROBES and not path.startswith(_API) and not is_page:
-            return to_error(404, "no such path")
+            return error_response(404, "no such path")
         if method not in (allowed := _methods(path)):
-            return to_error(405, f"served here: {', '.join(allowed)}", (b"allow", ", ".join(allowed).encode("ascii")))
+            return error_response(
+                405, f"served here: {', '.join(allowed)}", (b"allow", ", ".join(allowed).encode("ascii"))
+            )
         if path in _PROBES:
             return await self._probe(scope, path)
         if self._sources.page is not None and is_page:  # the link is the credential
@@ -137,7 +139,7 @@ class _Admin:
         if who is None:
             if bearer(scope) is None:
                 self._refused(scope, "admin_none")
-            return to_error(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
+            return error_response(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
         is_write = method in ("POST", "DELETE")
         if refusal := self._refusal(who, path, is_write):
             return refusal
@@ -145,20 +147,20 @@ class _Admin:
 
     # ------------------------------------------------------------ probes
 
-    async def _probe(self, scope: Scope, path: str) -> Answer:
+    async def _probe(self, scope: Scope, path: str) -> AdminResponse:
         if path == "/livez":
-            return to_json(200, {"status": "ok"})
+            return json_response(200, {"status": "ok"})
         if path == "/metrics":
             if self._sources.metrics is None:
-                return to_error(404, "metrics are off: see telemetry.metrics")
+                return error_response(404, "metrics are off: see telemetry.metrics")
             body, kind = await anyio.to_thread.run_sync(self._sources.metrics())
-            return Answer(200, body, kind)
+            return AdminResponse(200, body, kind)
         reasons = self._sources.ready()
         status, word = (503, "not ready") if reasons else (200, "ready")
         if await self._may_see_reasons(scope):
             notes = self._sources.notes()
-            return to_json(status, {"status": word, "reasons": reasons, **({"notes": notes} if notes else {})})
-        return Answer(status, b"", "text/plain")
+            return json_response(status, {"status": word, "reasons": reasons, **({"notes": notes} if notes else {})})
+        return AdminResponse(status, b"", "text/plain")
 
     async def _may_see_reasons(self, scope: Scope) -> bool:
         """With a credential; without one from this machine, if it is no page that a foreign name led here."""
@@ -166,7 +168,7 @@ class _Admin:
             return True
         return is_loopback_peer(scope) and self._policy.is_known(scope["headers"], scope.get("server"))
 
-    async def _page(self, scope: Scope, receive: Receive, page: Page) -> Answer:
+    async def _page(self, scope: Scope, receive: Receive, page: Page) -> AdminResponse:
         id = scope["path"].removeprefix(pages.PATH)
         if scope["method"] == "GET":
             query = scope.get("query_string", b"")
@@ -174,7 +176,7 @@ class _Admin:
         else:
             body = await read_body(receive)
             status, text = await page.post(id, (body or b"").decode("utf-8", "replace"))
-        return Answer(status, pages.html(text), "text/html; charset=utf-8", pages.HEADERS)
+        return AdminResponse(status, pages.html(text), "text/html; charset=utf-8", pages.HEADERS)
 
     # ------------------------------------------------------------ credentials
 
@@ -199,7 +201,7 @@ class _Admin:
         if self._sources.refused is not None:
             self._sources.refused(self._forwarded.client(peer_of(scope), scope["headers"]), why)
 
-    def _refusal(self, who: str, path: str, is_write: bool) -> Answer | None:
+    def _refusal(self, who: str, path: str, is_write: bool) -> AdminResponse | None:
         """None for who may ask: a row of the policy says so."""
         area, act = path.removeprefix(_API).partition("/")[0], "write" if is_write else "read"
         if area == "approvals" and path.endswith("/reveal"):
@@ -209,66 +211,74 @@ class _Admin:
         log.info("admin: %s without the right asked for %s", who, path)
         self._sources.denied(who, area, act)
         row = written("p", who, "sluice", f"admin:{area}", act, "allow")
-        return to_error(403, f"{who} lacks the right admin:{area} {act} on sluice; a row gives it: {row}")
+        return error_response(403, f"{who} lacks the right admin:{area} {act} on sluice; a row gives it: {row}")
 
     # ------------------------------------------------------------ /api/v1/
 
-    async def _api(self, scope: Scope, path: str, who: str) -> Answer | Events:
+    async def _api(self, scope: Scope, path: str, who: str) -> AdminResponse | EventStreamResponse:
         if path == _API + "servers":
-            return to_json(200, {"servers": await self._sources.describe_servers()})
+            return json_response(200, {"servers": await self._sources.describe_servers()})
         if path == _API + "audit/head":
-            return to_json(*show_head(self._sources.audit))
+            return json_response(*show_head(self._sources.audit))
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
-            return to_error(400, "the query is too long")
+            return error_response(400, "the query is too long")
         values = parse_qs(query.decode("latin-1"))
         if path == _API + "tools":
             return await self._tools(values)
         if path == _API + "pins" and self._sources.pins is not None:
-            return to_json(*show(self._sources.pins, values))
+            return json_response(*show(self._sources.pins, values))
         if path == _API + "policy/facts" and self._sources.facts is not None:
             return await self._facts(values, self._sources.facts)
         parts = tuple(path.removeprefix(_API).split("/"))
         if parts[0] in _QUEUE and self._sources.approvals is not None:
             if parts == ("approvals", "events"):
-                return Events(self._sources.approvals.events(who, partial(self._may_go_on, scope, who)))
-            return to_json(*await self._sources.approvals.get(parts, values, who))
-        return to_error(404, "no such path")
+                return EventStreamResponse(self._sources.approvals.events(who, partial(self._may_go_on, scope, who)))
+            return json_response(*await self._sources.approvals.get(parts, values, who))
+        return error_response(404, "no such path")
 
     def _may_go_on(self, scope: Scope, who: str) -> bool:
         return self._principal(scope) == who and self._sources.may(who, "approvals", "read")
 
-    async def _write(self, scope: Scope, receive: Receive, who: str) -> Answer:
+    async def _write(self, scope: Scope, receive: Receive, who: str) -> AdminResponse:
         """A page can send a form to any site, but no JSON and no DELETE without being asked for its Origin first."""
         parts = tuple(scope["path"].removeprefix(_API).split("/"))
         if scope["method"] == "DELETE":
             approvals = self._sources.approvals
-            return to_error(404, "no such path") if approvals is None else to_json(*await approvals.delete(parts, who))
+            return (
+                error_response(404, "no such path")
+                if approvals is None
+                else json_response(*await approvals.delete(parts, who))
+            )
         if [kind.partition(";")[0].strip().lower() for kind in header(scope, "content-type")] != [JSON]:
-            return to_error(415, "the body must be application/json")
+            return error_response(415, "the body must be application/json")
         body = await read_body(receive)
         if body is None:
-            return to_error(413, f"the body is larger than {MAX_BODY} bytes")
+            return error_response(413, f"the body is larger than {MAX_BODY} bytes")
         if parts == ("pins",) and self._sources.pins is not None:
-            return to_json(*await accept(self._sources.pins, body, who))
+            return json_response(*await accept(self._sources.pins, body, who))
         if self._sources.approvals is None:
-            return to_error(404, "no such path")
+            return error_response(404, "no such path")
         keys = header(scope, "idempotency-key")
         if len(keys) > 1:
-            return to_error(400, "one Idempotency-Key at most")
-        return to_json(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who))
+            return error_response(400, "one Idempotency-Key at most")
+        return json_response(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who))
 
     async def _facts(
         self, values: dict[str, list[str]], find: Callable[[str, str, str], Awaitable[Json | str]]
-    ) -> Answer:
+    ) -> AdminResponse:
         if set(values) != {"as", "method", "target"} or any(len(given) != 1 for given in values.values()):
-            return to_error(400, "the query is ?as=ID&method=METHOD&target=TARGET, each once")
+            return error_response(400, "the query is ?as=ID&method=METHOD&target=TARGET, each once")
         found = await find(values["as"][0], values["method"][0], values["target"][0])
-        return to_error(400, found) if isinstance(found, str) else to_json(200, found)
+        return error_response(400, found) if isinstance(found, str) else json_response(200, found)
 
-    async def _tools(self, values: dict[str, list[str]]) -> Answer:
+    async def _tools(self, values: dict[str, list[str]]) -> AdminResponse:
         clients = values.get("as", ["local"])
         if set(values) - {"as"} or len(clients) != 1:
-            return to_error(400, "the query is ?as=ID, once, or nothing")
+            return error_response(400, "the query is ?as=ID, once, or nothing")
         tools = await self._sources.list_tools(clients[0])
-        return to_error(404, "no such client") if tools is None else to_json(200, {"as": clients[0], "tools": tools})
+        return (
+            error_response(404, "no such client")
+            if tools is None
+            else json_response(200, {"as": clients[0], "tools": tools})
+        )

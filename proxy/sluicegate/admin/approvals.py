@@ -13,16 +13,16 @@ from typing import Any, Final
 import anyio
 
 from sluicegate.admin import events
-from sluicegate.approval import shown
-from sluicegate.approval.ballot import MAX_COMMENT, Ballot, Refused
-from sluicegate.approval.desk import Desk
+from sluicegate.approval import presentation
+from sluicegate.approval.eligibility import may_see, objection
 from sluicegate.approval.grants import Grant
-from sluicegate.approval.persons import may_see, objection
+from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import SCOPES, Approval
 from sluicegate.approval.states import TRANSITIONS, WAITING
-from sluicegate.call import Client
-from sluicegate.message import Json, Malformed, decode, decode_fast, dump
-from sluicegate.policy.visible import lines, visible
+from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest
+from sluicegate.policy.display import lines, visible
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode, decode_fast, dump
+from sluicegate.protocol.model import Client
 from sluicegate.store import Store
 
 Told = tuple[int, Json]
@@ -41,7 +41,7 @@ _NO_GRANT: Final[Told] = (404, {"error": "no such grant"})
 
 
 @dataclass(frozen=True, slots=True)
-class People:
+class ApprovalsApiDeps:
     """What is asked of others: a client by its name, all its roles, the row that a decision names, the newest calls of
     somebody."""
 
@@ -51,8 +51,10 @@ class People:
     history: Callable[[str], Awaitable[list[Json]]]
 
 
-class Approvals:
-    def __init__(self, desk: Desk, people: People, store: Store, clock: Callable[[], float] = time.time) -> None:
+class ApprovalsApi:
+    def __init__(
+        self, desk: ApprovalQueue, people: ApprovalsApiDeps, store: Store, clock: Callable[[], float] = time.time
+    ) -> None:
         self._desk, self._people, self._store, self._clock = desk, people, store, clock
         self._posting = anyio.Lock()
 
@@ -86,7 +88,7 @@ class Approvals:
         roles = self._people.roles_of(who)
         mine = [one for one in found if one.state in wanted and server[0] in ("", one.matter.server)]
         mine = sorted((one for one in mine if may_see(one, who, roles)), key=lambda one: one.created)
-        rows = [shown.tell(one, await self._desk.book.shown(one.id)) for one in mine[-MAX_LISTED:]]
+        rows = [presentation.tell(one, await self._desk.book.shown(one.id)) for one in mine[-MAX_LISTED:]]
         return 200, {"approvals": rows, "total": len(mine)}
 
     async def _show(self, id: str, who: Client) -> Told:
@@ -97,7 +99,7 @@ class Approvals:
         kept, last = await book.shown(id), await book.last(approval)
         calls = await self._people.history(matter.principal)
         row = self._people.row_text(matter.rule)
-        return 200, shown.tell_all(approval, kept, last, calls, row, self._clock())
+        return 200, presentation.tell_all(approval, kept, last, calls, row, self._clock())
 
     def events(self, who: str, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
         """What becomes of approvals that `who` may see, as server-sent events."""
@@ -140,7 +142,9 @@ class Approvals:
                 return await self._told(await self._desk.decide(id, client, ballot, "api"))
             case ("approvals", id, "reveal"):
                 told = await self._desk.reveal(id, client)
-                return (told.status, {"error": told.text}) if isinstance(told, Refused) else (200, _shown_whole(told))
+                return (
+                    (told.status, {"error": told.text}) if isinstance(told, VoteRefused) else (200, _shown_whole(told))
+                )
             case ("approvals", id, "cancel"):
                 return await self._cancel(id, client)
         return 404, {"error": "no such path"}
@@ -155,12 +159,12 @@ class Approvals:
         if approval.is_finished:
             return 409, {"error": f"it is {approval.state} already"}
         ended = await self._desk.end(id, "cancelled", who.principal)
-        return await self._told(ended or Refused(404, "no such approval"))
+        return await self._told(ended or VoteRefused(404, "no such approval"))
 
-    async def _told(self, decided: Approval | Refused) -> Told:
-        if isinstance(decided, Refused):
+    async def _told(self, decided: Approval | VoteRefused) -> Told:
+        if isinstance(decided, VoteRefused):
             return decided.status, {"error": decided.text}
-        return 200, shown.tell(decided, await self._desk.book.shown(decided.id))
+        return 200, presentation.tell(decided, await self._desk.book.shown(decided.id))
 
     async def delete(self, path: tuple[str, ...], who: str) -> Told:
         """A grant is taken back. Whoever has the right may: it only takes away."""
@@ -180,7 +184,7 @@ def _shown_whole(told: Json) -> Json:
     return {**told, "arguments_lines": lines(told["arguments"])}
 
 
-def _ballot(body: bytes) -> Ballot | str:
+def _ballot(body: bytes) -> VoteRequest | str:
     try:
         value: Any = decode(body)
     except Malformed as problem:
@@ -189,13 +193,13 @@ def _ballot(body: bytes) -> Ballot | str:
         case {"decision": "approve" | "deny" as word, **rest} if not rest.keys() - {"scope", "comment", "seen_digest"}:
             scope, comment, seen = rest.get("scope", "once"), rest.get("comment", ""), rest.get("seen_digest", "")
             if scope in SCOPES and isinstance(comment, str) and isinstance(seen, str) and len(comment) <= MAX_COMMENT:
-                return Ballot(word, seen, scope, comment)
+                return VoteRequest(word, seen, scope, comment)
     return _SHAPE
 
 
 def _grant(grant: Grant) -> Json:
     told = grant.show()
-    times = {name: shown.stamp(told[name]) for name in ("made_at", "expires_at")}
+    times = {name: presentation.stamp(told[name]) for name in ("made_at", "expires_at")}
     return {**told, **times, "tool": visible(grant.matter.own)}
 
 

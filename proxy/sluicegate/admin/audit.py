@@ -5,21 +5,21 @@ Pure but for the log itself, which is given.
 
 from typing import Protocol
 
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 
 class Signed(Protocol):
     def to_json(self) -> Json: ...
 
 
-class Log(Protocol):
+class AuditHeads(Protocol):
     @property
     def problem(self) -> str | None: ...
 
     def head(self) -> Signed | None: ...
 
 
-def show(log: Log | None) -> tuple[int, Json]:
+def show(log: AuditHeads | None) -> tuple[int, Json]:
     """A status and its body. What is told is a checkpoint as `audit verify --checkpoint` takes it; 404 where there is
     no log or nothing is signed yet."""
     if log is None:

@@ -10,8 +10,8 @@ from typing import Final
 
 import anyio
 
-from sluicegate.approval import shown
-from sluicegate.approval.desk import Desk
+from sluicegate.approval import presentation
+from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
 
 MAX_BEHIND: Final = 1_000
@@ -20,7 +20,9 @@ LOOK_EVERY: Final = 1.0
 ALIVE_EVERY: Final = 15
 
 
-async def stream(desk: Desk, sees: Callable[[Approval], bool], is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def stream(
+    desk: ApprovalQueue, sees: Callable[[Approval], bool], is_allowed: Callable[[], bool]
+) -> AsyncIterator[bytes]:
     if len(desk.watchers) >= MAX_STREAMS:
         yield b"event: full\ndata: {}\n\n"
         return
@@ -57,6 +59,6 @@ async def stream(desk: Desk, sees: Callable[[Approval], bool], is_allowed: Calla
         out.close()
 
 
-async def _event(desk: Desk, approval: Approval) -> bytes:
-    told = shown.tell(approval, await desk.book.shown(approval.id))
+async def _event(desk: ApprovalQueue, approval: Approval) -> bytes:
+    told = presentation.tell(approval, await desk.book.shown(approval.id))
     return b"event: %b\ndata: %b\n\n" % (approval.state.encode("ascii"), json.dumps(told).encode("ascii"))

@@ -15,25 +15,25 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from sluicegate.admin.access import Scope
-from sluicegate.admin.answer import (
-    Answer,
+from sluicegate.admin.approval_page import PATH as PAGES
+from sluicegate.admin.approvals import MAX_LISTED
+from sluicegate.admin.credentials import Scope
+from sluicegate.admin.peers import LOOK, Peer, Up, request
+from sluicegate.admin.response import (
+    AdminResponse,
     Application,
-    Events,
+    EventStreamResponse,
     Receive,
     Send,
+    error_response,
+    json_response,
     read_body,
-    send_answer,
+    send_response,
     send_stream,
-    to_error,
-    to_json,
 )
-from sluicegate.admin.approvals import MAX_LISTED
-from sluicegate.admin.page import PATH as PAGES
-from sluicegate.admin.peers import LOOK, Peer, Up, request
-from sluicegate.message import Json
+from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.metrics.merged import Merged
-from sluicegate.network.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
+from sluicegate.protocol.jsonrpc import Json
 
 _API: Final = "/api/v1/"
 _DONE: Final = 200
@@ -60,29 +60,29 @@ class Gateway:
     def application(self) -> Application:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             answer = await self._answer(scope, receive)
-            if isinstance(answer, Events):
+            if isinstance(answer, EventStreamResponse):
                 await send_stream(send, answer)
             else:
-                await send_answer(send, answer, with_body=scope["method"] != "HEAD")
+                await send_response(send, answer, with_body=scope["method"] != "HEAD")
 
         return app
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer | Events:
+    async def _answer(self, scope: Scope, receive: Receive) -> AdminResponse | EventStreamResponse:
         path, is_look = scope["path"], scope["method"] in ("GET", "HEAD")
         refused = self._policy.check(scope["headers"], scope.get("server"), path)
         if refused is not None:
-            return to_error(refused.status, refused.text)
+            return error_response(refused.status, refused.text)
         if path == "/livez" and is_look:
-            return to_json(200, {"status": "ok"})
+            return json_response(200, {"status": "ok"})
         body = await read_body(receive)
         if body is None:
-            return to_error(413, "the body is too large")
+            return error_response(413, "the body is too large")
         peers = self._up()
         if not peers:
-            return Answer(503, b"", "text/plain") if path == "/readyz" else _nobody()
+            return AdminResponse(503, b"", "text/plain") if path == "/readyz" else _nobody()
         return await (self._show if is_look else self._change)(scope, body, peers)
 
-    async def _show(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> Answer | Events:
+    async def _show(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse | EventStreamResponse:
         match scope["path"].removeprefix(_API):
             case "/metrics":
                 return await self._metrics(scope, peers)
@@ -104,7 +104,7 @@ class Gateway:
 
     # ------------------------------------------------------------ one of them
 
-    async def _whoever_has_it(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> Answer:
+    async def _whoever_has_it(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
         """The first answer that is no "not found"; pins and what there is not are the same for all."""
         path, last = scope["path"], None
         has_one = path.startswith((PAGES, _API + "approvals/", _API + "grants/"))
@@ -117,14 +117,14 @@ class Gateway:
             return _nobody(*(missing if last is not None else ()))
         return last
 
-    async def _of_client(self, scope: Scope, peers: Sequence[Peer]) -> Answer:
+    async def _of_client(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
         """As a client sees them: by the connections that its own worker has for it."""
         who = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("as", ["local"])[0]
         principal = who if ":" in who or who in ("local", "anonymous") else f"key:{who}"
         owner = next((peer for peer in peers if peer.number == self._owner_of(principal)), None)
         return _nobody() if owner is None else await owner.ask(scope, b"") or _nobody()
 
-    async def _change(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> Answer:
+    async def _change(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
         answer = await self._whoever_has_it(scope, body, peers)
         if answer.status == _DONE and scope["path"] == _API + "pins":
             async with anyio.create_task_group() as group:
@@ -134,7 +134,7 @@ class Gateway:
 
     # ------------------------------------------------------------ all of them
 
-    async def _ready(self, scope: Scope, peers: Sequence[Peer]) -> Answer:
+    async def _ready(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
         answers = [answer for answer in await _all(scope, peers, goes_on=(503,)) if answer is not None]
         missing = self._down()
         if len(answers) == 1 and answers[0].status not in (200, 503):
@@ -143,13 +143,13 @@ class Gateway:
         status, word = (200, "ready") if is_ready else (503, "not ready")
         told = [json.loads(answer.body) for answer in answers if answer.body]
         if not told:  # who asks is told no reasons
-            return Answer(status, b"", "text/plain")
+            return AdminResponse(status, b"", "text/plain")
         reasons = [*missing, *(reason for one in told for reason in one["reasons"])]
         notes = list(dict.fromkeys(note for one in told for note in one.get("notes", ())))
         said = {"status": word, "reasons": list(dict.fromkeys(reasons)), **({"notes": notes} if notes else {})}
-        return to_json(status, said)
+        return json_response(status, said)
 
-    async def _metrics(self, scope: Scope, peers: Sequence[Peer]) -> Answer:
+    async def _metrics(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
         async with self._merging:
             answers = await _ask_all(scope, peers)
             first = next((answer for answer in answers.values() if answer is not None), None)
@@ -158,9 +158,9 @@ class Gateway:
             texts = {peer.mark: one.body.decode() for peer, one in answers.items() if one is not None}
             there = {peer.mark for peer in self._up()}
             text, kind = await anyio.to_thread.run_sync(_merge, self._merged, texts, there)
-        return Answer(_DONE, text, kind)
+        return AdminResponse(_DONE, text, kind)
 
-    async def _events(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> Answer | Events:
+    async def _events(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse | EventStreamResponse:
         """What happens at each, as one stream. It ends when one of them does, or another comes: in the beginning of
         the next one everything is found again."""
         marks = [peer.mark for peer in peers]
@@ -181,7 +181,7 @@ class Gateway:
         except BaseException:
             await streams.aclose()
             raise
-        return Events(self._parts(streams, opened, lambda: [peer.mark for peer in self._up()] == marks))
+        return EventStreamResponse(self._parts(streams, opened, lambda: [peer.mark for peer in self._up()] == marks))
 
     async def _parts(
         self, streams: AsyncExitStack, opened: Iterable[httpx.Response], is_same: Callable[[], bool]
@@ -215,8 +215,8 @@ async def _read(response: httpx.Response, queue: "asyncio.Queue[bytes]") -> None
         return
 
 
-def _nobody(*why: str) -> Answer:
-    return to_error(503, "; ".join(why) or "no worker is up: they are being started anew", (b"retry-after", b"1"))
+def _nobody(*why: str) -> AdminResponse:
+    return error_response(503, "; ".join(why) or "no worker is up: they are being started anew", (b"retry-after", b"1"))
 
 
 def _merge(merged: Merged, texts: Mapping[Any, str], there: set[Any]) -> tuple[bytes, str]:
@@ -230,8 +230,8 @@ def _merge(merged: Merged, texts: Mapping[Any, str], there: set[Any]) -> tuple[b
 # ---------------------------------------------------------------- asking
 
 
-async def _ask_all(scope: Scope, peers: Sequence[Peer]) -> dict[Peer, Answer | None]:
-    found: dict[Peer, Answer | None] = dict.fromkeys(peers)
+async def _ask_all(scope: Scope, peers: Sequence[Peer]) -> dict[Peer, AdminResponse | None]:
+    found: dict[Peer, AdminResponse | None] = dict.fromkeys(peers)
 
     async def one(peer: Peer) -> None:
         found[peer] = await peer.ask(scope, b"", "GET")
@@ -242,7 +242,7 @@ async def _ask_all(scope: Scope, peers: Sequence[Peer]) -> dict[Peer, Answer | N
     return found
 
 
-async def _all(scope: Scope, peers: Sequence[Peer], goes_on: tuple[int, ...] = ()) -> list[Answer | None]:
+async def _all(scope: Scope, peers: Sequence[Peer], goes_on: tuple[int, ...] = ()) -> list[AdminResponse | None]:
     """The first is asked alone: a credential that is refused is refused, and written down, once."""
     first, *others = peers
     answer = await first.ask(scope, b"", "GET")
@@ -251,7 +251,7 @@ async def _all(scope: Scope, peers: Sequence[Peer], goes_on: tuple[int, ...] = (
     return [answer, *(await _ask_all(scope, others)).values()]
 
 
-def _joined(answers: list[Answer | None], name: str, join: Callable[[list[Json]], list[Json]]) -> Answer:
+def _joined(answers: list[AdminResponse | None], name: str, join: Callable[[list[Json]], list[Json]]) -> AdminResponse:
     """One list of all their lists; or the first answer that is none."""
     there = [answer for answer in answers if answer is not None]
     if not there:
@@ -260,16 +260,16 @@ def _joined(answers: list[Answer | None], name: str, join: Callable[[list[Json]]
         return bad
     told = [json.loads(answer.body) for answer in there]
     whole = {name: join([row for one in told for row in one[name]])}
-    return to_json(_DONE, whole | ({"total": sum(one["total"] for one in told)} if "total" in told[0] else {}))
+    return json_response(_DONE, whole | ({"total": sum(one["total"] for one in told)} if "total" in told[0] else {}))
 
 
-def _heads(answers: list[Answer | None]) -> Answer:
+def _heads(answers: list[AdminResponse | None]) -> AdminResponse:
     """Every worker has a log of its own: one checkpoint a line, as `audit verify --checkpoint` takes them."""
     there = [answer for answer in answers if answer is not None]
     found = [answer.body for answer in there if answer.status == _DONE]
     if not found:
         return there[0] if there else _nobody()
-    return Answer(_DONE, b"".join(found))
+    return AdminResponse(_DONE, b"".join(found))
 
 
 # ---------------------------------------------------------------- putting together

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import httpx
 
-from sluicegate.admin.access import Scope
-from sluicegate.admin.answer import Answer, Application, Receive, Send, send_answer
+from sluicegate.admin.credentials import Scope
+from sluicegate.admin.response import AdminResponse, Application, Receive, Send, send_response
 
 LOOK: Final = "/look"
 """Only on the Unix sockets: another worker was told something that stands in the store."""
@@ -44,7 +44,7 @@ class Peer:
         transport = httpx.AsyncHTTPTransport(uds=self.address, limits=limits, verify=_UNUSED)
         return httpx.AsyncClient(transport=transport, trust_env=False, timeout=httpx.Timeout(TIMEOUT, read=timeout))
 
-    async def ask(self, scope: Scope, body: bytes, method: str = "", path: str = "") -> Answer | None:
+    async def ask(self, scope: Scope, body: bytes, method: str = "", path: str = "") -> AdminResponse | None:
         """What it answers to the request; None if it ended over it."""
         try:
             async with self.client() as client:
@@ -52,7 +52,9 @@ class Peer:
         except httpx.TransportError:
             return None
         headers = tuple((name.encode(), value.encode()) for name, value in answer.headers.items() if name in _KEPT)
-        return Answer(answer.status_code, answer.content, answer.headers.get("content-type", "text/plain"), headers)
+        return AdminResponse(
+            answer.status_code, answer.content, answer.headers.get("content-type", "text/plain"), headers
+        )
 
 
 Up = Callable[[], Sequence[Peer]]
@@ -84,7 +86,7 @@ def front(app: Application, look: Callable[[], Awaitable[object]]) -> Applicatio
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == LOOK:
             await look()
-            await send_answer(send, Answer(200, b""), with_body=True)
+            await send_response(send, AdminResponse(200, b""), with_body=True)
             return
         said: Mapping[bytes, bytes] = dict(scope["headers"])
         headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER)]

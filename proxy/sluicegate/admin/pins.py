@@ -7,8 +7,8 @@ what came after the look.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from sluicegate.message import Json, Malformed, decode
 from sluicegate.policy.pins import WORDS, PinKind, Wanted
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 
 _KINDS: Final[Mapping[Any, PinKind]] = {word: kind for kind, word in WORDS.items()}
 _SHAPE: Final = (
@@ -21,20 +21,20 @@ Told = tuple[int, Json]
 """A status and the body that goes with it."""
 
 
-class Pins(Protocol):
+class PinsApi(Protocol):
     def rows(self, server: str | None = None, definitions: bool = False) -> list[Json]: ...
 
     async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str: ...
 
 
-def show(pins: Pins, query: Mapping[str, list[str]]) -> Told:
+def show(pins: PinsApi, query: Mapping[str, list[str]]) -> Told:
     server, definitions = query.get("server", [""]), query.get("definitions", ["0"])
     if set(query) - {"server", "definitions"} or len(server) != 1 or definitions not in (["0"], ["1"]):
         return 400, {"error": _QUERY}
     return 200, {"pins": pins.rows(server[0] or None, definitions == ["1"])}
 
 
-async def accept(pins: Pins, body: bytes, by: str) -> Told:
+async def accept(pins: PinsApi, body: bytes, by: str) -> Told:
     """All that is named or nothing; 409 if something is not what the server gave last."""
     try:
         value = decode(body)

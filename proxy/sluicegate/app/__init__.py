@@ -8,12 +8,12 @@ one, `worker` is what each of them does. `law` makes of a config what decides, a
 """
 
 from sluicegate.app import slow_turns
-from sluicegate.app.http import Outdated, Running, running, serve
+from sluicegate.app.http import Outdated, RunningServer, running, serve
 from sluicegate.app.stdio import join_stdio, serve_stdio
 from sluicegate.app.worker import read_task, serve_worker
 from sluicegate.app.workers import serve_workers
 
 __all__ = [
-    "Outdated", "Running", "join_stdio", "read_task", "running", "serve", "serve_stdio", "serve_worker",
+    "Outdated", "RunningServer", "join_stdio", "read_task", "running", "serve", "serve_stdio", "serve_worker",
     "serve_workers", "slow_turns",
 ]  # fmt: skip

@@ -2,8 +2,8 @@
 
 import time
 
-from sluicegate.call import Client
 from sluicegate.config import Config
+from sluicegate.protocol.model import Client
 from sluicegate.store.revoked import Revoked
 
 

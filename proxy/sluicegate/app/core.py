@@ -12,19 +12,19 @@ from pathlib import Path
 import anyio
 
 from sluicegate import telemetry
-from sluicegate.app import approving, observing, slices
-from sluicegate.app.approving import Pages, open_desk
-from sluicegate.app.behind import ME, Behind, open_behind
+from sluicegate.app import approval_wiring, metric_sources, room_settings
+from sluicegate.app.approval_wiring import ApprovalPages, open_queue
+from sluicegate.app.backends import ME, Backends, open_backends
 from sluicegate.app.pipeline import pipeline
 from sluicegate.app.services import Services, open_services
-from sluicegate.app.share import WHOLE, Share
-from sluicegate.approval.desk import Desk
+from sluicegate.app.worker_partition import WHOLE, WorkerPartition
+from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.webhook import Webhooks
-from sluicegate.call import Call, Client, Handler, Result
+from sluicegate.catalog_cache import completeness
 from sluicegate.config import Config
 from sluicegate.downstream.process import memory
-from sluicegate.lists import state
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Client, Handler, Result
 from sluicegate.router import Router
 
 __all__ = ["ME", "Core", "core"]
@@ -37,9 +37,9 @@ class Core:
     handler: Handler
     router: Router
     services: Services
-    behind: Behind
-    desk: Desk
-    pages: Pages
+    behind: Backends
+    desk: ApprovalQueue
+    pages: ApprovalPages
     until_free: Callable[[str], float]
 
     def expect(self, client: Client) -> None:
@@ -67,7 +67,7 @@ class Core:
         off, pins = self.services.config.disabled.items(), self.behind.pins
         rows: list[Json] = [{"key": key, "transport": "-", "status": "disabled", "last_error": why} for key, why in off]
         lists, servers = self.behind.lists, self.behind.servers.items()
-        more = {key: {"pins": pins.notice(key), "lists": state.describe(lists, key)} for key, _ in servers}
+        more = {key: {"pins": pins.notice(key), "lists": completeness.describe(lists, key)} for key, _ in servers}
         return [server.describe() | more[key] for key, server in servers] + rows
 
     async def measured(self) -> list[Json]:
@@ -97,16 +97,16 @@ class Core:
 
 @asynccontextmanager
 async def core(
-    config: Config, transport: str = "http", file: Path | None = None, share: Share = WHOLE
+    config: Config, transport: str = "http", file: Path | None = None, share: WorkerPartition = WHOLE
 ) -> AsyncIterator[Core]:
     """Servers are dialled, everything is wired; closed in the opposite order. What `file` says later on is taken into
     use. Raises `PolicyError` where the policy cannot be."""
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(open_services(config, file, transport, share))
-        behind = await stack.enter_async_context(open_behind(services, transport))
-        desk, pages = open_desk(config, services.judging, services.store, services.audit, share), Pages()
-        services.metrics.watch(partial(approving.samples, desk))
-        desk.watchers.append(partial(approving.time_waits, services.metrics.waited))
+        behind = await stack.enter_async_context(open_backends(services, transport))
+        desk, pages = open_queue(config, services.judging, services.store, services.audit, share), ApprovalPages()
+        services.metrics.watch(partial(approval_wiring.samples, desk))
+        desk.watchers.append(partial(approval_wiring.time_waits, services.metrics.waited))
         router, handler, until_free = pipeline(services, behind, desk, pages)
         made = Core(handler, router, services, behind, desk, pages, until_free)
         await desk.refresh()
@@ -127,14 +127,14 @@ def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
     for key, server in behind.servers.items():
         yield f"server {key}", server.run
     yield "approvals", made.desk.run
-    yield "webhooks", Webhooks(made.desk, lambda: slices.receivers(services.judging.config)).run
+    yield "webhooks", Webhooks(made.desk, lambda: room_settings.receivers(services.judging.config)).run
     yield "pins", behind.pins.watch
-    yield "loop", partial(observing.watch_loop, services.metrics.lagged)
+    yield "loop", partial(metric_sources.watch_loop, services.metrics.lagged)
     if services.audit is not None:
         yield "audit retention", services.audit.run
 
 
-async def _close(behind: Behind) -> None:
+async def _close(behind: Backends) -> None:
     """All servers at once: a child that does not want to leave takes seconds, and ten of them no longer."""
     async with anyio.create_task_group() as group:
         for server in behind.servers.values():

@@ -14,30 +14,30 @@ from pathlib import Path
 import anyio
 
 from sluicegate import __version__, telemetry
-from sluicegate.admin.answer import Application
-from sluicegate.admin.page import link
+from sluicegate.admin.approval_page import link
 from sluicegate.admin.peers import front
-from sluicegate.app import observing, slices
-from sluicegate.app.administering import admin_application
-from sluicegate.app.admitting import identities
+from sluicegate.admin.response import Application
+from sluicegate.app import metric_sources, room_settings
+from sluicegate.app.admin_app import admin_application
+from sluicegate.app.authentication import identities
 from sluicegate.app.core import ME, Core, core
-from sluicegate.app.share import WHOLE, Share
+from sluicegate.app.worker_partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
-from sluicegate.listen.handover import Handover
 from sluicegate.listen.listener import Listener
-from sluicegate.listen.serve import HttpServer as Port
-from sluicegate.listen.serve import on_unix_socket
-from sluicegate.message import Json
+from sluicegate.listen.server import AddressServer as Port
+from sluicegate.listen.server import on_unix_socket
+from sluicegate.listen.worker_handoff import WorkerHandoff
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store.keys import new_operator_token
 
 Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningServer:
     """A Sluice that serves over HTTP. `endpoint` and `admin` are URLs."""
 
     endpoint: str
@@ -54,12 +54,12 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlacement:
     """Where a worker is: `sockets` are those that all of them serve; at `taking`, addresses of Unix sockets, each takes
     the connections that are its own; at `asked` we are by whoever serves the admin port, whose URL is `admin`, and
     the operator's token there `token`."""
 
-    share: Share
+    share: WorkerPartition
     sockets: Sequence[socket.socket]
     taking: Sequence[str]
     asked: str
@@ -72,7 +72,9 @@ class Outdated(Exception):
 
 
 @asynccontextmanager
-async def running(config: Config, file: Path | None = None, place: Place | None = None) -> AsyncIterator[Running]:
+async def running(
+    config: Config, file: Path | None = None, place: WorkerPlacement | None = None
+) -> AsyncIterator[RunningServer]:
     """A Sluice that listens on both its ports, or a worker at its `place`. Raises `OSError` where a port cannot be had,
     `PolicyError` where the policy cannot be used, `Outdated` where a worker must not begin. What `file` says later on
     is taken into use."""
@@ -84,13 +86,13 @@ async def running(config: Config, file: Path | None = None, place: Place | None 
             await _catch_up(inner)
         clients, operators = identities(inner)
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
-        handover = None if place is None else Handover(share.index, place.taking)
-        listener = Listener(inner.handler, ME, clients, slices.listening(config), inner.end_session, refused,
+        handover = None if place is None else WorkerHandoff(share.index, place.taking)
+        listener = Listener(inner.handler, ME, clients, room_settings.listening(config), inner.end_session, refused,
                             on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
                             until_free=inner.until_free)  # fmt: skip
         inner.behind.asking.through, inner.behind.asking.is_idle = listener.ask, listener.is_idle
-        inner.services.metrics.watch(partial(observing.listener, listener))
-        wire = listening.Wire(headers=config.limits.headers, is_shared=place is not None)
+        inner.services.metrics.watch(partial(metric_sources.listener, listener))
+        wire = listening.ConnectionLimits(headers=config.limits.headers, is_shared=place is not None)
         bound = () if place is None else place.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
         application = admin_application(config, inner, operators, token, lambda: port.is_stopping)
@@ -101,7 +103,7 @@ async def running(config: Config, file: Path | None = None, place: Place | None 
         admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
         for page in (url(config.listen.mcp, port.port), admin_url, config.listen.public_url or ""):
             inner.services.own_pages.add(page)
-        if slices.has_reachable_pages(config):
+        if room_settings.has_reachable_pages(config):
             inner.pages.link = partial(link, inner.services.sealer.seal, admin_url)
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
@@ -120,7 +122,7 @@ async def running(config: Config, file: Path | None = None, place: Place | None 
         stack.callback(inner.desk.release)
         stack.callback(listener.close)
         stack.callback(port.stop)
-        yield Running(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
+        yield RunningServer(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
 
 
 async def _catch_up(inner: Core) -> None:
@@ -162,7 +164,7 @@ async def serve(config: Config, *, announce: Announce, file: Path | None = None)
         raise KeyboardInterrupt
 
 
-async def _reload_at_hangup(sluice: Running) -> None:
+async def _reload_at_hangup(sluice: RunningServer) -> None:
     if sys.platform == "win32":
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
@@ -171,7 +173,7 @@ async def _reload_at_hangup(sluice: Running) -> None:
             sluice.core.services.judging.reload.ask()
 
 
-async def _stop_at_next(signals: AsyncIterator[signal.Signals], sluice: Running) -> None:
+async def _stop_at_next(signals: AsyncIterator[signal.Signals], sluice: RunningServer) -> None:
     await anext(signals)
     sluice.stop()
 
@@ -194,7 +196,7 @@ def policy_line(config: Config, revision: str, is_shadow: bool) -> str:
     return f"  policy    {config.policy.use or 'your own'}, revision {revision}"
 
 
-async def announce_servers(sluice: Running, announce: Announce) -> None:
+async def announce_servers(sluice: RunningServer, announce: Announce) -> None:
     """One line per server, as each comes up or fails."""
     started = time.monotonic()
 

@@ -3,15 +3,15 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from sluicegate.app import observing, slices
-from sluicegate.app.approving import Pages, means
-from sluicegate.app.behind import Behind
+from sluicegate.app import metric_sources, room_settings
+from sluicegate.app.approval_wiring import ApprovalPages, means
+from sluicegate.app.backends import Backends
 from sluicegate.app.services import Services
 from sluicegate.app.tracing import towards_clients, towards_servers
-from sluicegate.approval.desk import Desk
-from sluicegate.call import Call, Guard, Handler, Outcome
+from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog import cursor
 from sluicegate.catalog.uris import Rewriting
+from sluicegate.catalog_cache import Resolver
 from sluicegate.config import Config
 from sluicegate.guards import chain
 from sluicegate.guards.approve import approve
@@ -22,46 +22,50 @@ from sluicegate.guards.measure import Measure
 from sluicegate.guards.name import name
 from sluicegate.guards.questions import judged
 from sluicegate.guards.quota import quota
-from sluicegate.guards.record import Record
+from sluicegate.guards.record import RecordGuard
 from sluicegate.guards.seal import seal
 from sluicegate.guards.throttle import throttle
-from sluicegate.lists import Resolver
 from sluicegate.metrics import Metrics
 from sluicegate.policy.outputs import Outputs
 from sluicegate.policy.rates import Windows
+from sluicegate.protocol.model import Call, Guard, Handler, Outcome
 from sluicegate.router import Cursors, Router
 
 UntilFree = Callable[[str], float]
 
 
-def pipeline(services: Services, behind: Behind, desk: Desk, pages: Pages) -> tuple[Router, Handler, UntilFree]:
+def pipeline(
+    services: Services, behind: Backends, desk: ApprovalQueue, pages: ApprovalPages
+) -> tuple[Router, Handler, UntilFree]:
     """The router by itself, for who may see everything that a client sees; all guards around it; and how many seconds a
     principal has to wait for its rate, 0.0 for none."""
     config, judge, sealer, audit = services.config, services.judging.judge, services.sealer, services.audit
     metrics = services.metrics if config.telemetry.metrics else None
     resolver = Resolver(behind.lists, judge.may_list)
-    cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(slices.generation(config)))
+    cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(room_settings.generation(config)))
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
                     judge.decide, services.store, judge.stance)  # fmt: skip
     behind.tasking.tasks = router.tasks
     windows = _windows(config)
-    services.metrics.watch(partial(observing.limits, windows))
+    services.metrics.watch(partial(metric_sources.limits, windows))
     asked = means(config, services.judging, resolver, behind.pins, pages)
     guards: dict[str, Guard | None] = {
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
-        "record": Record(audit.outcome if audit else None),
+        "record": RecordGuard(audit.outcome if audit else None),
         "throttle": throttle(windows["client"]) if "client" in windows else None,
         "name": name(partial(behind.tasking.resolve, resolver), _rewriting(config).__getitem__, resolver.find),
         "seal": seal(sealer.seal, sealer.unseal, partial(judged, own=services.own_pages)),
         "enforce": enforce(
-            observing.timed(judge.decide, metrics.decided) if metrics else judge.decide,
+            metric_sources.timed(judge.decide, metrics.decided) if metrics else judge.decide,
             judge.check_arguments,
             judge.explains,
         ),
         "quota": quota(windows["tool"]) if "tool" in windows else None,
         "approve": approve(desk, asked, is_task=True),
         "commit": commit(services.store.spend, audit.intent if audit else None),
-        "inspect": inspect(strict, Outputs().check, judge.decide) if (strict := slices.results(config)) else None,
+        "inspect": inspect(strict, Outputs().check, judge.decide)
+        if (strict := room_settings.results(config))
+        else None,
     }
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
     # A call that waits as a task was measured, counted and named when it came: it is made from the decision on.

@@ -15,9 +15,9 @@ from typing import Final
 import anyio
 
 from sluicegate import config
-from sluicegate.app import law
+from sluicegate.app import policy_loading
 from sluicegate.config import Config, Tools
-from sluicegate.policy.files import Loaded
+from sluicegate.policy.files import LoadedPolicy
 from sluicegate.policy.finding import PolicyError
 
 POLL: Final = 1.0
@@ -41,7 +41,7 @@ class Fresh:
     servers that are not as their section says."""
 
     config: Config
-    loaded: Loaded
+    loaded: LoadedPolicy
     marks: Marks
     kept: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ class Reload:
 
     def __init__(
         self, running: Config, revision: str, file: Path | None, transport: str,
-        apply: Callable[[Config, Loaded], None],
+        apply: Callable[[Config, LoadedPolicy], None],
     ) -> None:  # fmt: skip
         self.config = running
         self.problems: tuple[str, ...] = ()
@@ -187,7 +187,7 @@ def _read(file: Path, current: Config) -> Fresh | Rejected:
     wanted, kept = _as_it_was(checked.config, current)
     paths = (*checked.files, *_policy_files(wanted))
     try:
-        loaded = law.load(wanted)
+        loaded = policy_loading.load(wanted)
     except PolicyError as error:
         return Rejected((str(one) for one in error.findings if one.level == "error"), _mark(paths))
     return Fresh(wanted, loaded, _mark(paths), kept)
@@ -209,7 +209,7 @@ def _files(file: Path, current: Config) -> tuple[Path, ...]:
 
 
 def _policy_files(current: Config) -> Iterator[Path]:
-    sources = law.sources(current)
+    sources = policy_loading.sources(current)
     yield from (sources.model, *sources.files, *filter(None, (sources.tests, sources.arguments)))
     if sources.arguments is not None:
         yield from sorted(sources.arguments.rglob("*"))

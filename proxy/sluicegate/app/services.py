@@ -12,18 +12,18 @@ from pathlib import Path
 from opentelemetry.trace import Tracer
 
 from sluicegate import __version__
-from sluicegate.app import observing
-from sluicegate.app.approving import DATABASE
-from sluicegate.app.auditing import KEYS, Notes, open_audit
-from sluicegate.app.judging import Judging, judging
-from sluicegate.app.reaching import open_egress
-from sluicegate.app.share import WHOLE, Share
+from sluicegate.app import metric_sources
+from sluicegate.app.approval_wiring import DATABASE
+from sluicegate.app.audit_wiring import KEYS, Notes, open_audit
+from sluicegate.app.egress_rules import open_egress
+from sluicegate.app.policy_service import PolicyService, open_policy_service
 from sluicegate.app.tracing import open_tracer
-from sluicegate.audit.log import Audit
+from sluicegate.app.worker_partition import WHOLE, WorkerPartition
+from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config, StdioServer
-from sluicegate.era.web_pages import OwnPages
+from sluicegate.http.egress import Egress
 from sluicegate.metrics import Metrics
-from sluicegate.network.egress import Egress
+from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.store.keys import KeyRing, Sealer
 from sluicegate.store.sqlite import SqliteStore
 
@@ -31,26 +31,26 @@ from sluicegate.store.sqlite import SqliteStore
 @dataclass(frozen=True, slots=True)
 class Services:
     config: Config
-    """As it was at the start; what is in force now, `judging` has."""
-    judging: Judging
+    """As it was at the start; what is in force now, `open_policy_service` has."""
+    judging: PolicyService
     sealer: Sealer
     store: SqliteStore
-    audit: Audit | None
+    audit: AuditLog | None
     metrics: Metrics
     notes: Notes
     egress: Egress
     tracer: Tracer | None
-    share: Share
-    own_pages: OwnPages
+    share: WorkerPartition
+    own_pages: OwnUrls
 
 
 @asynccontextmanager
 async def open_services(
-    config: Config, file: Path | None, transport: str, share: Share = WHOLE
+    config: Config, file: Path | None, transport: str, share: WorkerPartition = WHOLE
 ) -> AsyncIterator[Services]:
     """Raises `PolicyError` where the policy cannot be used."""
     async with AsyncExitStack() as stack:
-        judges = await stack.enter_async_context(judging(config, file, transport))
+        judges = await stack.enter_async_context(open_policy_service(config, file, transport))
         judge, directory = judges.judge, Path(config.state.dir)
         sealer = Sealer(KeyRing.load(directory / KEYS, "seal"))
         store = SqliteStore(directory / DATABASE)
@@ -64,11 +64,11 @@ async def open_services(
         metrics.watch(lambda: judges.state().samples())
         if audit is not None:
             metrics.watch(lambda: audit.tally().samples())
-        observing.expect(metrics, config)
-        judges.on_config.append(partial(observing.expect, metrics))
+        metric_sources.expect(metrics, config)
+        judges.on_config.append(partial(metric_sources.expect, metrics))
         notes = Notes(audit, judge, judges.config)
         judges.on_config.append(notes.reloaded)
         judges.reload.on_rejected = notes.rejected
         notes.policy()
         egress = open_egress(config, audit)
-        yield Services(config, judges, sealer, store, audit, metrics, notes, egress, tracer, share, OwnPages())
+        yield Services(config, judges, sealer, store, audit, metrics, notes, egress, tracer, share, OwnUrls())

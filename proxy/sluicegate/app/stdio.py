@@ -19,27 +19,27 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from sluicegate import __version__, telemetry
 from sluicegate.admin.peers import Peer
-from sluicegate.app.administering import JOIN, admin_of_desktop
+from sluicegate.app.admin_app import JOIN, admin_of_desktop
 from sluicegate.app.core import ME, Core, core
-from sluicegate.app.seat import Seat
-from sluicegate.call import Ask, Call, Client, Outcome
+from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.config import Config, Limits, load
-from sluicegate.listen import pipes, stdio
-from sluicegate.listen.bridge import Line, Past, carry, pump
-from sluicegate.message import Json, Response
+from sluicegate.listen import line_streams, stdio
+from sluicegate.listen.stdio_bridge import Line, SessionTranscript, pump, relay
+from sluicegate.protocol.jsonrpc import Json, Response
+from sluicegate.protocol.model import Ask, Call, Client, Outcome
 
 log = logging.getLogger(__name__)
 
 _AGAIN: Final = 0.05
 _PATIENCE: Final = 5.0  # seconds that the Sluice that runs has to say what is in force
-Serve = Callable[[pipes.Reader, pipes.Writer], Awaitable[None]]
+Serve = Callable[[line_streams.LineReader, line_streams.LineWriter], Awaitable[None]]
 
 
 async def serve_stdio(config: Config, *, file: Path | None = None) -> None:
     """One client on stdin and stdout, until it closes stdin or SIGTERM comes. Without a file it shares nothing."""
     telemetry.configure(config.log.level, config.log.format)
     async with _standard_streams() as (reader, writer):
-        seat = Seat(Path(config.state.dir), file) if file is not None else None
+        seat = InstanceLock(Path(config.state.dir), file) if file is not None else None
         if seat is not None and seat.unshared:
             log.warning(f"{seat.unshared}: every client runs a Sluice of its own, and commands work on state.dir alone")
         if file is None or seat is None or seat.unshared:
@@ -56,7 +56,7 @@ async def join_stdio(file: Path, state: Path) -> bool:
     """The same for a file that cannot be used, by way of the Sluice that runs with it: False where none does. Raises
     `ConfigError` if that one ends and the file still cannot be used."""
     telemetry.configure("info", "auto")
-    seat = Seat(state, file)
+    seat = InstanceLock(state, file)
     found = None if seat.unshared else await seat.connect()
     if found is None:
         return False
@@ -67,9 +67,9 @@ async def join_stdio(file: Path, state: Path) -> bool:
 
 
 @asynccontextmanager
-async def _standard_streams() -> AsyncIterator[tuple[pipes.Reader, pipes.Writer]]:
+async def _standard_streams() -> AsyncIterator[tuple[line_streams.LineReader, line_streams.LineWriter]]:
     """From here on whatever is printed goes to stderr, and stdout carries MCP alone."""
-    async with pipes.standard_streams() as (stdin, writer):
+    async with line_streams.standard_streams() as (stdin, writer):
         with _until_sigterm(stdin) as reader:
             yield reader, writer
 
@@ -77,7 +77,7 @@ async def _standard_streams() -> AsyncIterator[tuple[pipes.Reader, pipes.Writer]
 class _Endable:
     """A reader that can be ended from here as if its peer had closed it."""
 
-    def __init__(self, inner: pipes.Reader) -> None:
+    def __init__(self, inner: line_streams.LineReader) -> None:
         self._inner = inner
         self._is_over = False
         self._reading = anyio.CancelScope()
@@ -94,7 +94,7 @@ class _Endable:
 
 
 @contextmanager
-def _until_sigterm(stdin: pipes.Reader) -> Iterator[pipes.Reader]:
+def _until_sigterm(stdin: line_streams.LineReader) -> Iterator[line_streams.LineReader]:
     """Who started us may send SIGTERM (2026-07-28 basic/transports/stdio#shutdown). It is the end of stdin in other
     words, so that open calls, servers and the audit log end as they do then."""
     if sys.platform == "win32":
@@ -109,7 +109,7 @@ def _until_sigterm(stdin: pipes.Reader) -> Iterator[pipes.Reader]:
 
 
 @asynccontextmanager
-async def _firewall(config: Config, file: Path, seat: Seat) -> AsyncIterator[Serve]:
+async def _firewall(config: Config, file: Path, seat: InstanceLock) -> AsyncIterator[Serve]:
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
         async with seat.open(serve, admin_of_desktop(config, inner)):
@@ -129,7 +129,7 @@ def _server(config: Config, inner: Core) -> Serve:
             inner.expect(call.client)
         return inner.handler(call)
 
-    async def serve(reader: pipes.Reader, writer: pipes.Writer) -> None:
+    async def serve(reader: line_streams.LineReader, writer: line_streams.LineWriter) -> None:
         with everybody.one() as offer_ask:
             await stdio.serve(
                 handle, reader=reader, writer=writer, client=Client("local", config.clients.local.roles),
@@ -141,9 +141,11 @@ def _server(config: Config, inner: Core) -> Serve:
     return serve
 
 
-async def _go_along(file: Path, seat: Seat, reader: pipes.Reader, writer: pipes.Writer, max_line: int) -> None:
+async def _go_along(
+    file: Path, seat: InstanceLock, reader: line_streams.LineReader, writer: line_streams.LineWriter, max_line: int
+) -> None:
     """Carries this client's lines to whoever runs the firewall: another process, and some day this one."""
-    past = Past(ME)
+    past = SessionTranscript(ME)
     send, inbox = anyio.create_memory_object_stream[Line](0)
     async with anyio.create_task_group() as group:
         group.start_soon(pump, reader, max_line, send)
@@ -156,15 +158,17 @@ async def _go_along(file: Path, seat: Seat, reader: pipes.Reader, writer: pipes.
         group.cancel_scope.cancel()
 
 
-async def _carried(seat: Seat, inbox: MemoryObjectReceiveStream[Line], writer: pipes.Writer, past: Past) -> bool:
+async def _carried(
+    seat: InstanceLock, inbox: MemoryObjectReceiveStream[Line], writer: line_streams.LineWriter, past: SessionTranscript
+) -> bool:
     """Whether the client is done; not yet where nobody answers, and where who did has ended."""
     if not seat.is_ours:
         await _join(seat)
     sluice = await seat.connect()
-    return sluice is not None and await carry(inbox, writer, sluice, past)
+    return sluice is not None and await relay(inbox, writer, sluice, past)
 
 
-async def _join(seat: Seat) -> None:
+async def _join(seat: InstanceLock) -> None:
     """Has whoever runs the firewall read the file again, and says what is in force there."""
     if (address := seat.admin()) is None:
         return

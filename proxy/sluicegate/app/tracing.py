@@ -9,8 +9,8 @@ import anyio
 from opentelemetry.trace import SpanKind, Tracer
 
 from sluicegate import __version__
-from sluicegate.call import Call, Handler, Outcome
 from sluicegate.config import Config
+from sluicegate.protocol.model import Call, Handler, Outcome
 from sluicegate.tracing import spans
 
 LAST_SPANS: Final = 3.0

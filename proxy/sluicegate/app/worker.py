@@ -17,9 +17,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from sluicegate import telemetry
-from sluicegate.app.http import Announce, Place, Running, announce_servers, running
-from sluicegate.app.meeting import Meeting
-from sluicegate.app.share import Share
+from sluicegate.app.http import Announce, RunningServer, WorkerPlacement, announce_servers, running
+from sluicegate.app.worker_partition import WorkerPartition
+from sluicegate.app.worker_sockets import WorkerSockets
 from sluicegate.config import Config
 
 Order = Literal["drain", "cut", "reload"]
@@ -37,7 +37,7 @@ class Task:
 
     config: Config
     file: Path
-    share: Share
+    share: WorkerPartition
     meeting: Path
     sockets: tuple[int, ...]
     admin: str
@@ -72,12 +72,12 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
     config, share = task.config, task.share
     telemetry.configure(config.log.level, config.log.format)
     telemetry.name_process(worker=share.index + 1)
-    meeting = Meeting(task.meeting)
+    meeting = WorkerSockets(task.meeting)
     sockets = [socket.socket(fileno=one) for one in task.sockets]
     for one in (orders, *sockets):
         one.set_inheritable(False)  # not for servers that are started
     taking = [meeting.taking(index) for index in range(share.count)]
-    place = Place(share, sockets, taking, meeting.asked(share.index), task.admin, task.token)
+    place = WorkerPlacement(share, sockets, taking, meeting.asked(share.index), task.admin, task.token)
     into, out = anyio.create_memory_object_stream[Order](100)
     async with anyio.create_task_group() as group:
         group.start_soon(_hear_signals, into)
@@ -92,7 +92,7 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
         group.cancel_scope.cancel()
 
 
-async def _obey(sluice: Running, out: MemoryObjectReceiveStream[Order]) -> None:
+async def _obey(sluice: RunningServer, out: MemoryObjectReceiveStream[Order]) -> None:
     """Until it is to end."""
     async for order in out:
         if order == "reload":
@@ -104,7 +104,7 @@ async def _obey(sluice: Running, out: MemoryObjectReceiveStream[Order]) -> None:
         return
 
 
-async def _obey_to_the_end(sluice: Running, out: MemoryObjectReceiveStream[Order]) -> None:
+async def _obey_to_the_end(sluice: RunningServer, out: MemoryObjectReceiveStream[Order]) -> None:
     async for order in out:
         if order == "cut":
             sluice.stop()

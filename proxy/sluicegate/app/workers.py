@@ -22,15 +22,15 @@ from anyio.abc import TaskGroup
 from sluicegate import telemetry
 from sluicegate.admin.gateway import Gateway
 from sluicegate.admin.peers import Peer
-from sluicegate.app import law, slices
+from sluicegate.app import policy_loading, room_settings
 from sluicegate.app.http import Announce, admin_port, greeting, policy_line, stopping, url
-from sluicegate.app.meeting import Meeting, new_meeting
-from sluicegate.app.share import Share
 from sluicegate.app.worker import ORDERS, UP, Order, Task, packed
+from sluicegate.app.worker_partition import WorkerPartition
+from sluicegate.app.worker_sockets import WorkerSockets, new_worker_sockets
 from sluicegate.config import Config
-from sluicegate.downstream import strays
-from sluicegate.listen.handover import owner_of
-from sluicegate.listen.serve import bind
+from sluicegate.downstream import stray_processes
+from sluicegate.listen.server import bind
+from sluicegate.listen.worker_handoff import owner_of
 from sluicegate.store.keys import new_operator_token
 from sluicegate.telemetry import Backoff
 
@@ -49,20 +49,20 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
     first place. Raises `OSError` where a port cannot be had, `PolicyError` where the policy cannot be used, and
     `KeyboardInterrupt` at the end if it was SIGINT."""
     telemetry.configure(config.log.level, config.log.format)
-    loaded = await anyio.to_thread.run_sync(law.load, config)
+    loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
     state = Path(config.state.dir)
     async with AsyncExitStack() as stack:
-        meeting = stack.enter_context(new_meeting(state))
+        meeting = stack.enter_context(new_worker_sockets(state))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
         crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
-        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), slices.names(config))
+        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), room_settings.names(config))
         backstage = admin_port(config, gateway.application())
         crew.admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         await group.start(backstage.run)
         endpoint = url(config.listen.mcp, sockets[0].getsockname()[1]) + "/mcp"
-        policy = policy_line(config, loaded.policy.revision, law.make(config, loaded).is_shadow)
+        policy = policy_line(config, loaded.policy.revision, policy_loading.make(config, loaded).is_shadow)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             group.start_soon(crew.hear, signals, announce)
             async with anyio.create_task_group() as lives:
@@ -78,7 +78,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
 class _Worker:
     """One place among the workers, whoever has it."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: WorkerPartition) -> None:
         self.share = share
         self.writer: asyncio.StreamWriter | None = None
         self.mark: int | None = None  # of the process that is up
@@ -97,11 +97,17 @@ class Crew:
     """All workers. `code` and `ended_by` are known when the last one has ended."""
 
     def __init__(
-        self, config: Config, file: Path, count: int, meeting: Meeting, sockets: Sequence[socket.socket], token: str
+        self,
+        config: Config,
+        file: Path,
+        count: int,
+        meeting: WorkerSockets,
+        sockets: Sequence[socket.socket],
+        token: str,
     ) -> None:
         self._config, self._file, self._meeting, self._sockets = config, file, meeting, sockets
         self._token = token
-        self._workers = [_Worker(Share(index, count)) for index in range(count)]
+        self._workers = [_Worker(WorkerPartition(index, count)) for index in range(count)]
         self._marks = 0
         self._stopped = anyio.Event()
         self.admin = ""
@@ -161,7 +167,7 @@ class Crew:
             code = await self._live(worker)
             is_expected = self._stopped.is_set()
             with anyio.CancelScope(shield=True):  # the servers of one that was killed
-                await anyio.to_thread.run_sync(strays.end, strays.adopted)
+                await anyio.to_thread.run_sync(stray_processes.end, stray_processes.adopted)
             if is_expected or not worker.was_up:
                 self.code = self.code or (code if code >= 0 else _KILLED)
                 break

@@ -10,9 +10,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from sluicegate.approval.record import Approval, Matter, Scope, new_id, read_matter, session_mark
-from sluicegate.call import Client
-from sluicegate.message import Json, decode_fast, dump
+from sluicegate.approval.record import (
+    Approval,
+    CallBinding,
+    Scope,
+    new_id,
+    read_binding,
+    session_mark,
+)
+from sluicegate.protocol.jsonrpc import Json, decode_fast, dump
+from sluicegate.protocol.model import Client
 from sluicegate.store import Store, Write
 
 SECONDS: Final = 15 * 60.0
@@ -29,7 +36,7 @@ class Grant:
 
     id: str
     approval: str
-    matter: Matter
+    matter: CallBinding
     policy: str
     scope: Scope
     session: str
@@ -43,7 +50,7 @@ class Grant:
         known = [one for one in (self.token_end, end) if one is not None]
         return bool(known) and max(known) <= now
 
-    def covers(self, matter: Matter, policy: str, session: str) -> bool:
+    def covers(self, matter: CallBinding, policy: str, session: str) -> bool:
         is_here = self.scope != "session" or self.session == session
         return is_here and self.policy == policy and replace(self.matter, digest=matter.digest) == matter
 
@@ -91,7 +98,7 @@ class Grants:
     def add(self, grant: Grant) -> None:
         self._all[grant.id] = grant
 
-    def find(self, matter: Matter, policy: str, client: Client) -> Grant | None:
+    def find(self, matter: CallBinding, policy: str, client: Client) -> Grant | None:
         session = session_mark(client.session)
         return next((one for one in self.alive() if one.covers(matter, policy, session)), None)
 
@@ -162,4 +169,4 @@ def _encode(grant: Grant) -> bytes:
 
 def _decode(raw: bytes) -> Grant:
     fields: Json = decode_fast(raw)
-    return Grant(**{**fields, "matter": read_matter(fields["matter"])})
+    return Grant(**{**fields, "matter": read_binding(fields["matter"])})

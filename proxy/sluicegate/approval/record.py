@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, get_args
 from sluicegate.approval.states import FINISHED, WAITING, State, may_become
 from sluicegate.audit.record import fingerprint
 from sluicegate.audit.redact import canonical
-from sluicegate.call import Client, Target
-from sluicegate.message import Json, decode_fast, dump
+from sluicegate.protocol.jsonrpc import Json, decode_fast, dump
+from sluicegate.protocol.model import Client, Target
 
 Tier = Literal["self", "other"]
 Scope = Literal["once", "session", "15m"]
@@ -27,7 +27,7 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ProfileSnapshot:
     """A profile as it was when somebody was asked. `expires` is in seconds."""
 
     name: str
@@ -47,18 +47,18 @@ class Terms:
         return f"{self.quorum} of {who}, of different owners" if self.quorum > 1 else who
 
 
-BUILT_IN: Final[Mapping[str, Terms]] = {
+BUILT_IN: Final[Mapping[str, ProfileSnapshot]] = {
     terms.name: terms
     for terms in (
-        Terms("confirm", "self", via=("elicitation", "api"), expires=300.0, remember=("once", "session")),
-        Terms("one-of-leads", "other", 1, ("role:lead",), expires=1800.0, remember=("once", "15m")),
-        Terms("two-person", "other", 2, ("role:lead",), expires=3600.0, require_reason=True),
+        ProfileSnapshot("confirm", "self", via=("elicitation", "api"), expires=300.0, remember=("once", "session")),
+        ProfileSnapshot("one-of-leads", "other", 1, ("role:lead",), expires=1800.0, remember=("once", "15m")),
+        ProfileSnapshot("two-person", "other", 2, ("role:lead",), expires=3600.0, require_reason=True),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Matter:
+class CallBinding:
     """What an approval is for: everything that must be the same when it is used."""
 
     digest: str
@@ -68,7 +68,7 @@ class Matter:
     own: str
     definition: str
     rule: str
-    terms: Terms
+    terms: ProfileSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Approval:
 
     id: str
     state: State
-    matter: Matter
+    matter: CallBinding
     method: str
     public: str
     class_: str
@@ -135,12 +135,12 @@ class Approval:
     @classmethod
     def decode(cls, data: bytes) -> "Approval":
         fields: Json = decode_fast(data)
-        matter, votes = read_matter(fields.pop("matter")), fields.pop("votes")
+        matter, votes = read_binding(fields.pop("matter")), fields.pop("votes")
         return cls(matter=matter, votes=tuple(Vote(**_tuples(vote)) for vote in votes), **_tuples(fields))
 
 
-def read_matter(fields: Json) -> Matter:
-    return Matter(**{**fields, "terms": Terms(**_tuples(fields["terms"]))})
+def read_binding(fields: Json) -> CallBinding:
+    return CallBinding(**{**fields, "terms": ProfileSnapshot(**_tuples(fields["terms"]))})
 
 
 def _tuples(fields: Mapping[str, Any]) -> Json:
@@ -154,7 +154,7 @@ def new_id(kind: str = "apr") -> str:
     return f"{kind}_{''.join(secrets.choice(_ALPHABET) for _ in range(12))}"
 
 
-def bind(client: Client, method: str, target: Target, params: Json, rule: str, terms: Terms) -> Matter:
+def bind(client: Client, method: str, target: Target, params: Json, rule: str, terms: ProfileSnapshot) -> CallBinding:
     """The matter of a call. Two calls are the same one if their digests are: the order of members and the spelling
     of strings count nothing, any other difference does, between 1 and 1.0 too."""
     definition = "" if target.item is None else fingerprint(target.item)
@@ -165,7 +165,7 @@ def bind(client: Client, method: str, target: Target, params: Json, rule: str, t
     if method != "tools/call":
         bound["method"] = method
     digest = "sha256:" + hashlib.sha256(canonical(bound).encode("ascii")).hexdigest()
-    return Matter(digest, client.principal, target.server, target.kind, target.own, definition, rule, terms)
+    return CallBinding(digest, client.principal, target.server, target.kind, target.own, definition, rule, terms)
 
 
 def session_mark(session: str | None) -> str:

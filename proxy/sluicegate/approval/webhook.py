@@ -19,11 +19,11 @@ import httpx
 from anyio.abc import TaskGroup
 from standardwebhooks import Webhook as Signer
 
-from sluicegate.approval import shown
-from sluicegate.approval.desk import Desk
+from sluicegate.approval import presentation
+from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
-from sluicegate.message import Json
-from sluicegate.policy.visible import visible
+from sluicegate.policy.display import visible
+from sluicegate.protocol.jsonrpc import Json
 
 TIMEOUT: Final = 10.0
 FIRST_PAUSE: Final = 1.0
@@ -54,7 +54,9 @@ class Receiver:
 class Webhooks:
     """`receivers` says who is to be told, at each approval anew: a reload may change it."""
 
-    def __init__(self, desk: Desk, receivers: Callable[[], tuple[Receiver, ...]], pause: float = FIRST_PAUSE) -> None:
+    def __init__(
+        self, desk: ApprovalQueue, receivers: Callable[[], tuple[Receiver, ...]], pause: float = FIRST_PAUSE
+    ) -> None:
         self._desk, self._receivers, self._pause = desk, receivers, pause
         self._limit = anyio.Semaphore(AT_ONCE)
         self._busy: set[tuple[str, str]] = set()
@@ -136,12 +138,12 @@ def payload(approval: Approval, kept: Json) -> Json:
     matter = approval.matter
     return {
         "type": "approval.pending",
-        "timestamp": shown.stamp(approval.created),
+        "timestamp": presentation.stamp(approval.created),
         "data": {
             "id": approval.id, "profile": matter.terms.name, "approvers": list(matter.terms.approvers),
             "principal": matter.principal, "client_claims_to_be": visible(approval.client),
             "server": matter.server, "tool": visible(matter.own), "class": approval.class_, "digest": matter.digest,
-            "arguments": shown.preview(kept), "expires_at": shown.stamp(approval.expires),
+            "arguments": presentation.preview(kept), "expires_at": presentation.stamp(approval.expires),
             "command": f"sluice approve {approval.id} --seen {matter.digest}",
         },
     }  # fmt: skip

@@ -23,14 +23,14 @@ _PREFIX: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ChainHead:
     """The end of a chain: its last sequence number and the hash of its last line."""
 
     seq: int
     hash: str
 
 
-START: Final = Head(0, ZERO)
+START: Final = ChainHead(0, ZERO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Link:
     call: str
 
 
-def link(head: Head, writer: str, epoch: int, body: bytes) -> tuple[bytes, Head]:
+def link(head: ChainHead, writer: str, epoch: int, body: bytes) -> tuple[bytes, ChainHead]:
     """The line that follows `head`, with its line break. `body` is the inside of a JSON object from `"type"` on."""
     lines, head = link_all(head, writer, epoch, (body,))
     return b"".join(lines), head
 
 
-def link_all(head: Head, writer: str, epoch: int, bodies: Iterable[bytes]) -> tuple[list[bytes], Head]:
+def link_all(head: ChainHead, writer: str, epoch: int, bodies: Iterable[bytes]) -> tuple[list[bytes], ChainHead]:
     """The same for one record after the other, at half the price each."""
     start, seq, hash = b'{"v":1,"writer":"%b","epoch":%d,"seq":' % (writer.encode("ascii"), epoch), head.seq, head.hash
     lines: list[bytes] = []
@@ -61,7 +61,7 @@ def link_all(head: Head, writer: str, epoch: int, bodies: Iterable[bytes]) -> tu
         line = b'%b%d,"prev":"%b",%b}' % (start, seq, hash.encode("ascii"), body)
         hash = sha256(line).hexdigest()
         lines += (line, b"\n")
-    return lines, Head(seq, hash)
+    return lines, ChainHead(seq, hash)
 
 
 def digest(line: bytes) -> str:

@@ -14,18 +14,18 @@ import anyio
 import anyio.to_thread
 
 from sluicegate.audit import checkpoint, retain
+from sluicegate.audit.auth_failures import IdentityFailures
 from sluicegate.audit.checkpoint import Checkpoint, Signer
-from sluicegate.audit.failures import IdentityFailures
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.record import Composer, needs_intent
 from sluicegate.audit.redact import Redactor
 from sluicegate.audit.segment import Lock
 from sluicegate.audit.settings import AuditSettings
-from sluicegate.audit.sinks import Sink
-from sluicegate.audit.writer import Counts, Writer
-from sluicegate.call import Call, Outcome, Target
-from sluicegate.message import Json
+from sluicegate.audit.sinks import AuditSink
+from sluicegate.audit.writer import AuditWriter, WriterCounts
 from sluicegate.metrics import Tally
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Outcome, Target
 from sluicegate.store import private
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ MAX_WRITERS: Final = 100
 _HOUSEKEEPING: Final = 3_600.0
 
 
-class Audit:
+class AuditLog:
     """`digest_key` and `sign_seeds` come from the key rings. `start` before the first call, `stop` after the last;
     `run` is a long-lived task beside them."""
 
@@ -54,13 +54,13 @@ class Audit:
         self._open: dict[str, str] = {}  # by call: what its intent said of it
         self._failures = IdentityFailures(lambda fields: self.note("identity", fields))
         self._refused = self._lost = 0
-        self._writer: Writer | None = None
+        self._writer: AuditWriter | None = None
         self._publisher: Publisher | None = None
-        self._sinks: list[Sink] = []
+        self._sinks: list[AuditSink] = []
         self._lock: Lock | None = None
 
     def __repr__(self) -> str:
-        return f"Audit({self._writer!r}, {len(self._open)} open calls)"
+        return f"AuditLog({self._writer!r}, {len(self._open)} open calls)"
 
     # ------------------------------------------------------------ life
 
@@ -74,10 +74,10 @@ class Audit:
         name, self._lock = _claim(settings)
         self._publisher = Publisher(settings.state, name, settings.checkpoints.to)
         newest = read_newest(settings.state, name)
-        self._writer = Writer(settings, name, self._signer, self._publisher.put, newest)
+        self._writer = AuditWriter(settings, name, self._signer, self._publisher.put, newest)
         self._publisher.start()
         await self._writer.start()
-        self._sinks = [Sink(sink, settings.path.parent, settings.state, name) for sink in settings.sinks]
+        self._sinks = [AuditSink(sink, settings.path.parent, settings.state, name) for sink in settings.sinks]
         for sink in self._sinks:
             sink.start()
 
@@ -154,7 +154,7 @@ class Audit:
         return "the audit log is not started" if self._writer is None else self._writer.problem
 
     def tally(self) -> Tally:
-        counts = self._writer.counts if self._writer is not None else Counts()
+        counts = self._writer.counts if self._writer is not None else WriterCounts()
         records = {
             ("file", "ok"): counts.written,
             ("file", "refused"): counts.refused + self._refused,

@@ -74,7 +74,7 @@ def principals(directory: Path) -> set[str]:
     return found
 
 
-class Tail:
+class LogTail:
     """The end of a log that grows: `read` gives what has come since the last time."""
 
     def __init__(self, directory: Path, wanted: Filter) -> None:

@@ -14,18 +14,10 @@ from typing import Any, Final
 
 from sluicegate.audit.redact import Redactor, canonical, dump
 from sluicegate.audit.settings import Arguments, Results
-from sluicegate.call import (
-    ABOUT_A_TASK,
-    Call,
-    Decision,
-    Outcome,
-    Result,
-    Target,
-    Verdict,
-)
-from sluicegate.message import Json
 from sluicegate.outcomes import classify
 from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import ABOUT_A_TASK, Call, Decision, Outcome, Result, Target, Verdict
 
 TYPES: Final = ("intent", "outcome", "decision", "approval", "pin", "policy", "identity", "admin", "checkpoint")
 NOTES: Final = frozenset({"decision", "approval", "pin", "policy", "identity", "admin"})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from sluicegate.audit import chain
-from sluicegate.audit.chain import START, Head, Link
+from sluicegate.audit.chain import START, ChainHead, Link
 from sluicegate.audit.settings import is_segment
 
 _CHUNK: Final = 1024 * 1024
@@ -32,12 +32,12 @@ class File:
         return self.first.seq if self.first else 0
 
     @property
-    def after(self) -> Head | None:
+    def after(self) -> ChainHead | None:
         """Where the chain stood when this segment was begun, as it says."""
         after = self.opening.get("after")
         if not isinstance(after, dict) or type(after.get("seq")) is not int or not isinstance(after.get("hash"), str):
             return None
-        return Head(after["seq"], after["hash"])
+        return ChainHead(after["seq"], after["hash"])
 
 
 def list_files(directory: Path) -> list[File]:
@@ -81,7 +81,7 @@ class Recovered:
     """`open` are the calls without an outcome, by id, with the sequence number of their intent."""
 
     file: File | None = None
-    head: Head = START
+    head: ChainHead = START
     epoch: int = 0
     opened: str = ""
     torn: Torn | None = None
@@ -103,7 +103,7 @@ def recover(path: Path, writer: str) -> Recovered:
 def _scan(file: File) -> Recovered:
     found = Recovered(file)
     assert file.first is not None
-    found.head, found.opened = Head(file.first.seq - 1, file.first.prev), file.first.time
+    found.head, found.opened = ChainHead(file.first.seq - 1, file.first.prev), file.first.time
     end = 0
     with file.path.open("rb") as stream:
         while (line := stream.readline(chain.MAX_LINE)).endswith(b"\n"):
@@ -111,7 +111,7 @@ def _scan(file: File) -> Recovered:
             if place is None or place.seq != found.head.seq + 1 or place.prev != found.head.hash:
                 break
             end += len(line)
-            found.head, found.epoch = Head(place.seq, chain.digest(line[:-1])), place.epoch
+            found.head, found.epoch = ChainHead(place.seq, chain.digest(line[:-1])), place.epoch
             _note(found, place, line)
     found.torn = _remainder(file.path, end)
     return found

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from sluicegate.audit import credentials, names, values
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 IsSecret = Callable[[str], bool]
 _BLOCK: Final = 64  # bytes that SHA-256 works on at once

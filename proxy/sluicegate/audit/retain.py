@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from sluicegate.audit import bodies, chain
+from sluicegate.audit import chain, record_templates
 from sluicegate.audit.recover import list_files
 from sluicegate.audit.settings import sync_directory
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import private
 
 KEPT: Final = ".checkpoints"  # beside the log; no segment, so that nobody reads it as one
@@ -39,7 +39,7 @@ def find_old(path: Path, writer: str, before: float, delivered: int | None = Non
     found: list[Old] = []
     for file, following in pairwise(files):
         after = following.after
-        if after is None or following.first is None or bodies.seconds(following.first.time) >= before:
+        if after is None or following.first is None or record_templates.seconds(following.first.time) >= before:
             break
         if delivered is not None and following.seq - 1 > delivered:
             break

@@ -44,7 +44,7 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
-class Sink:
+class AuditSink:
     """Sends one writer's records to one place. `seq` is the last that has arrived."""
 
     def __init__(self, settings: SinkSettings, directory: Path, state: Path, writer: str) -> None:
@@ -97,7 +97,7 @@ class Sink:
         return True
 
     def __repr__(self) -> str:
-        return f"Sink({self.name} after {self.seq})"
+        return f"AuditSink({self.name} after {self.seq})"
 
 
 def _read_position(path: Path) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from sluicegate.audit import chain, checkpoint
-from sluicegate.audit.chain import START, Head, Link
+from sluicegate.audit.chain import START, ChainHead, Link
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, is_introduced, is_signed, key_id, read_public
 from sluicegate.audit.recover import File, load, look, sort_files
 
@@ -22,7 +22,7 @@ MAX_NOTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """Why a log cannot be believed. `seq` and `line` are where it shows, 0 where that is no record."""
 
     file: str
@@ -36,7 +36,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """What is known of one writer's chain. `signed` is the last record that a checkpoint covers."""
 
     writer: str
@@ -45,7 +45,7 @@ class Report:
     last: int = 0
     signed: int = 0
     signed_at: str = ""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -62,7 +62,7 @@ class _Broken(Exception):
     """The chain ends here; what follows proves nothing."""
 
 
-def verify(paths: Iterable[Path], keys: PublicKeys, kept: Iterable[Checkpoint] = ()) -> list[Report]:
+def verify(paths: Iterable[Path], keys: PublicKeys, kept: Iterable[Checkpoint] = ()) -> list[VerifyReport]:
     """One report a writer, for all segments among `paths`. `kept` are checkpoints from outside the log."""
     files = sort_files([look(path) for path in paths])
     outside: dict[str, list[Checkpoint]] = {}
@@ -74,7 +74,7 @@ def verify(paths: Iterable[Path], keys: PublicKeys, kept: Iterable[Checkpoint] =
     torn = [segment.opening.get("torn") for group in chains.values() for segment in group]
     for writer in sorted({*chains, *outside}):
         reports.append(_Walk(writer, chains.get(writer, []), keys, outside.get(writer, [])).run())
-    stray = Report("")
+    stray = VerifyReport("")
     for file in foreign:
         _judge_foreign(file, torn, stray)
     return [*reports, stray] if foreign else reports
@@ -84,13 +84,13 @@ def _writer(file: File) -> str:
     return file.first.writer if file.first is not None else ""
 
 
-def _judge_foreign(file: File, torn: Sequence[Any], report: Report) -> None:
+def _judge_foreign(file: File, torn: Sequence[Any], report: VerifyReport) -> None:
     if {"bytes": file.size, "sha256": _hash_from(file.path, 0)[1]} in torn:
         report.notes.append(f"{file.path.name}: cut while it was begun, as the log says")
     elif file.size == 0:
-        report.findings.append(Finding(file.path.name, 0, 0, "is empty: no record is in it"))
+        report.findings.append(AuditFinding(file.path.name, 0, 0, "is empty: no record is in it"))
     else:
-        report.findings.append(Finding(file.path.name, 1, 0, "is no audit log: its first line is not a record"))
+        report.findings.append(AuditFinding(file.path.name, 1, 0, "is no audit log: its first line is not a record"))
 
 
 class _Walk:
@@ -98,17 +98,17 @@ class _Walk:
 
     def __init__(self, writer: str, files: list[File], keys: PublicKeys, kept: list[Checkpoint]) -> None:
         self._files, self._keys = files, dict(keys)
-        self._report = Report(writer)
+        self._report = VerifyReport(writer)
         self._kept = sorted(kept, key=lambda one: one.seq)
-        self._head: Head = START
+        self._head: ChainHead = START
         self._epoch = 0
         self._key = ""  # the key in force
-        self._unproved: Finding | None = None  # a checkpoint by a key that nobody vouches for
-        self._missing: Head | None = None  # what the first segment follows, if that is gone
+        self._unproved: AuditFinding | None = None  # a checkpoint by a key that nobody vouches for
+        self._missing: ChainHead | None = None  # what the first segment follows, if that is gone
         self._retained = 0  # the record that says so
         self._file, self._line = "", 0
 
-    def run(self) -> Report:
+    def run(self) -> VerifyReport:
         try:
             for file, following in itertools.zip_longest(self._files, self._files[1:]):
                 self._read_segment(file, following)
@@ -150,7 +150,7 @@ class _Walk:
         if first.seq == after.seq + 1:
             self._head = after
         elif isinstance(loss, dict) and loss.get("last") == first.seq - 1 and loss.get("durable") == after.seq:
-            self._head = Head(first.seq - 1, after.hash)
+            self._head = ChainHead(first.seq - 1, after.hash)
             self._tell_loss(after.seq + 1, first.seq - 1, loss)
         else:
             self._line = 1
@@ -219,7 +219,7 @@ class _Walk:
         if place.epoch < self._epoch or (place.epoch > self._epoch and place.type != "admin"):
             self._break(place.seq, f"is of epoch {place.epoch} after epoch {self._epoch}: put in or changed")
         before = self._head
-        self._head, self._epoch = Head(place.seq, chain.digest(line)), place.epoch
+        self._head, self._epoch = ChainHead(place.seq, chain.digest(line)), place.epoch
         self._report.records += 1
         self._report.last = place.seq
         self._compare_kept()
@@ -271,7 +271,7 @@ class _Walk:
                 self._note(f"key {id} signs from record {place.seq} on, introduced by key {self._key}")
         self._key = id
 
-    def _read_checkpoint(self, record: dict[str, Any], place: Link, line: bytes, before: Head) -> None:
+    def _read_checkpoint(self, record: dict[str, Any], place: Link, line: bytes, before: ChainHead) -> None:
         signed = checkpoint.parse(record.get("checkpoint"))
         if signed is None:
             self._break(place.seq, "is no checkpoint: it was changed or put in")
@@ -284,7 +284,9 @@ class _Walk:
         if self._key and signed.key != self._key:
             self._break(place.seq, f"is signed with key {signed.key}, which is not in force here")
         if signed.key not in self._keys:
-            self._unproved = Finding(self._file, self._line, place.seq, f"is signed with an unknown key, {signed.key}")
+            self._unproved = AuditFinding(
+                self._file, self._line, place.seq, f"is signed with an unknown key, {signed.key}"
+            )
             return
         if not is_signed(signed, self._keys):
             self._break(place.seq, f"is not signed by the key: records {since} to {before.seq} may be rewritten")
@@ -333,7 +335,7 @@ class _Walk:
             self._report.notes.append(text)
 
     def _find(self, seq: int, text: str) -> None:
-        self._report.findings.append(Finding(self._file or "the log", self._line, seq, text))
+        self._report.findings.append(AuditFinding(self._file or "the log", self._line, seq, text))
 
     def _break(self, seq: int, text: str) -> NoReturn:
         self._find(seq, text)

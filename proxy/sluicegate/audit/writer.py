@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sluicegate.audit import bodies, chain
-from sluicegate.audit.chain import Head
+from sluicegate.audit import chain, record_templates
+from sluicegate.audit.chain import ChainHead
 from sluicegate.audit.checkpoint import Checkpoint, Signer
-from sluicegate.audit.inbox import Done, Inbox, Item
+from sluicegate.audit.queue import Done, QueuedRecord, RecordQueue
 from sluicegate.audit.record import Stamp
 from sluicegate.audit.recover import Recovered, recover
 from sluicegate.audit.segment import Segment, retire
@@ -30,7 +30,7 @@ _RETRY: Final = (0.1, 5.0)  # first and longest pause before a new segment is tr
 
 
 @dataclass(slots=True)
-class Counts:
+class WriterCounts:
     """Since the start. `lost` are records that no file has; `refused` calls that were not let through."""
 
     written: int = 0
@@ -40,7 +40,7 @@ class Counts:
     syncs: int = 0
 
 
-class Writer:
+class AuditWriter:
     """`published` gets every checkpoint, in the writer's thread; `newest` is the last one known from before."""
 
     def __init__(
@@ -51,12 +51,12 @@ class Writer:
         published: Callable[[Checkpoint], None],
         newest: Checkpoint | None = None,
     ) -> None:
-        self.name, self.counts = name, Counts()
+        self.name, self.counts = name, WriterCounts()
         self.problem: str | None = "the log is not open yet"
         self._settings, self._signer, self._published, self._newest = settings, signer, published, newest
         self._path = file_of(settings.path, name)
         self._stamp = Stamp()
-        self.inbox = Inbox(settings.queue)
+        self.inbox = RecordQueue(settings.queue)
         self.busy_since: float | None = None  # monotonic; None while nothing waits to be written
         self._is_stopping = False
         self._opened: asyncio.Future[None] | None = None
@@ -67,9 +67,9 @@ class Writer:
         self._head = self._durable = chain.START
         self._issued = 0  # highest sequence number that was ever given out
         self._calls: dict[str, int] = {}  # open calls: id -> sequence number of the intent
-        self._batch: list[Item] = []
-        self._unsynced: list[Item] = []
-        self._carried: list[Item] = []  # to be written when the log can be written again
+        self._batch: list[QueuedRecord] = []
+        self._unsynced: list[QueuedRecord] = []
+        self._carried: list[QueuedRecord] = []  # to be written when the log can be written again
         self._dropped = 0
         self._signing: list[Done] = []  # kept, and waiting for a signature
         self._key = ""  # the key that the newest segment's opening names
@@ -80,7 +80,7 @@ class Writer:
 
     def __repr__(self) -> str:
         state = self.problem or repr(self._segment)
-        return f"Writer({self.name} epoch {self._epoch} seq {self._head.seq}, {len(self.inbox)} waiting, {state})"
+        return f"AuditWriter({self.name} epoch {self._epoch} seq {self._head.seq}, {len(self.inbox)} waiting, {state})"
 
     # ------------------------------------------------------------ the event loop's side
 
@@ -147,11 +147,11 @@ class Writer:
 
     # ------------------------------------------------------------ writing
 
-    def _append(self, batch: list[Item]) -> None:
+    def _append(self, batch: list[QueuedRecord]) -> None:
         """All or nothing, as far as anybody is told."""
         items = self._carried + batch if self._carried or self._dropped else batch
         if self._dropped:
-            items = [Item(bodies.lost(self._stamp(), self._dropped)), *items]
+            items = [QueuedRecord(record_templates.lost(self._stamp(), self._dropped)), *items]
         if not items:
             return
         segment = self._live()
@@ -178,7 +178,7 @@ class Writer:
             segment.sync()
             self.counts.syncs += 1
 
-    def _advance(self, head: Head, *, kept: bool) -> None:
+    def _advance(self, head: ChainHead, *, kept: bool) -> None:
         if self._since == 0:
             self._checkpoint_at = time.monotonic() + self._settings.checkpoints.every
         self._since += head.seq - self._head.seq
@@ -186,7 +186,7 @@ class Writer:
         if kept:
             self._durable = head
 
-    def _track(self, items: list[Item], first: int) -> None:
+    def _track(self, items: list[QueuedRecord], first: int) -> None:
         for seq, item in enumerate(items, first):
             if item.opens:
                 self._calls[item.opens] = seq
@@ -256,7 +256,7 @@ class Writer:
         if self._epoch == 0:
             self._start()
         else:
-            self._create("failure", loss=bodies.Loss(self.problem or "", self._durable.seq, self._issued))
+            self._create("failure", loss=record_templates.Loss(self.problem or "", self._durable.seq, self._issued))
         if self.problem is not None and self.counts.failures:
             log.warning("the audit log can be written again", extra={"file": str(self._path)})
         self.problem, self._pause = None, _RETRY[0]
@@ -280,25 +280,29 @@ class Writer:
         self._calls = dict(found.open)  # a new segment names them until they are closed
         is_cut = self._issued > found.head.seq
         if found.file is not None and found.file.path == self._path and found.torn is None and not is_cut:
-            self._segment = Segment.resume(self._path, found.file.seq, bodies.seconds(found.opened))
+            self._segment = Segment.resume(self._path, found.file.seq, record_templates.seconds(found.opened))
             self._first = found.file.seq
-            self._add(bodies.start(self._stamp(), self._introduction(found.key)))
+            self._add(record_templates.start(self._stamp(), self._introduction(found.key)))
             return
         self._key = found.key
-        loss = bodies.Loss("records that were signed are gone", found.head.seq, self._issued, True) if is_cut else None
+        loss = (
+            record_templates.Loss("records that were signed are gone", found.head.seq, self._issued, True)
+            if is_cut
+            else None
+        )
         first = found.file.seq if found.file is not None and found.file.path == self._path else 0
         self._create("start" if found.torn is None else "torn", loss=loss, torn=found.torn, old=first)
 
-    def _introduction(self, previous: str) -> bodies.Introduction:
+    def _introduction(self, previous: str) -> record_templates.Introduction:
         """Our key, and what the one before it in this log says to it."""
         if previous in ("", self._signer.id):
-            return bodies.Introduction(self._signer.id, self._signer.public)
+            return record_templates.Introduction(self._signer.id, self._signer.public)
         sig = self._signer.introduce(self.name, previous)
-        return bodies.Introduction(self._signer.id, self._signer.public, previous, sig)
+        return record_templates.Introduction(self._signer.id, self._signer.public, previous, sig)
 
     def _tell_interrupted(self, found: Recovered) -> None:
         for id, seq in found.open.items():
-            self._add(bodies.interrupted(id, seq, self._stamp()))
+            self._add(record_templates.interrupted(id, seq, self._stamp()))
         self._calls = {}
         segment = self._live()
         segment.sync()
@@ -306,14 +310,19 @@ class Writer:
         self._durable = self._head
 
     def _add(self, body: bytes) -> None:
-        line, head = chain.link(Head(self._issued, self._head.hash), self.name, self._epoch, body)
+        line, head = chain.link(ChainHead(self._issued, self._head.hash), self.name, self._epoch, body)
         self._issued = head.seq
         self._live().write(line)
         self._advance(head, kept=False)
         self.counts.written += 1
 
     def _create(
-        self, why: str, *, loss: bodies.Loss | None = None, torn: bodies.Torn | None = None, old: int = 0
+        self,
+        why: str,
+        *,
+        loss: record_templates.Loss | None = None,
+        torn: record_templates.Torn | None = None,
+        old: int = 0,
     ) -> None:
         """A new segment, in force when its first record and its name are durable."""
         if self._path.exists():
@@ -321,10 +330,10 @@ class Writer:
                 retire(self._path, old or self._first)
             else:
                 self._path.unlink()
-        body = bodies.opening(
+        body = record_templates.opening(
             self._stamp(), why, self._introduction(self._key), self._durable, self._calls, loss=loss, torn=torn
         )
-        line, head = chain.link(Head(self._issued, self._durable.hash), self.name, self._epoch, body)
+        line, head = chain.link(ChainHead(self._issued, self._durable.hash), self.name, self._epoch, body)
         segment = Segment.create(self._path, head.seq, time.time())
         try:
             segment.write(line)
@@ -341,7 +350,7 @@ class Writer:
 
     # ------------------------------------------------------------ failing and ending
 
-    def _fail(self, error: OSError, batch: list[Item]) -> None:
+    def _fail(self, error: OSError, batch: list[QueuedRecord]) -> None:
         """The segment is given up. Nobody may believe that what was in flight is kept."""
         may_pass = self._settings.on_failure == "allow_and_alarm"
         if self._segment is not None:
@@ -362,7 +371,7 @@ class Writer:
         self.inbox.settle(unsigned, False)
         self._signing = []
 
-    def _carry(self, items: list[Item]) -> None:
+    def _carry(self, items: list[QueuedRecord]) -> None:
         room = self._settings.queue
         self._carried = [item._replace(done=None) if item.done else item for item in items[:room]]
         self._dropped += len(items[room:])
@@ -377,7 +386,7 @@ class Writer:
             log.error("audit records are lost at the end", extra={"records": len(self._carried) + self._dropped})
             return
         try:
-            self._add(bodies.stop(self._stamp()))
+            self._add(record_templates.stop(self._stamp()))
             self._checkpoint()
             self._live().sync()
         except OSError as error:

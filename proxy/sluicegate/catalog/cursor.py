@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 PURPOSE: Final = "cursor"
 

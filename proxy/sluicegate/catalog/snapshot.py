@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
 
-from sluicegate.call import Kind, Target
-from sluicegate.catalog import names, places
-from sluicegate.catalog.bounds import MAX_DEFINITION
+from sluicegate.catalog import names, uri_fields
+from sluicegate.catalog.list_bounds import MAX_DEFINITION
 from sluicegate.catalog.uris import Rewriting
-from sluicegate.message import Json, Malformed, dump
+from sluicegate.protocol.jsonrpc import Json, Malformed, dump
+from sluicegate.protocol.model import Kind, Target
 
 KINDS: Final[Mapping[str, Kind]] = {"tools/list": "tool", "prompts/list": "prompt", "resources/templates/list": "res"}
 """The lists that are held, and what their items are. `resources/list` may be endless and is not among them."""
@@ -23,7 +23,7 @@ MAX_NAME: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class ServerNaming:
     """How one server is shown: its prefix ("" renames nothing), the longest public name, whether URIs stay plain.
     `fingerprint` is how its definitions are told apart, None where nobody compares them."""
 
@@ -50,7 +50,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListSection:
     """One list of one server. `left_out` says in words what is not served and why; `cut` is that part of it which says
     where the list was cut."""
 
@@ -72,7 +72,7 @@ class Snapshot:
 
     server: str
     about: Json
-    listings: Mapping[str, Listing]
+    listings: Mapping[str, ListSection]
     digest: bytes
     ttl_ms: int
     find: Mapping[tuple[Kind, str], Entry] = field(repr=False)
@@ -104,7 +104,9 @@ def digest(entries: Iterable[Entry]) -> bytes:
 # ---------------------------------------------------------------- own items -> listing
 
 
-def listing(face: Face, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()) -> Listing:
+def listing(
+    face: ServerNaming, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()
+) -> ListSection:
     """The list as it is served: in the server's order, each name once (the first of equals wins)."""
     key = "uriTemplate" if KINDS[method] == "res" else "name"
     out = list(cut)
@@ -122,7 +124,7 @@ def listing(face: Face, method: str, items: Iterable[Any], ttl_ms: int, cut: tup
     entries = (
         _entry(face, method, own, public[own], item, data) for own, (item, data) in sound.items() if own in public
     )
-    return Listing(method, tuple(entries), ttl_ms, tuple(out), cut)
+    return ListSection(method, tuple(entries), ttl_ms, tuple(out), cut)
 
 
 def _encoded(item: Any, key: str) -> bytes | str:
@@ -144,15 +146,15 @@ def _label(item: Any, key: str) -> str:
     return f"{own!r:.80}"
 
 
-def _public(face: Face, method: str, own: Iterable[str]) -> Mapping[str, str]:
+def _public(face: ServerNaming, method: str, own: Iterable[str]) -> Mapping[str, str]:
     if KINDS[method] == "res":
         return {uri: face.uris.public(uri) for uri in own}
     return names.publish(face.server, face.prefix, own, face.names_max).public
 
 
-def _entry(face: Face, method: str, own: str, public: str, item: Json, data: bytes) -> Entry:
+def _entry(face: ServerNaming, method: str, own: str, public: str, item: Json, data: bytes) -> Entry:
     kind = KINDS[method]
-    shown = places.items(method, item, face.uris.public) if face.prefix else item
+    shown = uri_fields.items(method, item, face.uris.public) if face.prefix else item
     if kind != "res" and public != own:
         shown = {**shown, "name": public}
     mark = blake2b(public.encode() + b"\0" + data, digest_size=16).digest()
@@ -163,7 +165,7 @@ def _entry(face: Face, method: str, own: str, public: str, item: Json, data: byt
 # ---------------------------------------------------------------- listings -> snapshot
 
 
-def assemble(server: str, about: Json, listings: Mapping[str, Listing]) -> Snapshot:
+def assemble(server: str, about: Json, listings: Mapping[str, ListSection]) -> Snapshot:
     """One snapshot out of the lists that are known so far; a list that is not among them is empty."""
     entries = [entry for held in listings.values() for entry in held.entries]
     tools = [entry for entry in entries if entry.target.kind == "tool"]
@@ -193,7 +195,7 @@ def without(whole: Snapshot, withheld: Collection[tuple[str, str]], instructions
     return assemble(whole.server, about, listings)
 
 
-def _thinned(held: Listing, withheld: Collection[tuple[str, str]]) -> Listing:
+def _thinned(held: ListSection, withheld: Collection[tuple[str, str]]) -> ListSection:
     entries = (entry for entry in held.entries if (entry.target.kind, entry.target.own) not in withheld)
     return replace(held, entries=tuple(entries))
 
@@ -220,7 +222,7 @@ def to_json(snapshot: Snapshot) -> Json:
     return {"about": snapshot.about, "lists": lists}
 
 
-def from_json(face: Face, value: Any) -> Snapshot | None:
+def from_json(face: ServerNaming, value: Any) -> Snapshot | None:
     """The snapshot that was kept, shown as `face` says now; None for what is not one (an older format)."""
     match value:
         case {"about": {"capabilities": dict()} as about, "lists": dict() as kept}:
@@ -229,8 +231,8 @@ def from_json(face: Face, value: Any) -> Snapshot | None:
     return None
 
 
-def _kept(face: Face, method: str, value: Any) -> Listing:
+def _kept(face: ServerNaming, method: str, value: Any) -> ListSection:
     match value:
         case {"items": list() as items, "ttlMs": int() as ttl_ms}:
             return listing(face, method, items, ttl_ms)
-    return Listing(method)
+    return ListSection(method)

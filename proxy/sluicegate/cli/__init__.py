@@ -17,9 +17,9 @@ from sluicegate.cli.check import check, schema
 from sluicegate.cli.explain import explain
 from sluicegate.cli.init import init
 from sluicegate.cli.keys import list_, new, revoke
+from sluicegate.cli.output import Code, info, print_out
 from sluicegate.cli.rotate import rotate
 from sluicegate.cli.run import demo_, serve, stdio
-from sluicegate.cli.talk import Code, say, tell
 from sluicegate.config import ConfigError
 
 # In a help text an argument has its name alone, as an option has: typer adds Python's type to it, such as <list[Path]>.
@@ -82,7 +82,7 @@ app.add_typer(config_app, name="config")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        tell(f"sluice {__version__}")
+        print_out(f"sluice {__version__}")
         raise typer.Exit
 
 
@@ -101,8 +101,8 @@ def main() -> None:
         app()
     except ConfigError as error:
         for finding in error.findings:
-            say(str(finding))
+            info(str(finding))
         raise SystemExit(Code.CONFIG) from None
     except Exception:  # noqa: BLE001 - the last resort, said to the person
-        say(f"internal error; please report this with what you did:\n{traceback.format_exc()}")
+        info(f"internal error; please report this with what you did:\n{traceback.format_exc()}")
         raise SystemExit(Code.INTERNAL) from None

@@ -14,8 +14,19 @@ import httpx
 import typer
 
 from sluicegate import config
-from sluicegate.app.seat import Seat
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, load, printable, say, stop, table, tell, tell_json
+from sluicegate.app.instance_lock import InstanceLock
+from sluicegate.cli.output import (
+    AsJson,
+    Code,
+    ConfigFile,
+    info,
+    load,
+    print_json,
+    print_out,
+    printable,
+    stop,
+    table,
+)
 
 TIMEOUT: Final = 10.0
 WIDTH: Final = 60  # of a column on a terminal
@@ -38,9 +49,9 @@ def servers(
     _show(body, "servers", as_json)
     for row in () if as_json else body.get("servers", []):
         if row.get("status") != "up" and row.get("stderr"):
-            tell(f"\n{row['key']} is {row['status']}. The last that it wrote on stderr:")
+            print_out(f"\n{row['key']} is {row['status']}. The last that it wrote on stderr:")
             for line in row["stderr"]:
-                tell(f"  | {printable(line)}")
+                print_out(f"  | {printable(line)}")
 
 
 def tools(
@@ -63,13 +74,13 @@ def _principal(id: str) -> str:
 def _show(body: Any, what: str, as_json: bool) -> None:
     """A table of what is plain text or a number; everything is in the JSON."""
     if as_json:
-        tell_json(body)
+        print_json(body)
         return
     rows: list[dict[str, Any]] = body.get(what, [])
     columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
     if rows:
         cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
-        tell(table([[name.upper() for name in columns], *cells]))
+        print_out(table([[name.upper() for name in columns], *cells]))
 
 
 def _is_short(cell: Any) -> bool:
@@ -100,7 +111,7 @@ class Admin:
         self._key = None if as_operator else key or os.environ.get(KEY_VARIABLE) or None
         self._credential = "the key of --key" if key else f"the key in ${KEY_VARIABLE}"
         self._is_named = False
-        self._seat = Seat(self.config.state.dir, self.path)
+        self._seat = InstanceLock(self.config.state.dir, self.path)
 
     def __repr__(self) -> str:
         return f"Admin({self.path}, {'a key' if self._key else 'the operator'})"
@@ -151,7 +162,7 @@ class Admin:
 
     def stop(self, code: Code, *reasons: str) -> NoReturn:
         for reason in reasons:
-            say(reason)
+            info(reason)
         self.name_credential()
         raise typer.Exit(code)
 
@@ -159,7 +170,7 @@ class Admin:
         """Once, on stderr."""
         if not self._is_named:
             is_variable = self._credential.endswith(KEY_VARIABLE)
-            say(f"credential: {self._credential}" + ("; --operator uses the operator token" if is_variable else ""))
+            info(f"credential: {self._credential}" + ("; --operator uses the operator token" if is_variable else ""))
         self._is_named = True
 
     def _operator_token(self, address: config.Address) -> str:

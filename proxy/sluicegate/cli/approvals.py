@@ -15,20 +15,20 @@ import httpx
 import typer
 
 from sluicegate import config
-from sluicegate.app.approving import DATABASE, at_rest
+from sluicegate.app.approval_wiring import DATABASE, at_rest
 from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable, answer
-from sluicegate.cli.talk import (
+from sluicegate.cli.output import (
     AsJson,
     Code,
     ConfigFile,
     count,
     give,
+    info,
     located,
+    print_out,
     printable,
-    say,
     stop,
     table,
-    tell,
 )
 from sluicegate.policy.finding import PolicyError
 
@@ -64,7 +64,7 @@ def list_(
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
     give(as_json, body, [table([head, *map(_cells, body["approvals"])])] if body["approvals"] else [])
     left_out = body["total"] - len(body["approvals"])
-    say(count(body["total"], "approval") + (f", the newest {len(body['approvals'])} are shown" if left_out else ""))
+    info(count(body["total"], "approval") + (f", the newest {len(body['approvals'])} are shown" if left_out else ""))
 
 
 def _cells(row: Row) -> list[str]:
@@ -155,7 +155,7 @@ def approve(
     row = _ask(admin, f"approvals/{_word(id)}")
     if not (yes or seen or as_json):
         for line in _screen(row):
-            say(printable(line))
+            info(printable(line))
         if sys.stdin.isatty() and not typer.confirm("Approve it?", err=True):
             stop(Code.NEGATIVE, "not approved")
     body = {"decision": "approve", "seen_digest": seen or row["digest"], "scope": scope, "comment": comment}
@@ -225,9 +225,9 @@ def watch(
 
 def _tell_event(row: Row, as_json: bool) -> None:
     if as_json:
-        tell(json.dumps(row))
+        print_out(json.dumps(row))
     else:
-        tell(printable("  ".join([time.strftime("%H:%M:%S"), *_cells(row)])))
+        print_out(printable("  ".join([time.strftime("%H:%M:%S"), *_cells(row)])))
 
 
 def _events(admin: Admin) -> Iterator[Row]:

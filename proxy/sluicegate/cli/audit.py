@@ -16,19 +16,30 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sluicegate.app import slices
+from sluicegate.app import room_settings
 from sluicegate.audit import export as formats
 from sluicegate.audit.checkpoint import PublicKeys, read_publics
 from sluicegate.audit.log import PUBLIC_KEYS
-from sluicegate.audit.read import Filter, Record, Tail, principals
+from sluicegate.audit.read import Filter, LogTail, Record, principals
 from sluicegate.audit.read import approvals as list_approvals
 from sluicegate.audit.read import search as find
 from sluicegate.audit.record import TYPES
 from sluicegate.audit.settings import AuditSettings, is_segment
-from sluicegate.audit.verify import Report, read_kept, thin
+from sluicegate.audit.time_expressions import read_time
+from sluicegate.audit.verify import VerifyReport, read_kept, thin
 from sluicegate.audit.verify import verify as check
-from sluicegate.audit.when import read_time
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load, printable, say, stop, table, tell
+from sluicegate.cli.output import (
+    AsJson,
+    Code,
+    ConfigFile,
+    give,
+    info,
+    load,
+    print_out,
+    printable,
+    stop,
+    table,
+)
 from sluicegate.outcomes import ENDINGS
 
 FORMATS: Final[dict[str, Callable[[Record], Record]]] = {"jsonl": dict, "ocsf": formats.ocsf, "ecs": formats.ecs}
@@ -92,19 +103,19 @@ def verify(
         raise typer.Exit(Code.NEGATIVE)
 
 
-def _lines(reports: Iterable[Report]) -> Iterator[str]:
+def _lines(reports: Iterable[VerifyReport]) -> Iterator[str]:
     for report in reports:
         for finding in report.findings:
             yield printable(f"BAD  {finding}")
         for note in report.notes:
-            say(printable(f"note: {note}"))
+            info(printable(f"note: {note}"))
         if report.writer and report.ok:
             signed = f"signed up to {report.signed} at {report.signed_at}" if report.signed else "no checkpoint yet"
             span = f"records {report.first} to {report.last}" if report.records else "no records"
             yield f"ok   {report.writer}: {span}, {signed}; {report.tail} behind the newest checkpoint"
 
 
-def _as_json(report: Report) -> dict[str, Any]:
+def _as_json(report: VerifyReport) -> dict[str, Any]:
     fields = ("writer", "ok", "records", "first", "last", "signed", "signed_at", "tail", "notes")
     findings = [{"file": one.file, "line": one.line, "seq": one.seq, "text": one.text} for one in report.findings]
     return {**{name: getattr(report, name) for name in fields}, "findings": findings}
@@ -124,7 +135,7 @@ def tail(
     """Show the newest records, and those that come. With --json, each record is one line of JSON."""
     wanted = _filter(kind=kind, principal=principal, tool=tool, outcome=outcome)
     directory, found = _directory(where, config_file), False
-    with closing(Tail(directory, wanted)) as reader:
+    with closing(LogTail(directory, wanted)) as reader:
         for record in reader.read()[-count:] if count > 0 else []:
             found = True
             _tell(record, as_json)
@@ -162,7 +173,7 @@ def search(
         _tell(record, as_json)
         if results and not as_json:
             cut = " (cut)" if "result_cut" in record else ""
-            tell(f"    {printable(json.dumps(record['result'], ensure_ascii=False))}{cut}")
+            print_out(f"    {printable(json.dumps(record['result'], ensure_ascii=False))}{cut}")
     if not found:
         _check_principal(directory, principal)
         hint = " has a result; audit.results: redacted keeps them" if results else ""
@@ -244,7 +255,7 @@ def _check_principal(directory: Path, name: str) -> None:
 
 def _settings(config_file: Path | None) -> AuditSettings:
     _, loaded = load(config_file, quietly=True)
-    return slices.audit(loaded)
+    return room_settings.audit(loaded)
 
 
 def _directory(where: Path | None, config_file: Path | None) -> Path:
@@ -288,10 +299,10 @@ def _about(record: Record) -> str:
 
 def _tell(record: Record, as_json: bool) -> None:
     if as_json:
-        tell(json.dumps(record, separators=(",", ":")))
+        print_out(json.dumps(record, separators=(",", ":")))
         return
     what = record.get("public") or record.get("asked") or record.get("method") or _about(record)
     ending = " ".join(str(record[name]) for name in ("outcome", "reason") if name in record)
     seconds = f" {record['seconds']:.3f}s" if "seconds" in record else ""
     who = str(record.get("principal", record.get("address", "-")))
-    tell(printable(f"{record['time'][:23]} {record['type']:<10} {who:<20} {what} {ending}{seconds}".rstrip()))
+    print_out(printable(f"{record['time'][:23]} {record['type']:<10} {who:<20} {what} {ending}{seconds}".rstrip()))

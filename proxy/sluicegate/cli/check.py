@@ -7,16 +7,26 @@ from pathlib import Path
 import anyio
 
 from sluicegate import config
-from sluicegate.app import law, slices
-from sluicegate.app.approving import DATABASE
+from sluicegate.app import policy_loading, room_settings
+from sluicegate.app.approval_wiring import DATABASE
+from sluicegate.catalog_cache import pin_store
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
+from sluicegate.catalog_cache.snapshot_store import places, tool_names
+from sluicegate.cli.output import (
+    AsJson,
+    Code,
+    ConfigFile,
+    count,
+    give,
+    info,
+    located,
+    print_json,
+    stop,
+)
 from sluicegate.cli.programs import not_found
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, located, say, stop, tell_json
-from sluicegate.lists import pin_store
-from sluicegate.lists.kept import places, tool_names
-from sluicegate.lists.pinboard import Pinboard
 from sluicegate.policy.finding import PolicyError
 from sluicegate.policy.globs import is_glob
-from sluicegate.policy.words import suggest
+from sluicegate.policy.lint_syntax import suggest
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import peek
 
@@ -28,7 +38,7 @@ def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     give(as_json, {"file": str(path), "ok": not checked.errors, "findings": findings}, map(str, checked.findings))
     if checked.errors:
         stop(Code.CONFIG, f"{path}: {count(len(checked.errors), 'error')}")
-    say(f"{path}: fine" + (f", {count(len(checked.findings), 'warning')}" if checked.findings else ""))
+    info(f"{path}: fine" + (f", {count(len(checked.findings), 'warning')}" if checked.findings else ""))
 
 
 def _find(named: Path | None) -> tuple[Path, config.Checked]:
@@ -68,7 +78,7 @@ def _unknown_tools(loaded: config.Config, tools: Mapping[str, frozenset[str]]) -
                 yield config.Problem(place, "unknown-tool", message, hint, at_key=True, severity="warning")
 
 
-def _replaced(path: Path, loaded: config.Config) -> Iterator[config.Finding]:
+def _replaced(path: Path, loaded: config.Config) -> Iterator[config.ConfigFinding]:
     """Servers that took the place of another one under their key, if somebody has to look at what they list."""
     kept = peek(loaded.state.dir / DATABASE, (pin_store.PINS, pin_store.WAITING))
     board = anyio.run(_board, loaded, kept)
@@ -78,11 +88,11 @@ def _replaced(path: Path, loaded: config.Config) -> Iterator[config.Finding]:
             yield replace(config.finding_at(path, ("servers", key), "another-server", notice, hint), severity="warning")
 
 
-async def _board(loaded: config.Config, kept: Mapping[str, bytes]) -> Pinboard:
+async def _board(loaded: config.Config, kept: Mapping[str, bytes]) -> DefinitionPins:
     store = MemoryStore()
     for key, value in kept.items():
         await store.put(key, value)
-    board = Pinboard(slices.pins(loaded), store)
+    board = DefinitionPins(room_settings.pins(loaded), store)
     await board.load()
     return board
 
@@ -91,7 +101,7 @@ def _with_policy(
     path: Path, checked: config.Checked, loaded: config.Config, tools: Mapping[str, frozenset[str]]
 ) -> config.Checked:
     try:
-        found, sound = list(law.load(loaded, tools).warnings), checked.config
+        found, sound = list(policy_loading.load(loaded, tools).warnings), checked.config
     except PolicyError as error:
         found, sound = error.findings, None
     absent = config.locate(path, not_found(loaded))
@@ -100,4 +110,4 @@ def _with_policy(
 
 def schema() -> None:
     """Print the JSON Schema of the config file."""
-    tell_json(config.schema())
+    print_json(config.schema())

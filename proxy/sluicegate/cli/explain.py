@@ -13,14 +13,14 @@ import httpx
 import typer
 
 from sluicegate import config
-from sluicegate.app import explaining, law
-from sluicegate.call import Client, Decision
+from sluicegate.app import explain_facts, policy_loading
 from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load_policy, printable, say, stop
+from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load_policy, printable, stop
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.target import KINDS, METHODS, plain
+from sluicegate.protocol.model import Client, Decision
 
 
 def explain(
@@ -52,15 +52,15 @@ def explain(
     if method not in KINDS:
         stop(Code.USAGE, f'"{method}" is not one of {", ".join(METHODS)}')
     question = {"as": principal_of(who), "method": method, "target": target}
-    facts = None if offline else _ask(admin, question, explaining.digest(loaded, policy.policy.revision))
+    facts = None if offline else _ask(admin, question, explain_facts.digest(loaded, policy.policy.revision))
     if facts is None:
-        look = partial(explaining.at_rest, loaded, policy.policy.revision, *question.values())
+        look = partial(explain_facts.at_rest, loaded, policy.policy.revision, *question.values())
         try:
             facts = anyio.run(look)
         except ValueError as error:
             stop(Code.USAGE, str(error))
     client = _client(facts, question["as"], role or [], group or [])
-    book = law.make(loaded.running(facts.servers), policy, facts.servers).rulebook
+    book = policy_loading.make(loaded.running(facts.servers), policy, facts.servers).rulebook
     found = book.explain_by(facts, client, KINDS[method], _arguments(args))
     _tell_notes(loaded, facts, client)
     if isinstance(found, Explanation):
@@ -84,22 +84,22 @@ def _ask(admin: Admin, question: dict[str, str], digest: str) -> Facts | None:
         return None
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         why = f"it does not answer ({type(error).__name__})"
-    say(f"note: the running Sluice was not used: {why}; this is by state.dir")
+    info(f"note: the running Sluice was not used: {why}; this is by state.dir")
     return None
 
 
 def _tell_notes(loaded: config.Config, facts: Facts, client: Client) -> None:
     """What the verdict does not depend on, or could not know."""
     if facts.roles is None and client.principal.startswith(("key:", "anonymous")):
-        say(f"note: the config has no {client.principal} that is let in")
+        info(f"note: the config has no {client.principal} that is let in")
     for one in facts.candidates:
         if why := loaded.disabled.get(one.server, "") if one.server not in facts.servers else "":
-            say(f"note: server {one.server} is disabled: {why}")
+            info(f"note: server {one.server} is disabled: {why}")
         elif one.state == "unknown" and one.server in facts.servers:
-            say(f"note: no list of {one.server} is known, so nothing says whether it has {plain(one.own)}")
+            info(f"note: no list of {one.server} is known, so nothing says whether it has {plain(one.own)}")
         for grant in one.grants:
             if grant.session:
-                say(f"note: in one session of this client nobody is asked: {grant.id}")
+                info(f"note: in one session of this client nobody is asked: {grant.id}")
 
 
 def _tell_listed(found: Decision, client: Client, target: str, as_json: bool) -> None:

@@ -10,9 +10,9 @@ import typer
 
 from sluicegate import config
 from sluicegate.cli.desktop import Imported, NotAClientConfig, read
+from sluicegate.cli.output import Code, count, info, printable, stop
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.snippet import Desktop, client_of, snippet
-from sluicegate.cli.talk import Code, count, printable, say, stop
 from sluicegate.cli.template import new_file
 
 
@@ -41,16 +41,16 @@ def init(
     for key, server in imported.servers.items():
         imported.notes += [f"{key}: {note}" for note in make_absolute(server)]
     for note in imported.notes:
-        say(f"note  {printable(note)}")
+        info(f"note  {printable(note)}")
     if from_ and not imported.servers:
         stop(Code.NEGATIVE, f"there is no server in {from_} that could be carried over; nothing was written")
     _write(config_file, new_file(imported.servers), force)
-    say(f"wrote {config_file}" + (f" with {count(len(imported.servers), 'server')}" if from_ else ""))
+    info(f"wrote {config_file}" + (f" with {count(len(imported.servers), 'server')}" if from_ else ""))
     for finding in config.check(config_file).findings:
-        say(str(finding))
+        info(str(finding))
     client = Desktop(for_) if for_ else (client_of(from_, imported.root) if from_ else Desktop.CLAUDE_DESKTOP)
-    say(f"next: sluice check -c {config_file}; then tell your client about us, in the form of {client.value}:")
-    say(snippet(client, *_command(config_file)))
+    info(f"next: sluice check -c {config_file}; then tell your client about us, in the form of {client.value}:")
+    info(snippet(client, *_command(config_file)))
 
 
 def _import(path: Path) -> Imported:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from sluicegate import config
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, give, load, say, stop, table
+from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, stop, table
 from sluicegate.store.revoked import Revoked
 from sluicegate.store.revoked import revoke as take_back
 
@@ -46,8 +46,8 @@ def new(
     give(as_json, {"name": name, "key": key, **entry}, [key, line])
     if as_json:
         return
-    say("The first line is the key: give it to the client, it is not stored and not shown again.")
-    say("The second line belongs into the config, under clients.keys.")
+    info("The first line is the key: give it to the client, it is not stored and not shown again.")
+    info("The second line belongs into the config, under clients.keys.")
 
 
 def _moment(text: str) -> str:
@@ -70,7 +70,7 @@ def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     rows = [_row(name, key, revoked) for name, key in loaded.clients.keys.items()]
     give(as_json, {"keys": rows}, [table([_HEAD, *map(_cells, rows)])] if rows else [])
     if not rows:
-        say("the config has no keys: `sluice keys new NAME` makes one")
+        info("the config has no keys: `sluice keys new NAME` makes one")
 
 
 def _row(name: str, key: config.Key, revoked: Revoked) -> dict[str, Any]:
@@ -113,11 +113,11 @@ def revoke(
         take_back(directory, name, known)
     give(as_json, {"name": name, "state": "revoked", "by": "name" if known is None else "hash"}, [])
     if has_been:
-        say(f"{name} is revoked already")
+        info(f"{name} is revoked already")
         return
-    say(f"{name} is revoked; its sessions and streams end within seconds. Remove its line from the config.")
+    info(f"{name} is revoked; its sessions and streams end within seconds. Remove its line from the config.")
     if known is None:
-        say(f"{path} does not tell its hash: the name {name} is revoked. Give the next key another name.")
+        info(f"{path} does not tell its hash: the name {name} is revoked. Give the next key another name.")
 
 
 def _at(value: Any, *path: str) -> Any:

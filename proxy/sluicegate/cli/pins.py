@@ -15,17 +15,28 @@ import anyio
 import typer
 
 from sluicegate import config
-from sluicegate.app import slices
-from sluicegate.app.approving import DATABASE
-from sluicegate.app.auditing import note_pin, open_audit
-from sluicegate.audit.log import Audit
+from sluicegate.app import room_settings
+from sluicegate.app.approval_wiring import DATABASE
+from sluicegate.app.audit_wiring import note_pin, open_audit
+from sluicegate.audit.log import AuditLog
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable, answer
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, printable, say, stop, table, tell
-from sluicegate.lists.pinboard import Pinboard
+from sluicegate.cli.output import (
+    AsJson,
+    Code,
+    ConfigFile,
+    count,
+    give,
+    info,
+    print_out,
+    printable,
+    stop,
+    table,
+)
 from sluicegate.policy import pins
+from sluicegate.policy.display import diff as compare
+from sluicegate.policy.display import lines, summary, visible
 from sluicegate.policy.pins import Wanted
-from sluicegate.policy.visible import diff as compare
-from sluicegate.policy.visible import lines, summary, visible
 from sluicegate.store.sqlite import SqliteStore
 
 T = TypeVar("T")
@@ -52,9 +63,9 @@ def list_(
     head = ["SERVER", "ERA", "KIND", "NAME", "STATE", "SERVED", "FINGERPRINT", "HIDDEN", "SINCE", "BY"]
     give(as_json, {"pins": rows}, [table([head, *map(_cells, rows)])] if rows else [])
     waiting = sum(map(_waits, found))
-    say(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}" + (": see `sluice pins diff`" if waiting else ""))
+    info(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}" + (": see `sluice pins diff`" if waiting else ""))
     for name, number in Counter(row["server"] for row in found if row["replaced_at"] and _waits(row)).items():
-        say(f"{name}: {pins.notice(number, is_replaced=True)}")
+        info(f"{name}: {pins.notice(number, is_replaced=True)}")
 
 
 def _cells(row: Row) -> list[str]:
@@ -77,7 +88,7 @@ def diff(
     rows = _named(found, names) if names else [row for row in found if _waits(row)]
     give(as_json, {"pins": rows}, (line for row in rows for line in _described(row)))
     if not rows:
-        say("nothing waits")
+        info("nothing waits")
 
 
 def _described(row: Row) -> list[str]:
@@ -115,7 +126,7 @@ def accept(
         f"accepted {row['kind']} {visible(row['name'])} ({row['era']}) {row['fingerprint'][:SHORT]}" for row in taken
     ))  # fmt: skip
     if not taken:
-        say("nothing waits")
+        info("nothing waits")
 
 
 def export(
@@ -131,14 +142,14 @@ def export(
     """Print a lock file of all definitions. Or compare with one."""
     rows = _rows(Admin(config_file, key, operator), None)
     if check is None:
-        tell(json.dumps(pins.lock(rows), indent=2, sort_keys=True))
+        print_out(json.dumps(pins.lock(rows), indent=2, sort_keys=True))
         return
     locked = _lock_file(check)
     found = pins.breaches(locked, rows)
     unseen = pins.unseen(locked, rows)
     data = {"ok": bool(rows) and not found, "definitions": len(rows), "differences": found, "unseen": unseen}
     give(as_json, data, map(printable, found))
-    say(f"{count(len(rows), 'definition')}, {len(found)} not as locked; locked but not seen: {unseen}")
+    info(f"{count(len(rows), 'definition')}, {len(found)} not as locked; locked but not seen: {unseen}")
     if found or not rows:
         raise typer.Exit(Code.NEGATIVE)
 
@@ -181,7 +192,7 @@ def _rows(admin: Admin, server: str | None, definitions: bool = False) -> list[R
         return rows
     except Unreachable as problem:
 
-        async def read(board: Pinboard) -> list[Row]:
+        async def read(board: DefinitionPins) -> list[Row]:
             return board.rows(server, definitions)
 
         return _at_rest(admin, problem, read)
@@ -203,7 +214,7 @@ def _accept(admin: Admin, server: str, wanted: list[tuple[str, str, str]]) -> li
 
 
 def _at_rest(
-    admin: Admin, problem: Unreachable, use: Callable[[Pinboard], Awaitable[T]], noted: bool = False
+    admin: Admin, problem: Unreachable, use: Callable[[DefinitionPins], Awaitable[T]], noted: bool = False
 ) -> T:
     """The pins themselves, where no Sluice answers: whoever may write the state directory is its operator. What is
     `noted` stands in the audit log, or is not done."""
@@ -217,17 +228,19 @@ def _at_rest(
         stop(Code.CONFIG, f"the pins in {path} cannot be used: {error}")
 
 
-async def _with_log(loaded: config.Config, use: Callable[[Pinboard], Awaitable[T]]) -> T:
+async def _with_log(loaded: config.Config, use: Callable[[DefinitionPins], Awaitable[T]]) -> T:
     async with open_audit(loaded, "http") as audit:
         if audit is not None and audit.problem is not None and loaded.audit.on_failure == "deny":
             raise OSError(f"the audit log cannot be written: {audit.problem}")
         return await _with_board(loaded, use, audit)
 
 
-async def _with_board(loaded: config.Config, use: Callable[[Pinboard], Awaitable[T]], audit: Audit | None = None) -> T:
+async def _with_board(
+    loaded: config.Config, use: Callable[[DefinitionPins], Awaitable[T]], audit: AuditLog | None = None
+) -> T:
     store = SqliteStore(loaded.state.dir / DATABASE)
     try:
-        board = Pinboard(slices.pins(loaded), store, partial(note_pin, audit))
+        board = DefinitionPins(room_settings.pins(loaded), store, partial(note_pin, audit))
         await board.load()
         return await use(board)
     finally:

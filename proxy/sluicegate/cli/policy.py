@@ -9,11 +9,22 @@ from typing import Annotated, Any, Final
 import typer
 
 from sluicegate import config
-from sluicegate.app import law
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, load, load_policy, located, say, stop
+from sluicegate.app import policy_loading
+from sluicegate.cli.output import (
+    AsJson,
+    Code,
+    ConfigFile,
+    count,
+    give,
+    info,
+    load,
+    load_policy,
+    located,
+    stop,
+)
 from sluicegate.policy import files
 from sluicegate.policy.diff import Side, compare, compare_rows, render
-from sluicegate.policy.files import BUNDLED, Loaded, Sources
+from sluicegate.policy.files import BUNDLED, LoadedPolicy, PolicySources
 from sluicegate.policy.finding import PolicyError
 
 FAILED: Final = "test-failed"
@@ -23,7 +34,7 @@ def test(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Run the policy's own tests. Exits 1 if one of them fails."""
     path, loaded = load(config_file, quietly=True)
     try:
-        passed, failed = len(law.load(loaded).cases), list[config.Finding]()
+        passed, failed = len(policy_loading.load(loaded).cases), list[config.ConfigFinding]()
     except PolicyError as error:
         passed, failed = 0, [one for one in located(path, error.findings) if one.severity == "error"]
     if any(one.code != FAILED for one in failed):
@@ -32,7 +43,7 @@ def test(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     give(as_json, data, map(str, failed))
     if failed:
         stop(Code.NEGATIVE, f"{count(len(failed), 'test')} failed")
-    say(f"{count(passed, 'test')} passed" if passed else "there are no tests: name a file of them with policy.tests")
+    info(f"{count(passed, 'test')} passed" if passed else "there are no tests: name a file of them with policy.tests")
 
 
 def diff(
@@ -54,7 +65,7 @@ def diff(
     raise typer.Exit(Code.OK if is_same else Code.NEGATIVE)
 
 
-def _compare(old: Loaded, new: Loaded, as_json: bool) -> bool:
+def _compare(old: LoadedPolicy, new: LoadedPolicy, as_json: bool) -> bool:
     gone, come = compare_rows(old.policy.rows, new.policy.rows)
     rules = sorted(
         f"{server}/{tool}"
@@ -70,7 +81,7 @@ def _compare(old: Loaded, new: Loaded, as_json: bool) -> bool:
     return not (gone or come or rules)
 
 
-def _replay(audit: Path, old: Loaded, new: Loaded, as_json: bool) -> bool:
+def _replay(audit: Path, old: LoadedPolicy, new: LoadedPolicy, as_json: bool) -> bool:
     report = compare(Side(old.policy, old.arguments), Side(new.policy, new.arguments), _records(audit))
     give(as_json, report.as_json(), [render(report)])
     return not report.changes
@@ -79,26 +90,26 @@ def _replay(audit: Path, old: Loaded, new: Loaded, as_json: bool) -> bool:
 # ---------------------------------------------------------------- the other policy
 
 
-def _other(name: str, loaded: config.Config) -> Loaded:
+def _other(name: str, loaded: config.Config) -> LoadedPolicy:
     """Its own tests are its own business: a draft that breaks them can be compared all the same."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         _, wanted = load(path, quietly=True)
-        sources, settings = law.sources(wanted), wanted
+        sources, settings = policy_loading.sources(wanted), wanted
     else:
-        sources, settings = _sources(name, path, law.sources(loaded)), loaded
+        sources, settings = _sources(name, path, policy_loading.sources(loaded)), loaded
     try:
-        return files.load(replace(sources, tests=None), law.profiles(settings))
+        return files.load(replace(sources, tests=None), policy_loading.profiles(settings))
     except PolicyError as error:
         beside = path if path.suffix in (".yaml", ".yml") else Path("sluice.yaml")
         raise config.ConfigError(located(beside, error.findings)) from None
 
 
-def _sources(name: str, path: Path, ours: Sources) -> Sources:
+def _sources(name: str, path: Path, ours: PolicySources) -> PolicySources:
     if path.is_dir():
         arguments = path / "arguments"
         there = arguments if arguments.is_dir() else None
-        return Sources(files.bundled_model(), tuple(sorted(path.glob("*.csv"))), Path(), there)
+        return PolicySources(files.bundled_model(), tuple(sorted(path.glob("*.csv"))), Path(), there)
     if path.suffix == ".csv":
         return replace(ours, files=(path,), base=Path())
     if name in BUNDLED:

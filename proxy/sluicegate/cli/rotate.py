@@ -7,8 +7,8 @@ from typing import Annotated, Final
 import anyio
 import typer
 
-from sluicegate.app.auditing import KEYS, open_audit
-from sluicegate.cli.talk import AsJson, Code, ConfigFile, count, give, load, say, stop
+from sluicegate.app.audit_wiring import KEYS, open_audit
+from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, stop
 from sluicegate.config import Config
 from sluicegate.store.keys import KeyRing
 
@@ -34,7 +34,7 @@ def rotate(
         stop(Code.CONFIG, f"nothing was rotated: {error}")
     text = f"{ring}: {count(len(keys.keys), 'key')}; the newest is used from the next start on"
     give(as_json, {"ring": ring, "keys": len(keys.keys), "newest": keys.newest_id.hex()}, [text])
-    say(f"It is for {RINGS[ring]}.")
+    info(f"It is for {RINGS[ring]}.")
 
 
 async def _rotate(loaded: Config, ring: str) -> KeyRing:

@@ -14,9 +14,9 @@ import anyio
 import typer
 
 from sluicegate import app, config, demo
-from sluicegate.cli.talk import Code, ConfigFile, count, load, located, say, stop
-from sluicegate.downstream import strays
-from sluicegate.listen.serve import CannotListen
+from sluicegate.cli.output import Code, ConfigFile, count, info, load, located, stop
+from sluicegate.downstream import stray_processes
+from sluicegate.listen.server import CannotListen
 from sluicegate.policy.finding import PolicyError
 
 T = TypeVar("T")
@@ -50,11 +50,11 @@ def serve(
     path, loaded = load(config_file, for_http=True)
     with _told(path, loaded.listen):
         if workers == 1:
-            _run(partial(app.serve, loaded, announce=say, file=path))
+            _run(partial(app.serve, loaded, announce=info, file=path))
             return
         if few := _too_few(path, loaded, workers):
             raise config.ConfigError(few)
-        code = _run(partial(app.serve_workers, loaded, workers, announce=say, file=path))
+        code = _run(partial(app.serve_workers, loaded, workers, announce=info, file=path))
     raise typer.Exit(code)
 
 
@@ -64,12 +64,12 @@ def _serve_as_worker(orders: int) -> None:
     task = app.read_task(theirs)
     try:
         with _told(task.file, task.config.listen):
-            _run(partial(app.serve_worker, task, theirs, say))
+            _run(partial(app.serve_worker, task, theirs, info))
     except app.Outdated as error:
         stop(Code.CONFIG, *error.args)
 
 
-def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.Finding]:
+def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.ConfigFinding]:
     """Servers that get fewer calls at once than there are workers to make them."""
     return [
         config.finding_at(
@@ -107,7 +107,7 @@ def stdio(
     path = config.find_config(config_file)
     checked = config.check(path)
     for finding in checked.errors if checked.config else checked.findings:
-        say(str(finding))
+        info(str(finding))
     with _told(path):
         if checked.config is not None:
             _run(partial(app.serve_stdio, checked.config, file=path))
@@ -134,7 +134,7 @@ def demo_(once: Annotated[bool, typer.Option("--once", help="Exit when everythin
     The first run downloads three servers from PyPI, and one from npm where `npx` is. Everything else is in a temporary
     directory, which is gone at the end.
     """
-    raise typer.Exit(_run(partial(demo.run, once, say)))
+    raise typer.Exit(_run(partial(demo.run, once, info)))
 
 
 def _bridge(url: str, key: str | None) -> config.Config:
@@ -150,7 +150,7 @@ def _bridge(url: str, key: str | None) -> config.Config:
     return made
 
 
-def _why(error: OSError, path: Path, listen: config.Listen) -> config.Finding:
+def _why(error: OSError, path: Path, listen: config.Listen) -> config.ConfigFinding:
     """The line of the config that asks for what the system refuses."""
     if not isinstance(error, CannotListen):
         return config.finding_at(path, ("state", "dir"), "cannot-start", f"cannot start: {error}")
@@ -165,7 +165,7 @@ def _run(main: Callable[[], Awaitable[T]]) -> T:
     """The one event loop of a command. uvloop is not made for Windows, and shows nobody its steps."""
     use_uvloop = not app.slow_turns.watch() and sys.platform != "win32"
     try:
-        with strays.adopting():
+        with stray_processes.adopting():
             return anyio.run(main, backend_options={"use_uvloop": use_uvloop})
     except BaseExceptionGroup as group:
         raise _only(group) from None

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key, LocalClient
 from sluicegate.config.explain import explain
-from sluicegate.config.finding import ConfigError, Finding, Problem
+from sluicegate.config.finding import ConfigError, ConfigFinding, Problem
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.missing import missing_in_servers
 from sluicegate.config.models import (
@@ -42,7 +42,7 @@ from sluicegate.config.units import Address, Rate
 
 __all__ = [
     "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients", "Config",
-    "ConfigError", "Finding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient", "Log",
+    "ConfigError", "ConfigFinding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient", "Log",
     "Names", "Policy", "Problem", "Profile", "Rate", "Server", "Source", "State", "StdioServer", "Telemetry", "Tools",
     "Webhook", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key", "load",
     "locate", "make", "nobody_gets_in", "places", "schema", "state_of",
@@ -57,11 +57,11 @@ class Checked:
     has no value inside an enabled server, which is disabled then. `files` are those that it depends on."""
 
     config: Config | None
-    findings: list[Finding]
+    findings: list[ConfigFinding]
     files: tuple[Path, ...] = ()
 
     @property
-    def errors(self) -> list[Finding]:
+    def errors(self) -> list[ConfigFinding]:
         return [finding for finding in self.findings if finding.severity == "error"]
 
 
@@ -120,12 +120,12 @@ def check_text(text: str, file: str, base: Path, environ: Mapping[str, str]) -> 
         return Checked(None, error.findings)
 
 
-def finding_at(path: Path, place: TreePath, code: str, message: str, hint: str = "") -> Finding:
+def finding_at(path: Path, place: TreePath, code: str, message: str, hint: str = "") -> ConfigFinding:
     """A finding about something that shows only when the config is used, at the line that asks for it."""
     return locate(path, [Problem(place, code, message, hint, at_key=True)])[0]
 
 
-def locate(path: Path, problems: Iterable[Problem]) -> list[Finding]:
+def locate(path: Path, problems: Iterable[Problem]) -> list[ConfigFinding]:
     """Problems of a config as findings in its file."""
     try:
         source = read(path)
@@ -159,7 +159,9 @@ def find_config(named: Path | None = None, environ: Mapping[str, str] = os.envir
     if found is None:
         looked = " and ".join(map(str, candidates))
         hint = "`sluice init` writes one; -c FILE names one"
-        raise ConfigError([Finding(NAME, 1, 1, "no-config", f"there is no config file; looked at {looked}", hint)])
+        raise ConfigError(
+            [ConfigFinding(NAME, 1, 1, "no-config", f"there is no config file; looked at {looked}", hint)]
+        )
     return found
 
 
@@ -185,7 +187,7 @@ def _checked(source: Source) -> Checked:
     return Checked(config, findings, files)
 
 
-def _at(finding: Finding) -> tuple[int, int]:
+def _at(finding: ConfigFinding) -> tuple[int, int]:
     return finding.line, finding.column
 
 

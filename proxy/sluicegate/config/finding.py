@@ -8,7 +8,7 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConfigFinding:
     file: str
     line: int
     column: int
@@ -29,7 +29,7 @@ class Finding:
 class ConfigError(Exception):
     """The config cannot be used. `findings` holds every reason, errors and warnings, in the order of the file."""
 
-    def __init__(self, findings: list[Finding]) -> None:
+    def __init__(self, findings: list[ConfigFinding]) -> None:
         super().__init__("\n".join(str(finding) for finding in findings))
         self.findings = findings
 

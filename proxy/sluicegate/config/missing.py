@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sluicegate.config.finding import Finding
+from sluicegate.config.finding import ConfigFinding
 from sluicegate.config.models import Server
 from sluicegate.config.source import Source
 
@@ -18,14 +18,14 @@ class Missing:
     disabled: dict[str, str] = field(default_factory=dict)
     owners: dict[tuple[int, int], str] = field(default_factory=dict)  # line and column of the value -> server
 
-    def is_about(self, finding: Finding) -> bool:
+    def is_about(self, finding: ConfigFinding) -> bool:
         return (finding.line, finding.column) in self.owners
 
-    def is_tolerable(self, finding: Finding) -> bool:
+    def is_tolerable(self, finding: ConfigFinding) -> bool:
         """Whether it says nothing but that."""
         return finding.code in ("unset-variable", "unreadable-file") and self.is_about(finding)
 
-    def judge(self, finding: Finding) -> Finding:
+    def judge(self, finding: ConfigFinding) -> ConfigFinding:
         if not self.is_tolerable(finding):
             return finding
         key = self.owners[finding.line, finding.column]

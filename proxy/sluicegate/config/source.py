@@ -29,7 +29,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from sluicegate.config.finding import ConfigError, Finding, Problem
+from sluicegate.config.finding import ConfigError, ConfigFinding, Problem
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.units import Expanded
 
@@ -63,7 +63,7 @@ _VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePosition:
     """Where a value stands, and the key (or list position) that it belongs to."""
 
     key: tuple[int, int]
@@ -78,24 +78,24 @@ class Source:
     base: Path
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     value: Any = field(default=None, repr=False)
-    places: dict[TreePath, Place] = field(default_factory=dict, repr=False)
-    findings: list[Finding] = field(default_factory=list)
+    places: dict[TreePath, SourcePosition] = field(default_factory=dict, repr=False)
+    findings: list[ConfigFinding] = field(default_factory=list)
     included: list[Path] = field(default_factory=list)  # what ${file:...} named
     missing: dict[tuple[int, int], str] = field(default_factory=dict)  # where a ${...} has no value, and why
 
-    def locate(self, problem: Problem) -> Finding:
+    def locate(self, problem: Problem) -> ConfigFinding:
         """The problem at its place. Parts of the path that the file does not have are left out; if the last one is
         among them, the key of what is there is the place."""
         path: TreePath = ()
         for part in problem.path:
             path = (*path, part) if (*path, part) in self.places else path
-        place = self.places.get(path, Place((1, 1), (1, 1)))
+        place = self.places.get(path, SourcePosition((1, 1), (1, 1)))
         at_key = problem.at_key or path[-1:] != problem.path[-1:]
         line, column = place.key if at_key else place.value
-        return Finding(self.file, line, column, problem.code, problem.message, problem.hint, problem.severity)
+        return ConfigFinding(self.file, line, column, problem.code, problem.message, problem.hint, problem.severity)
 
     def report(self, mark: tuple[int, int], code: str, message: str, hint: str = "") -> None:
-        self.findings.append(Finding(self.file, *mark, code, message, hint))
+        self.findings.append(ConfigFinding(self.file, *mark, code, message, hint))
 
     def miss(self, mark: tuple[int, int], code: str, message: str, hint: str, why: str) -> None:
         """A `${...}` is well written, and what it names is not there."""
@@ -108,11 +108,11 @@ def read(file: Path) -> Source:
     try:
         text = file.read_text("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError([Finding(str(file), 1, 1, "not-utf-8", "the file is not UTF-8 text")]) from None
+        raise ConfigError([ConfigFinding(str(file), 1, 1, "not-utf-8", "the file is not UTF-8 text")]) from None
     except OSError as error:
         hint = "`sluice init` writes one" if isinstance(error, FileNotFoundError) else ""
         reason = f"cannot read the file: {error.strerror}"
-        raise ConfigError([Finding(str(file), 1, 1, "unreadable-file", reason, hint)]) from None
+        raise ConfigError([ConfigFinding(str(file), 1, 1, "unreadable-file", reason, hint)]) from None
     return parse(text, Source(str(file), file.absolute().parent))
 
 
@@ -189,7 +189,7 @@ def _mapping(events: Iterator[Event], source: Source, path: TreePath) -> dict[st
                 source.report(mark, "duplicate-key", f'"{key}" is here twice', f"the first is in line {first}")
             _value(content, events, Source(source.file, source.base, source.environ), path)
             continue
-        source.places[(*path, key)] = Place(mark, _at(content.start_mark))
+        source.places[(*path, key)] = SourcePosition(mark, _at(content.start_mark))
         mapping[key] = _value(content, events, source, (*path, key))
     return mapping
 
@@ -216,7 +216,7 @@ def _sequence(events: Iterator[Event], source: Source, path: TreePath) -> list[A
             break
         here = (*path, len(values))
         mark = _at(event.start_mark)
-        source.places[here] = Place(mark, mark)
+        source.places[here] = SourcePosition(mark, mark)
         values.append(_value(event, events, source, here))
     return values
 

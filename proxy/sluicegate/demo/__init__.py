@@ -21,9 +21,9 @@ import anyio
 import httpx
 
 from sluicegate import __version__, app, config
-from sluicegate.call import MODERN
 from sluicegate.demo.story import Stage, tell
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import MODERN
 from sluicegate.store.keys import read_operator_token
 
 Say = Callable[[str], None]
@@ -172,7 +172,7 @@ def _free_port(preferred: int) -> int:
 # ---------------------------------------------------------------- what it shows
 
 
-async def _show(endpoint: str, sluice: app.Running, say: Say) -> bool:
+async def _show(endpoint: str, sluice: app.RunningServer, say: Say) -> bool:
     with anyio.move_on_after(READY_TIMEOUT):
         await sluice.ready()
     for server in sluice.servers():

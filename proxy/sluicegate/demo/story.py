@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 import httpx
 
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 Say = Callable[[str], None]
 Ask = Callable[[str, Json], Awaitable[Any]]

@@ -1,6 +1,6 @@
 """One live channel to one server: our ids, whose answer is whose, what a cancel or a silence means.
 
-Knows both eras' common ground and a `Wire`; knows no process, no HTTP and no pool. What a server sends can only
+Knows both eras' common ground and a `Transport`; knows no process, no HTTP and no pool. What a server sends can only
 end or fill an exchange that is open *here* under that id, so that a server which reuses, forges or invents ids, or
 sends garbage, harms nobody but the call it answers wrongly.
 """
@@ -16,14 +16,11 @@ from typing import Any, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.call import Call, Era, Failure, Outcome, Updated
-from sluicegate.downstream.exchange import Exchange, Patience
-from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
-from sluicegate.downstream.words import Words
-from sluicegate.era import reserved
-from sluicegate.era.modern_server import Headers
-from sluicegate.era.revisions import LISTS, Revision
-from sluicegate.message import (
+from sluicegate.downstream.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.server_output import ServerOutput
+from sluicegate.downstream.settings import AnswerTooLarge, Lost, ServerSettings
+from sluicegate.protocol import reserved_keys
+from sluicegate.protocol.jsonrpc import (
     METHOD_NOT_FOUND,
     Json,
     Malformed,
@@ -38,11 +35,14 @@ from sluicegate.message import (
     id_unread,
     read,
 )
-from sluicegate.network.alarms import alarms_of
+from sluicegate.protocol.model import Call, Era, Failure, Outcome, Updated
+from sluicegate.protocol.modern_server import Headers
+from sluicegate.protocol.revisions import LISTS, Revision
+from sluicegate.runtime.timers import timers_of
 
 log = logging.getLogger(__name__)
 
-Receive = Callable[[bytes, Exchange | None], Exchange | None]
+Receive = Callable[[bytes, PendingRequest | None], PendingRequest | None]
 """Takes one message as bytes, and the exchange on whose own stream it came. Gives the exchange that it went to.
 Never waits, never raises `Malformed`."""
 
@@ -59,7 +59,7 @@ _MOMENT: Final = 1.0
 _PLAIN: Final = frozenset({"jsonrpc", "id", "result"})
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """How the bytes of one connection travel."""
 
     pid: int | None
@@ -73,7 +73,7 @@ class Wire(Protocol):
 
     async def open(self, group: TaskGroup) -> None: ...
 
-    async def send(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
+    async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
         """Sends a request. A private wire returns when the exchange is over, or when its
         stream has begun, where it may outlive its task; a shared one at once."""
 
@@ -95,7 +95,7 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
 
-class Connection:
+class ServerConnection:
     """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned, `scope`
     whose lists it sees, `session` the one legacy session that it belongs to; `mark` tells its tasks from others'.
     `anew` says why that session lost the connection that it had before, until the session has been told;
@@ -107,7 +107,7 @@ class Connection:
     is_taken = False
     """There is such a call."""
 
-    def __init__(self, settings: ServerSettings, wire: Wire, heard: Heard, client_info: Json) -> None:
+    def __init__(self, settings: ServerSettings, wire: Transport, heard: Heard, client_info: Json) -> None:
         self.settings = settings
         self.wire = wire
         self.scope: str | None = None
@@ -120,13 +120,13 @@ class Connection:
         self.mark = secrets.token_hex(4)
         self.over = anyio.Event()
         self.drained = anyio.Event()
-        self.pending: dict[int, Exchange] = {}
+        self.pending: dict[int, PendingRequest] = {}
         self._ids = count(1)
         self._heard = heard
         self._garbage = 0
         self._may_batch = self._is_retired = False
         self._loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
-        self._alarms = alarms_of(self._loop)
+        self._alarms = timers_of(self._loop)
         self.on_updated: Updated = _nobody
         self.unwatched: dict[str, None] = {}  # resources that nobody wants any more, of which it may still speak
         wire.bind(self._receive, self.retire)
@@ -149,7 +149,7 @@ class Connection:
         value = self.discovered.get("capabilities")
         return value if isinstance(value, dict) else {}
 
-    def take_over(self, other: "Connection") -> None:
+    def take_over(self, other: "ServerConnection") -> None:
         """Goes on with the wire of `other`, and with what is still to be answered on it."""
         self._ids, self.pending = other._ids, other.pending
         self.wire.bind(self._receive, self.retire)
@@ -161,7 +161,7 @@ class Connection:
         raise NotImplementedError
 
     async def handle(self, call: Call) -> Outcome:
-        """Raises `Lost`, `TimeoutError` and `TooLarge`; every other end is an outcome."""
+        """Raises `Lost`, `TimeoutError` and `AnswerTooLarge`; every other end is an outcome."""
         raise NotImplementedError
 
     async def check(self) -> None:
@@ -177,13 +177,13 @@ class Connection:
         refused. Raises `Lost`, `TimeoutError`: then it is unknown of which of them."""
         raise NotImplementedError
 
-    def _abandon(self, exchange: Exchange, why: str) -> None:
+    def _abandon(self, exchange: PendingRequest, why: str) -> None:
         raise NotImplementedError
 
-    def _asked(self, request: Request, exchange: Exchange | None) -> None:
+    def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
         raise NotImplementedError
 
-    def _noticed(self, notification: Notification, exchange: Exchange | None) -> Exchange | None:
+    def _noticed(self, notification: Notification, exchange: PendingRequest | None) -> PendingRequest | None:
         """Takes a notification that only one era has. Others are dropped."""
         return None
 
@@ -204,7 +204,7 @@ class Connection:
         return Lost(self.why or "the connection is ending", sent=False, gone=True)
 
     async def perform(
-        self, exchange: Exchange, method: str, params: Json, patience: Patience | None, headers: Headers
+        self, exchange: PendingRequest, method: str, params: Json, patience: AnswerDeadline | None, headers: Headers
     ) -> Response:
         """One request and its answer. When the caller's task is cancelled or time is up, the server is told."""
         if self.is_over:
@@ -228,15 +228,17 @@ class Connection:
 
     async def ask(self, method: str, params: Json, timeout: float, headers: Headers | None = None) -> Response:
         """A request of Sluice's own. Raises `TimeoutError`, `Lost`."""
-        return await self.perform(Exchange(next(self._ids)), method, params, Patience(timeout, timeout), headers or [])
+        return await self.perform(
+            PendingRequest(next(self._ids)), method, params, AnswerDeadline(timeout, timeout), headers or []
+        )
 
-    def patience(self, method: str) -> Patience:
+    def patience(self, method: str) -> AnswerDeadline:
         settings = self.settings
         if method in LISTS:
-            return Patience(settings.list_timeout, settings.list_timeout)
+            return AnswerDeadline(settings.list_timeout, settings.list_timeout)
         # <= 2025-11-25 basic/utilities/tasks: it has no news until the task has an end
         timeout = settings.max_time if method == "tasks/result" else settings.timeout
-        return Patience(timeout, settings.max_time, self._loop, self._alarms)
+        return AnswerDeadline(timeout, settings.max_time, self._loop, self._alarms)
 
     def retire(self, why: str, all_lost: bool = True) -> None:
         """No new requests; where `all_lost`, the open ones end too. `drained` is set when none is left."""
@@ -259,7 +261,7 @@ class Connection:
 
     # ------------------------------------------------------------ what the server sends
 
-    def _receive(self, data: bytes, exchange: Exchange | None) -> Exchange | None:
+    def _receive(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
         try:
             value = decode_fast(data, self.settings.nodes)
         except TooMany:
@@ -268,7 +270,7 @@ class Connection:
             self._refuse_garbage(data)
             return None
         if not self.settings.is_sluice:
-            reserved.from_server(value, data)
+            reserved_keys.from_server(value, data)
         if isinstance(value, list) and self._may_batch:
             # 2025-03-26 basic/index#batching: answers may be batched, requests among them
             for part in value:
@@ -276,16 +278,16 @@ class Connection:
             return exchange
         return self._take(value, exchange)
 
-    def _overfull(self, data: bytes, exchange: Exchange | None) -> Exchange | None:
+    def _overfull(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
         """A message with more values than are decoded ends the exchange that it answers."""
         owner = exchange or self._owner(id_unread(data), None)
         if owner is None:
             self._refuse_garbage(data)
         else:
-            owner.settle(error=TooLarge())
+            owner.settle(error=AnswerTooLarge())
         return owner
 
-    def _take(self, value: Any, exchange: Exchange | None) -> Exchange | None:
+    def _take(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
         if exchange is not None and type(value) is dict and value.keys() == _PLAIN and value["jsonrpc"] == "2.0":
             # The usual answer on a stream of its own, read as below, in a third of the time.
             id, result = value["id"], value["result"]
@@ -304,7 +306,7 @@ class Connection:
         self._garbage = 0
         return self._dispatch(message, exchange)
 
-    def _dispatch(self, message: Message, exchange: Exchange | None) -> Exchange | None:
+    def _dispatch(self, message: Message, exchange: PendingRequest | None) -> PendingRequest | None:
         if isinstance(message, Response):
             owner = self._owner(message.id, exchange, message.error is not None)
             if owner is not None:
@@ -315,7 +317,7 @@ class Connection:
             return None
         return self._notified(message, exchange)
 
-    def _owner(self, id: Any, exchange: Exchange | None, is_error: bool = False) -> Exchange | None:
+    def _owner(self, id: Any, exchange: PendingRequest | None, is_error: bool = False) -> PendingRequest | None:
         """Whose answer that is. On its own stream an error needs no id: absent, null and invented ones occur."""
         if exchange is None:
             return self.pending.get(id) if type(id) is int else None
@@ -323,7 +325,7 @@ class Connection:
             return exchange if id == exchange.id else None
         return exchange if is_error else None
 
-    def _notified(self, notification: Notification, exchange: Exchange | None) -> Exchange | None:
+    def _notified(self, notification: Notification, exchange: PendingRequest | None) -> PendingRequest | None:
         method = notification.method
         if method == "notifications/progress":
             return self._progressed(notification)
@@ -332,14 +334,14 @@ class Connection:
             return owner
         return self._noticed(notification, exchange)
 
-    def _progressed(self, notification: Notification) -> Exchange | None:
+    def _progressed(self, notification: Notification) -> PendingRequest | None:
         token = notification.params.get("progressToken")
         owner = self.pending.get(token) if type(token) is int else None
         if owner is not None:
             owner.progress(notification)
         return owner
 
-    def _only_call(self) -> Exchange | None:
+    def _only_call(self) -> PendingRequest | None:
         """On a shared channel a log message says not whose it is: with one open call there is one answer."""
         if self.wire.is_private:
             return None
@@ -354,7 +356,7 @@ class Connection:
         self._garbage += 1
         if self._garbage <= _LOGGED_GARBAGE:
             text = value[:_SHOWN].decode("utf-8", "replace") if isinstance(value, bytes) else repr(value)[:_SHOWN]
-            start = Words(self.settings).clean(text)[:200]
+            start = ServerOutput(self.settings).clean(text)[:200]
             log.warning("server sent what is no message", extra={"server": self.settings.key, "start": start})
         if self._garbage > MAX_GARBAGE:
             self.retire("the server does not speak MCP: nothing but noise")
@@ -374,4 +376,4 @@ def _nobody(params: Json) -> None:
     """Nobody wants to hear of any resource."""
 
 
-__all__ = ["CHANGES", "UPDATED", "Connection", "Heard", "Receive", "TooLarge", "Wire"]
+__all__ = ["CHANGES", "UPDATED", "AnswerTooLarge", "Heard", "Receive", "ServerConnection", "Transport"]

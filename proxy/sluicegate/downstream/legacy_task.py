@@ -7,22 +7,24 @@ from there on goes the way of every question.
 
 import anyio
 
-from sluicegate.call import Call, Result
-from sluicegate.downstream.connection import Connection
-from sluicegate.downstream.driving import MAX_MISSED, Rhythm, Watch, cancelled
-from sluicegate.downstream.exchange import Exchange, Patience
-from sluicegate.downstream.parking import Asking
-from sluicegate.downstream.settings import Lost, TooLarge
-from sluicegate.era import legacy_server as dialect
-from sluicegate.era import tasks
-from sluicegate.message import Json, Response, dump
+from sluicegate.downstream.connection import ServerConnection
+from sluicegate.downstream.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.settings import AnswerTooLarge, Lost
+from sluicegate.downstream.suspended_calls import InteractiveExchange
+from sluicegate.downstream.task_polling import MAX_MISSED, PollSchedule, TaskWatch, cancelled
+from sluicegate.protocol import legacy_server as dialect
+from sluicegate.protocol import tasks
+from sluicegate.protocol.jsonrpc import Json, Response, dump
+from sluicegate.protocol.model import Call, Result
 
 
 class LegacyTask:
     """`asking` is the exchange of `tasks/result`, which is asked for once there is something to ask for; `number` the
     id of the request that begins the task. Progress of all of it comes under the id of `asking`."""
 
-    def __init__(self, connection: Connection, call: Call, asking: Asking, number: int, can_cancel: bool) -> None:
+    def __init__(
+        self, connection: ServerConnection, call: Call, asking: InteractiveExchange, number: int, can_cancel: bool
+    ) -> None:
         self._connection = connection
         self._settings = connection.settings
         self._call = call
@@ -35,7 +37,7 @@ class LegacyTask:
     async def live(self) -> None:
         try:
             task = await self._begin()
-        except (Lost, TimeoutError, TooLarge) as error:
+        except (Lost, TimeoutError, AnswerTooLarge) as error:
             return self._asking.settle(error=error)
         if task is None:
             return
@@ -52,22 +54,22 @@ class LegacyTask:
             return
         try:
             await self._connection.ask("tasks/cancel", {"taskId": self._asking.task_id}, self._settings.timeout)
-        except (Lost, TimeoutError, TooLarge):
+        except (Lost, TimeoutError, AnswerTooLarge):
             return  # its time to live ends it
 
     async def _begin(self) -> Json | None:
         """The task; None where the server has answered at once."""
         wish = {"ttl": int(min(self._settings.max_time * 1000, tasks.MAX_TTL))}
         params = {**dialect.params(self._call, self._asking.id, self._connection.settings.is_sluice), "task": wish}
-        patience = Patience(self._settings.timeout, self._settings.timeout)
-        begun = await self._connection.perform(Exchange(self._number), "tools/call", params, patience, [])
+        patience = AnswerDeadline(self._settings.timeout, self._settings.timeout)
+        begun = await self._connection.perform(PendingRequest(self._number), "tools/call", params, patience, [])
         task = None if begun.result is None else tasks.created(begun.result)
         if task is None:
             self._asking.settle(Response(self._asking.id, begun.result, begun.error))
         return task
 
     async def _watch(self, task: Json, group: anyio.abc.TaskGroup) -> None:
-        rhythm, watch, missed = Rhythm(), Watch(anyio.current_time), 0
+        rhythm, watch, missed = PollSchedule(), TaskWatch(anyio.current_time), 0
         while not self._asking.is_over:
             self._act(task, group)
             if task["status"] in tasks.TERMINAL:
@@ -85,12 +87,12 @@ class LegacyTask:
     async def _look(self, id: str) -> Json | None:
         try:
             answer = await self._connection.ask("tasks/get", {"taskId": id}, self._settings.timeout)
-        except (Lost, TimeoutError, TooLarge):
+        except (Lost, TimeoutError, AnswerTooLarge):
             return None
         task = None if answer.result is None else tasks.read(answer.result)
         return task if task is not None and task["taskId"] == id else None
 
-    def _tell(self, watch: Watch, task: Json) -> None:
+    def _tell(self, watch: TaskWatch, task: Json) -> None:
         if self._asking.patience is not None:
             self._asking.patience.renew()  # the server lives, and works on it
         if (note := watch.news(task)) is not None:
@@ -111,5 +113,5 @@ class LegacyTask:
         request = {"jsonrpc": "2.0", "id": asking.id, "method": "tasks/result", "params": {"taskId": id}}
         try:
             await self._connection.wire.send(asking, dump(request), [])
-        except (Lost, TooLarge) as error:
+        except (Lost, AnswerTooLarge) as error:
             asking.settle(error=error)

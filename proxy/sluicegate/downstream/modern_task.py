@@ -8,12 +8,21 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from sluicegate.call import Call, InputRequired, Outcome, Result, TaskStarted
-from sluicegate.downstream.driving import MAX_MISSED, Driven, Rhythm, Watch, answers, asked, cancelled, lost
-from sluicegate.downstream.settings import Lost, ServerSettings, TooLarge
-from sluicegate.era import modern_server as dialect
-from sluicegate.era import tasks
-from sluicegate.message import INVALID_PARAMS, Json, Notification, Response
+from sluicegate.downstream.settings import AnswerTooLarge, Lost, ServerSettings
+from sluicegate.downstream.task_polling import (
+    MAX_MISSED,
+    PolledTask,
+    PollSchedule,
+    TaskWatch,
+    answers,
+    asked,
+    cancelled,
+    lost,
+)
+from sluicegate.protocol import modern_server as dialect
+from sluicegate.protocol import tasks
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification, Response
+from sluicegate.protocol.model import Call, InputRequired, Outcome, Result, TaskStarted
 
 Ask = Callable[[str, Json], Awaitable[Response]]
 """(method, params) -> the server's answer, in its usual time."""
@@ -23,7 +32,7 @@ class ModernTask:
     """`ask` asks on behalf of that client; `later` has something done that nobody waits for."""
 
     def __init__(
-        self, call: Call, known: Driven, ask: Ask, later: Callable[[Callable[[], Awaitable[None]]], object],
+        self, call: Call, known: PolledTask, ask: Ask, later: Callable[[Callable[[], Awaitable[None]]], object],
         settings: ServerSettings,
     ) -> None:  # fmt: skip
         self._call = call
@@ -48,7 +57,7 @@ class ModernTask:
             await self._ask("tasks/update", {"taskId": self._known.id, "inputResponses": given})
 
     async def _watch(self) -> Outcome:
-        rhythm, watch, missed = Rhythm(), Watch(anyio.current_time), 0
+        rhythm, watch, missed = PollSchedule(), TaskWatch(anyio.current_time), 0
         while True:
             task = await self._look()
             if isinstance(task, dict):
@@ -64,7 +73,7 @@ class ModernTask:
         """The task; the code of the error where the server knows none such; None where nothing can be said."""
         try:
             answer = await self._ask("tasks/get", {"taskId": self._known.id})
-        except (Lost, TooLarge, TimeoutError):
+        except (Lost, AnswerTooLarge, TimeoutError):
             return None
         if answer.error is not None:
             return INVALID_PARAMS if answer.error.get("code") == INVALID_PARAMS else None
@@ -84,7 +93,7 @@ class ModernTask:
         requests = asked(task, self._known)
         if not requests:
             return None
-        shown = Driven(self._known.id, self._known.answered | requests.keys())
+        shown = PolledTask(self._known.id, self._known.answered | requests.keys())
         return InputRequired(requests, shown.pack(), is_held=True)
 
     async def _tell(self, note: Notification | None) -> None:
@@ -95,12 +104,12 @@ class ModernTask:
     async def cancel(self) -> None:
         try:
             await self._ask("tasks/cancel", {"taskId": self._known.id})
-        except (Lost, TimeoutError, TooLarge):
+        except (Lost, TimeoutError, AnswerTooLarge):
             return  # its time to live ends it
 
 
-def begun(outcome: TaskStarted) -> Driven:
-    return Driven(outcome.task["taskId"])
+def begun(outcome: TaskStarted) -> PolledTask:
+    return PolledTask(outcome.task["taskId"])
 
 
 def may_retry(call: Call, response: Response, settings: ServerSettings) -> bool:

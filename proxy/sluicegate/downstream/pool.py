@@ -14,12 +14,18 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.call import Era
-from sluicegate.downstream.connection import Connection
-from sluicegate.downstream.keys import MODERN_KEY, SPARE, Key, nobodys_key, spare_for
+from sluicegate.downstream.connection import ServerConnection
+from sluicegate.downstream.connection_keys import (
+    MODERN_KEY,
+    SPARE,
+    ConnectionKey,
+    nobodys_key,
+    spare_for,
+)
 from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings
-from sluicegate.era.revisions import LISTS
-from sluicegate.message import Json, Notification
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import Era
+from sluicegate.protocol.revisions import LISTS
 
 log = logging.getLogger(__name__)
 
@@ -29,36 +35,36 @@ MAX_CONNECTIONS: Final = 512
 _MAX_TAKEN: Final = 10_000
 
 
-Open = Callable[[Key, TaskGroup], Awaitable[Connection]]
+Open = Callable[[ConnectionKey, TaskGroup], Awaitable[ServerConnection]]
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class PooledConnection:
     """One connection's place in the pool, from dialling to its end."""
 
-    key: Key
+    key: ConnectionKey
     opened: float
     used: float
-    connection: Connection | None = None
+    connection: ServerConnection | None = None
     error: Exception | None = None
     arrived: anyio.Event = field(default_factory=anyio.Event)
     dial: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_wanted: bool = True  # False when we end it ourselves: then its end is no failure
-    legacy: Key = SPARE  # what it is if its server turns out to speak no modern revision
+    legacy: ConnectionKey = SPARE  # what it is if its server turns out to speak no modern revision
 
     @property
     def is_live(self) -> bool:
         return self.connection is not None and not self.connection.is_over
 
 
-class Hold:
+class ConnectionUse:
     """Ends one need, once. There is one for each idle session and server, so it is small."""
 
     __slots__ = ("_need", "_pool")
 
-    def __init__(self, pool: "Pool", need: Key) -> None:
+    def __init__(self, pool: "ConnectionPool", need: ConnectionKey) -> None:
         self._pool = pool
-        self._need: Key | None = need
+        self._need: ConnectionKey | None = need
 
     def __call__(self) -> None:
         need, self._need = self._need, None
@@ -66,15 +72,15 @@ class Hold:
             self._pool.release(need)
 
 
-def _place(slot: Slot) -> tuple[Era, str | None]:
+def _place(slot: PooledConnection) -> tuple[Era, str | None]:
     return slot.key.era, slot.key.scope
 
 
-def _is_heard(need: Key, heard: Container[tuple[Era, str | None]]) -> bool:
+def _is_heard(need: ConnectionKey, heard: Container[tuple[Era, str | None]]) -> bool:
     return (need.era, need.scope) in heard or (need.era, None) in heard
 
 
-class Pool:
+class ConnectionPool:
     """`ended` is told of each connection that ends by itself: (seconds that it lived, why). `is_idle` says whether a
     session has no open stream and no open call. A started server has at most `settings.processes`, those included that
     have been told to end and have not yet."""
@@ -93,10 +99,12 @@ class Pool:
         self._patience = settings.idle or (IDLE if settings.url else inf)
         self._most = settings.processes if settings.command else MAX_CONNECTIONS
         self._room = anyio.CapacityLimiter(self._most)
-        self._taken: dict[Key, str] = {}  # connections that sessions lost, and why
-        self._slots: dict[Key, Slot] = {}
-        self._holds: dict[Key, tuple[Key, int]] = {}  # need -> itself, so that equal ones are one object, and how often
-        self._kept: set[Key] = set()
+        self._taken: dict[ConnectionKey, str] = {}  # connections that sessions lost, and why
+        self._slots: dict[ConnectionKey, PooledConnection] = {}
+        self._holds: dict[
+            ConnectionKey, tuple[ConnectionKey, int]
+        ] = {}  # need -> itself, so that equal ones are one object, and how often
+        self._kept: set[ConnectionKey] = set()
         self._group: TaskGroup | None = None
 
     def start(self, group: TaskGroup) -> None:
@@ -109,7 +117,7 @@ class Pool:
 
     # ------------------------------------------------------------ finding
 
-    def find(self, key: Key) -> Connection | None:
+    def find(self, key: ConnectionKey) -> ServerConnection | None:
         """The live connection of that key. On the hot path."""
         slot = self._slots.get(key)
         if slot is None or slot.connection is None or slot.connection.is_over:
@@ -117,7 +125,7 @@ class Pool:
         slot.used = self._clock()
         return slot.connection
 
-    def find_like(self, key: Key) -> Connection | None:
+    def find_like(self, key: ConnectionKey) -> ServerConnection | None:
         """A live connection that sees the same lists: one of that scope, else a spare of the same capabilities."""
         for slot in self._slots.values():
             if slot.is_live and _place(slot) == (key.era, key.scope):
@@ -125,17 +133,17 @@ class Pool:
                 return slot.connection
         return self.find(spare_for(key))
 
-    def find_hearing(self, key: Key) -> Connection | None:
+    def find_hearing(self, key: ConnectionKey) -> ServerConnection | None:
         """A live connection on which the same changes are heard: one of that scope, or any spare."""
         heard = ((key.era, key.scope), (key.era, None))
         live = (slot.connection for slot in self._slots.values() if slot.is_live and _place(slot) in heard)
         return next(live, None)
 
-    def is_there(self, key: Key) -> bool:
+    def is_there(self, key: ConnectionKey) -> bool:
         """Whether that key has a connection, or will."""
         return key in self._slots
 
-    async def get(self, key: Key) -> Connection:
+    async def get(self, key: ConnectionKey) -> ServerConnection:
         """The same as `find`, dialled where it is missing; who asks twice at once waits for the same one. Raises
         what dialling raises."""
         connection = self.find(key) or await self._spare_for(key) or self.find(key)
@@ -149,7 +157,7 @@ class Pool:
             raise slot.error or Lost("dialling failed", sent=False)
         return slot.connection
 
-    async def _spare_for(self, key: Key) -> Connection | None:
+    async def _spare_for(self, key: ConnectionKey) -> ServerConnection | None:
         """The spare becomes the connection of the first client that has none; also one that is on its way."""
         spare = self._slots.get(spare_for(key))
         if key.era != "legacy" or key in self._slots or spare is None:
@@ -157,7 +165,7 @@ class Pool:
         await spare.arrived.wait()
         return self._adopt(spare, key)
 
-    def _adopt(self, spare: Slot, key: Key) -> Connection | None:
+    def _adopt(self, spare: PooledConnection, key: ConnectionKey) -> ServerConnection | None:
         before = spare.key
         if key in self._slots or self._slots.get(before) is not spare or not before.is_spare or not spare.is_live:
             return None
@@ -170,17 +178,17 @@ class Pool:
         self._give(key, spare.connection)
         return spare.connection
 
-    def _dial(self, key: Key) -> Slot:
+    def _dial(self, key: ConnectionKey) -> PooledConnection:
         if self._group is None:
             raise Lost("the server is not running", sent=False)
         if len(self._slots) >= self._most:
             self._make_room(key)
         now = self._clock()
-        slot = self._slots[key] = Slot(key, now, now)
+        slot = self._slots[key] = PooledConnection(key, now, now)
         self._group.start_soon(self._live, slot)
         return slot
 
-    def _make_room(self, key: Key) -> None:
+    def _make_room(self, key: ConnectionKey) -> None:
         """Under the bound the connection goes that was idle longest; where none is, one of a principal that has more
         than its share. Raises `Full` where there is neither."""
         idle = [slot for slot in self._slots.values() if self._is_free(slot) and self._may_go(slot)]
@@ -189,7 +197,7 @@ class Pool:
             raise Full(self.all_in_use, sent=False)
         self._take(min(idle, key=lambda slot: slot.used), "another session needed its place")
 
-    def _beyond_share(self, principal: str) -> list[Slot]:
+    def _beyond_share(self, principal: str) -> list[PooledConnection]:
         """What others have beyond an equal share of all connections, if nothing runs on it at the moment: an open
         stream of its session does not keep it from a principal that has less than its share."""
         counts = Counter(slot.key.principal for slot in self._slots.values())
@@ -199,7 +207,7 @@ class Pool:
         greedy = (slot for slot in self._slots.values() if counts[slot.key.principal] > share and slot.is_live)
         return [slot for slot in greedy if slot.connection is not None and not slot.connection.is_busy]
 
-    def _may_go(self, slot: Slot) -> bool:
+    def _may_go(self, slot: PooledConnection) -> bool:
         """Of a session that is idle nobody hears what its server announces."""
         return slot.key not in self._kept if slot.key.session is not None else not self._is_needed(slot)
 
@@ -216,7 +224,7 @@ class Pool:
 
     # ------------------------------------------------------------ one connection's life
 
-    async def _live(self, slot: Slot) -> None:
+    async def _live(self, slot: PooledConnection) -> None:
         try:
             with slot.dial:
                 async with self._room:  # whose process is ending still has its place
@@ -224,8 +232,8 @@ class Pool:
         finally:
             slot.arrived.set()
 
-    async def _live_in_room(self, slot: Slot) -> None:
-        connection: Connection | None = None
+    async def _live_in_room(self, slot: PooledConnection) -> None:
+        connection: ServerConnection | None = None
         try:
             async with anyio.create_task_group() as group:
                 try:
@@ -257,7 +265,7 @@ class Pool:
                 connection.retire("closed")
                 await connection.wire.close()
 
-    def _move(self, slot: Slot) -> None:
+    def _move(self, slot: PooledConnection) -> None:
         """It has not become the connection that was wanted: nobody may use it who waited for that one."""
         slot.error = NotModern(gone=True)
         self._slots.pop(slot.key, None)
@@ -265,14 +273,14 @@ class Pool:
         if slot.key.session is None or slot.key == self.first:  # else that session has ended meanwhile
             self._slots.setdefault(slot.key, slot)
 
-    def _forget(self, slot: Slot) -> None:
+    def _forget(self, slot: PooledConnection) -> None:
         if self._slots.get(slot.key) is slot:
             del self._slots[slot.key]
         if slot.is_wanted and slot.connection is not None:
             slot.is_wanted = False
             self._ended(self._clock() - slot.opened, slot.connection.why)
 
-    def _end(self, slot: Slot, why: str) -> None:
+    def _end(self, slot: PooledConnection, why: str) -> None:
         slot.is_wanted = False
         if self._slots.get(slot.key) is slot:
             del self._slots[slot.key]
@@ -282,13 +290,13 @@ class Pool:
             slot.error = Full(why, sent=False)
             slot.dial.cancel()
 
-    def _take(self, slot: Slot, why: str) -> None:
+    def _take(self, slot: PooledConnection, why: str) -> None:
         """Ends a connection although its session goes on."""
         if slot.key.session is not None and len(self._taken) < _MAX_TAKEN:
             self._taken[slot.key] = f"the server began anew for this session: {why}"
         self._end(slot, why)
 
-    def _give(self, key: Key, connection: Connection) -> None:
+    def _give(self, key: ConnectionKey, connection: ServerConnection) -> None:
         """The session learns with its next result what it lost with the connection before; what was announced
         meanwhile, nobody may have heard."""
         if key in self._taken:
@@ -299,24 +307,24 @@ class Pool:
 
     # ------------------------------------------------------------ who needs what
 
-    def hold(self, key: Key) -> Callable[[], None]:
+    def hold(self, key: ConnectionKey) -> Callable[[], None]:
         """Somebody wants to hear of changes as a connection of that key would: another of its scope will do. Gives
         what ends the need."""
         need = key._replace(owner=(), lane=0)
         need, count = self._holds.get(need, (need, 0))
         self._holds[need] = need, count + 1
-        return Hold(self, need)
+        return ConnectionUse(self, need)
 
-    def release(self, need: Key) -> None:
+    def release(self, need: ConnectionKey) -> None:
         need, count = self._holds.pop(need)
         if count > 1:
             self._holds[need] = need, count - 1
 
-    def keep(self, key: Key, is_kept: bool) -> None:
+    def keep(self, key: ConnectionKey, is_kept: bool) -> None:
         """Whether that very connection is needed: what was done on it would be lost with it."""
         (self._kept.add if is_kept else self._kept.discard)(key)
 
-    def missing(self) -> list[Key]:
+    def missing(self) -> list[ConnectionKey]:
         """Keys of connections that are needed so that everybody hears what they want to, as far as there is room. One
         spare does for all, also in place of several idle sessions."""
         if self.is_full:
@@ -332,7 +340,7 @@ class Pool:
         """Where changes are heard, and on how many connections. What is heard on one of no scope, all hear."""
         return Counter(_place(slot) for slot in self._slots.values() if slot.is_live)
 
-    def _is_needed(self, slot: Slot) -> bool:
+    def _is_needed(self, slot: PooledConnection) -> bool:
         """Whether somebody would not hear any more what they want to if this one ended."""
         if slot.key in self._kept:
             return True
@@ -340,7 +348,7 @@ class Pool:
         without = heard - Counter([_place(slot)])
         return any(_is_heard(need, heard) and not _is_heard(need, without) for need in self._holds)
 
-    def _drop_spares(self, but: Slot) -> None:
+    def _drop_spares(self, but: PooledConnection) -> None:
         """A spare that was made ready for other clients costs a process: nobody seems to want it."""
         if but.key.era == "legacy" and but.key.declared != "{}":
             for slot in tuple(self._slots.values()):
@@ -348,7 +356,7 @@ class Pool:
                 if is_idle and not self._is_needed(slot):
                     self._end(slot, "not needed any more")
 
-    def live(self) -> list[Connection]:
+    def live(self) -> list[ServerConnection]:
         return [slot.connection for slot in self._slots.values() if slot.connection is not None and slot.is_live]
 
     def describe(self) -> Json:
@@ -371,7 +379,7 @@ class Pool:
             if len(self._slots) > 1 and not self._is_needed(slot):
                 self._take(slot, "its connection was idle")
 
-    def _idle(self) -> Iterator[Slot]:
+    def _idle(self) -> Iterator[PooledConnection]:
         now = self._clock()
         for slot in self._slots.values():
             if not self._is_free(slot):
@@ -379,12 +387,12 @@ class Pool:
             elif now - slot.used >= self._patience_with(slot.key):
                 yield slot
 
-    def _patience_with(self, key: Key) -> float:
+    def _patience_with(self, key: ConnectionKey) -> float:
         if key.lane:
             return IDLE_LANE
         return self._patience if key.session is not None or self._patience < inf else IDLE
 
-    def _is_free(self, slot: Slot) -> bool:
+    def _is_free(self, slot: PooledConnection) -> bool:
         """Whether nobody is doing anything with it at the moment."""
         if slot.connection is None or not slot.is_live or slot.connection.is_busy:
             return False
@@ -394,4 +402,4 @@ class Pool:
         return len(self._slots)
 
     def __repr__(self) -> str:
-        return f"<Pool {len(self.live())}/{len(self._slots)} live, {len(self._holds)} held>"
+        return f"<ConnectionPool {len(self.live())}/{len(self._slots)} live, {len(self._holds)} held>"

@@ -21,7 +21,7 @@ from typing import IO, Final
 import anyio
 import anyio.to_thread
 
-from sluicegate.downstream import strays
+from sluicegate.downstream import stray_processes
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 GRACE: Final = 2.0
@@ -61,7 +61,7 @@ class Process:
     ) -> "Process":
         """Raises `OSError` or `ValueError` where it cannot be started."""
         mark = secrets.token_hex(8)
-        popen = await anyio.to_thread.run_sync(_spawn, command, {**env, strays.MARK: mark}, cwd)
+        popen = await anyio.to_thread.run_sync(_spawn, command, {**env, stray_processes.MARK: mark}, cwd)
         return Process(popen, mark, exited)
 
     # ------------------------------------------------------------ pipes
@@ -97,12 +97,12 @@ class Process:
         self._loop.remove_reader(handle)
         os.close(handle)
         status = self._popen.wait()
-        strays.waited(self.pid)
+        stray_processes.waited(self.pid)
         self._end(status)
 
     def _wait(self) -> None:
         status = self._popen.wait()
-        strays.waited(self.pid)
+        stray_processes.waited(self.pid)
         self._loop.call_soon_threadsafe(self._end, status)
 
     def _end(self, status: int) -> None:
@@ -116,7 +116,7 @@ class Process:
     async def stop(self) -> None:
         """After stdin was closed: wait, then signals to the whole group, and to what its leader left behind or what
         left the group (2026-07-28 basic/transports/stdio#shutdown). Returns when the child has been reaped."""
-        find = partial(strays.of_server, self._mark)
+        find = partial(stray_processes.of_server, self._mark)
         with anyio.CancelScope(shield=True):
             known = await anyio.to_thread.run_sync(find, None if self._gone.is_set() else self.pid)
             await self._is_gone()
@@ -125,7 +125,7 @@ class Process:
                 await self._is_empty()
             self._signal(signal.SIGKILL)
             await self._gone.wait()
-            await anyio.to_thread.run_sync(strays.end, find, known)
+            await anyio.to_thread.run_sync(stray_processes.end, find, known)
             for transport in self._transports:
                 transport.close()
             if not self._transports:  # cancelled before its pipes were connected
@@ -156,7 +156,7 @@ class Process:
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
-    return strays.spawn(
+    return stray_processes.spawn(
         command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=cwd, start_new_session=True
     )
 
@@ -168,7 +168,7 @@ def _ignore(data: bytes) -> None:
 def memory(pids: Iterable[int]) -> int:
     """Bytes that these processes and all that they started have in memory; 0 where the system does not say. Linux."""
     total = 0
-    for pid in strays.below(pids):
+    for pid in stray_processes.below(pids):
         with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
             total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     return total

@@ -15,23 +15,47 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from sluicegate.call import Ask, Call, Client, Era, Failure, Outcome, Publish, Result, Subscribed, Updated
-from sluicegate.downstream import pages
-from sluicegate.downstream.connection import Connection
-from sluicegate.downstream.dial import Dialler
-from sluicegate.downstream.health import Health
-from sluicegate.downstream.http import make_transport
-from sluicegate.downstream.keys import MODERN_KEY, Key
-from sluicegate.downstream.limits import Breaker, Gate, Pause
-from sluicegate.downstream.parking import Parking
-from sluicegate.downstream.pool import Pool
-from sluicegate.downstream.reach import Reach
-from sluicegate.downstream.rules import began_anew, failed, may_resend, unavailable, undeclared
-from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings, TooLarge, as_lost
-from sluicegate.downstream.watching import Watching
-from sluicegate.era.asks import ROOTS_CHANGED
-from sluicegate.era.revisions import LISTS
-from sluicegate.message import Json, Notification, decode_fast
+from sluicegate.downstream import url_elicitation
+from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit, RetryBackoff
+from sluicegate.downstream.connection import ServerConnection
+from sluicegate.downstream.connection_keys import MODERN_KEY, ConnectionKey
+from sluicegate.downstream.connector import Connector
+from sluicegate.downstream.failure_rules import (
+    began_anew,
+    failed,
+    may_resend,
+    unavailable,
+    undeclared,
+)
+from sluicegate.downstream.pool import ConnectionPool
+from sluicegate.downstream.resource_watches import ResourceWatches
+from sluicegate.downstream.selector import ConnectionSelector
+from sluicegate.downstream.server_health import ServerHealth
+from sluicegate.downstream.settings import (
+    AnswerTooLarge,
+    Full,
+    Lost,
+    NotModern,
+    ServerSettings,
+    as_lost,
+)
+from sluicegate.downstream.streamable_http import make_transport
+from sluicegate.downstream.suspended_calls import SuspendedCalls
+from sluicegate.protocol.input_requests_server import ROOTS_CHANGED
+from sluicegate.protocol.jsonrpc import Json, Notification, decode_fast
+from sluicegate.protocol.model import (
+    Ask,
+    Call,
+    Client,
+    Era,
+    Failure,
+    Outcome,
+    Publish,
+    Result,
+    Subscribed,
+    Updated,
+)
+from sluicegate.protocol.revisions import LISTS
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
@@ -67,17 +91,17 @@ class DownstreamServer:
         self._clock = clock
         self._started: float | None = None
         self._transport = make_transport(settings) if transport is None and settings.url else transport
-        self.parking = Parking(ask)
+        self.parking = SuspendedCalls(ask)
         kept = store or MemoryStore(clock)
-        self._dialler = Dialler(settings, self._heard, client_info, self._transport, kept, self.parking)
-        self._pool = Pool(self._open, self._ended, clock, settings, is_idle)
-        self._reach = Reach(settings, self._pool, self._dialler, self.parking)
-        self._watching = Watching(self._pool, self._reach, settings.list_timeout)
-        self._gate = Gate(settings.concurrency, max(32, 4 * settings.concurrency))
+        self._dialler = Connector(settings, self._heard, client_info, self._transport, kept, self.parking)
+        self._pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
+        self._reach = ConnectionSelector(settings, self._pool, self._dialler, self.parking)
+        self._watching = ResourceWatches(self._pool, self._reach, settings.list_timeout)
+        self._gate = ConcurrencyLimit(settings.concurrency, max(32, 4 * settings.concurrency))
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
-        self._health = Health(settings, lambda: self._dialler.stderr)
-        self._pause = Pause(clock)
+        self._health = ServerHealth(settings, lambda: self._dialler.stderr)
+        self._pause = RetryBackoff(clock)
         self._is_suspect = False
         self._settled, self._news, self._stopped = anyio.Event(), anyio.Event(), anyio.Event()
         self._client_wait, self._expected = client_wait, anyio.Event()
@@ -203,15 +227,15 @@ class DownstreamServer:
             return self._failed(call, lost)
         if era == "modern":
             return await self._start(call)
-        if pages.is_state(state):
-            again = pages.consented(call)
+        if url_elicitation.is_state(state):
+            again = url_elicitation.consented(call)
             return await self._start(again) if isinstance(again, Call) else again
         parked = self.parking.take(state, call.client.principal)
         if isinstance(parked, Failure):
             return parked
         try:
             outcome = await parked.resume(call)
-        except (Lost, TimeoutError, TooLarge) as error:
+        except (Lost, TimeoutError, AnswerTooLarge) as error:
             return self._failed(call, error)
         self._breaker.succeeded()
         return outcome
@@ -227,7 +251,7 @@ class DownstreamServer:
             outcome = await connection.handle(call)
             if connection.anew:
                 outcome = began_anew(call, outcome, connection)
-        except (Lost, TimeoutError, TooLarge) as error:
+        except (Lost, TimeoutError, AnswerTooLarge) as error:
             if is_again or not isinstance(error, Lost) or not may_resend(call.method, error):
                 return self._failed(call, error)
             self._lost(error)
@@ -238,16 +262,16 @@ class DownstreamServer:
             self._rise()
         return outcome
 
-    def _connect(self, call: Call) -> Awaitable[Connection]:
+    def _connect(self, call: Call) -> Awaitable[ServerConnection]:
         timeout = self.settings.list_timeout if call.method in LISTS else self.settings.timeout
         return self._in_time(timeout, call.client, partial(self._reach.get, call))
 
-    def _failed(self, call: Call, error: Lost | TimeoutError | TooLarge) -> Outcome:
+    def _failed(self, call: Call, error: Lost | TimeoutError | AnswerTooLarge) -> Outcome:
         if isinstance(error, Full):
             self._breaker.gave_up()
         elif isinstance(error, Lost):
             self._lost(error)
-        elif isinstance(error, TooLarge):
+        elif isinstance(error, AnswerTooLarge):
             self._breaker.succeeded()
         else:
             self._breaker.failed()
@@ -285,7 +309,7 @@ class DownstreamServer:
         why = "all its connections are taken" if self._status == "up" else "it is still starting"
         raise Full(why, sent=False)
 
-    async def _open(self, key: Key, group: TaskGroup) -> Connection:
+    async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Every dial passes here, and waits for the end of a back-off."""
         legacy = self._pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
         if self._pause.left > _PATIENT:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sluicegate.catalog.bounds import DEFAULT_BOUNDS, Bounds
-from sluicegate.era.asks import NO_PAGES
-from sluicegate.era.web_pages import OwnPages
-from sluicegate.message import MAX_RESULT_NODES
+from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
+from sluicegate.protocol.elicitation_urls import OwnUrls
+from sluicegate.protocol.input_requests_server import NO_PAGES
+from sluicegate.protocol.jsonrpc import MAX_RESULT_NODES
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one line on stdio, or of one event in an event stream. Longer ones end their connection."""
@@ -45,7 +45,7 @@ class ServerSettings:
     expanded: tuple[str, ...] = ()  # what `${...}` stands for in the arguments
     redact: Callable[[str], str] = str  # takes out what the audit log would not hold, from what the server wrote
     bounds: Bounds = DEFAULT_BOUNDS  # of a list that is walked for one call
-    own_pages: OwnPages = NO_PAGES  # which no server may have anybody open
+    own_pages: OwnUrls = NO_PAGES  # which no server may have anybody open
     is_mirrored: bool = False  # transparent mode: a client that could have declared tasks gets the server's own answer
 
     def __post_init__(self) -> None:
@@ -104,5 +104,5 @@ class TaskGone(Lost):
         super().__init__("the connection to the server has ended on which this task ran", sent=False, gone=True)
 
 
-class TooLarge(Exception):
+class AnswerTooLarge(Exception):
     """The answer is larger than it may be."""

@@ -12,8 +12,8 @@ from functools import partial
 from time import perf_counter
 from typing import Final
 
-from sluicegate.call import Call, Failure, Guard, Handler, Outcome
-from sluicegate.message import INTERNAL_ERROR
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR
+from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome
 
 ORDER: Final = (
     "measure",  # clock and outcome of everything
@@ -38,7 +38,7 @@ _BROKEN: Final = Failure(INTERNAL_ERROR, "Internal error")
 log = logging.getLogger(__name__)
 
 
-class Witness(ABC):
+class Observer(ABC):
     """A guard that only looks: what it is told of a call changes nothing. Several that stand one behind the other
     share one coroutine and one boundary; alone it is a guard as any other."""
 
@@ -65,10 +65,10 @@ def chain(guards: Mapping[str, Guard | None], innermost: Handler) -> Handler:
     leaving one out is a decision that has to be written down as None."""
     if set(guards) != set(ORDER):
         raise ValueError(f"guards must be exactly {ORDER}, not {tuple(guards)}")
-    handler, witnesses = innermost, list[Witness]()
+    handler, witnesses = innermost, list[Observer]()
     for name in reversed(ORDER):
         guard = guards[name]
-        if isinstance(guard, Witness):
+        if isinstance(guard, Observer):
             witnesses.append(guard)
         elif guard is not None:
             if witnesses or name in _TELLING:
@@ -83,7 +83,7 @@ async def settled(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _boundary(witnesses: Sequence[Witness], inner: Handler) -> Handler:
+def _boundary(witnesses: Sequence[Observer], inner: Handler) -> Handler:
     """Makes a broken guard a refusal, and tells the witnesses: as guards, outwards in the end."""
     witnesses = tuple(reversed(witnesses))
 

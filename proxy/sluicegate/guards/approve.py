@@ -15,30 +15,30 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from sluicegate.approval import shown, words
-from sluicegate.approval.ballot import Refused
-from sluicegate.approval.desk import Desk
+from sluicegate.approval import messages, presentation
 from sluicegate.approval.grants import Grant
-from sluicegate.approval.record import Approval, Matter, Terms, bind
+from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.record import Approval, CallBinding, ProfileSnapshot, bind
+from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.audit.redact import Redactor
-from sluicegate.call import (
+from sluicegate.guards.approval_tasks import ApprovalTasks
+from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import (
+    ApprovalRef,
     Call,
     Client,
     Decision,
     Guard,
     Handler,
     InputRequired,
-    Leave,
     Outcome,
     Target,
     Verdict,
     not_found,
     refuse,
 )
-from sluicegate.era.reserved import defined
-from sluicegate.guards.held import Holding
-from sluicegate.message import Json, Notification
-from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.reserved_keys import defined
 
 PROGRESS_EVERY: Final = 5.0
 # So that whatever a server counts afterwards is more.
@@ -48,7 +48,7 @@ CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ApproveDeps:
     """What the guard asks others: `decide` and `renew` once more before an approval is used, `current` for a client's
     rights as they are now, `review` for what people have said of the tool's definition, `elicits` for how a client can
     show a question, `page` for one where that is by a link, `command` for
@@ -65,7 +65,9 @@ class Means:
     redactor: Redactor
 
 
-def approve(desk: Desk, means: Means, holding: Holding | None = None, is_task: bool = False) -> Guard:
+def approve(
+    desk: ApprovalQueue, means: ApproveDeps, holding: ApprovalTasks | None = None, is_task: bool = False
+) -> Guard:
     """`holding` takes calls whose clients are answered later. `is_task`: those are the ones that come here, and wait as
     long as their approvals do."""
 
@@ -76,7 +78,7 @@ def approve(desk: Desk, means: Means, holding: Holding | None = None, is_task: b
             return inner(call)
         if decisions[-1].verdict is not Verdict.ASK:  # while we asked, the policy has come to need nobody
             return inner(_without_answers(call))
-        return _Case(desk, means, inner, call, call.target, decisions[-1], holding, is_task).handle()
+        return _ApprovalFlow(desk, means, inner, call, call.target, decisions[-1], holding, is_task).handle()
 
     return guard
 
@@ -88,22 +90,22 @@ def _without_answers(call: Call) -> Call:
     return replace(call, params={name: value for name, value in call.params.items() if name != "inputResponses"})
 
 
-class _Case:
+class _ApprovalFlow:
     """One call that needs a human."""
 
     def __init__(
-        self, desk: Desk, means: Means, inner: Handler, call: Call, target: Target, decision: Decision,
-        holding: Holding | None, is_task: bool,
+        self, desk: ApprovalQueue, means: ApproveDeps, inner: Handler, call: Call, target: Target, decision: Decision,
+        holding: ApprovalTasks | None, is_task: bool,
     ) -> None:  # fmt: skip
         self.desk, self.means, self.inner, self.holding, self.is_task = desk, means, inner, holding, is_task
         self.answers: Json = call.params.get("inputResponses") or {}
         self.call, self.target, self.decision = _without_answers(call), target, decision
         self.until = math.inf if is_task else time.monotonic() + desk.settings.hold_for
 
-    def terms(self) -> Terms | None:
+    def terms(self) -> ProfileSnapshot | None:
         return self.desk.settings.profiles.get(self.decision.profile) if isinstance(self.decision, Ruling) else None
 
-    def matter(self, terms: Terms) -> Matter:
+    def matter(self, terms: ProfileSnapshot) -> CallBinding:
         call = self.call
         return bind(call.client, call.method, self.target, call.params, self.decision.rule, terms)
 
@@ -127,13 +129,13 @@ class _Case:
                 return unfit
         return await self._ask(matter)
 
-    async def _ask(self, matter: Matter) -> Outcome:
+    async def _ask(self, matter: CallBinding) -> Outcome:
         """Round and round until there is an answer: what was waited for may have become another matter."""
         while True:
             approval = await self.desk.ask(self.call, matter, self.means.classify(self.target), self._shown)
-            if isinstance(approval, Refused):
+            if isinstance(approval, VoteRefused):
                 return self._cannot_ask(approval)
-            self.desk.keep_whole(approval, shown.arguments_of(self.call))
+            self.desk.keep_whole(approval, presentation.arguments_of(self.call))
             if approval.is_waiting and (asked := await self._question(approval)) is not None:
                 return asked
             if approval.is_waiting and (task := await self._as_task(approval)) is not None:
@@ -154,21 +156,21 @@ class _Case:
             matter = again
 
     def _shown(self) -> Json:
-        return shown.take(self.call, self.means.redactor, self.means.review(self.target))
+        return presentation.take(self.call, self.means.redactor, self.means.review(self.target))
 
-    def _cannot_ask(self, why: Refused) -> Outcome:
+    def _cannot_ask(self, why: VoteRefused) -> Outcome:
         reason: Any = "audit_unavailable" if why.status == 503 else "rate_limited"
         return refuse(self.call.method, reason, f"NOT EXECUTED: it needs an approval, and {why.text}.")
 
     def _not_approved(self, approval: Approval) -> Outcome:
         method = self.call.method
         if approval.is_waiting:
-            text = words.pending(approval, self.means.command("approve", approval))
-            return words.answer(method, "approval_pending", text, approval)
+            text = messages.pending(approval, self.means.command("approve", approval))
+            return messages.answer(method, "approval_pending", text, approval)
         if approval.state == "expired":
-            return words.answer(method, "approval_expired", words.expired(approval), approval)
-        text = words.denied(approval) if approval.state == "denied" else words.ended(approval)
-        return words.answer(method, "approval_denied", text, approval)
+            return messages.answer(method, "approval_expired", messages.expired(approval), approval)
+        text = messages.denied(approval) if approval.state == "denied" else messages.ended(approval)
+        return messages.answer(method, "approval_denied", text, approval)
 
     # ------------------------------------------------------------ whoever asked is asked
 
@@ -185,11 +187,11 @@ class _Case:
         self.answers = {}
         if how == "url":
             return None if _is_accepted(answer) else await self._closed(approval)
-        ballot = words.ballot(approval, answer)
+        ballot = messages.ballot(approval, answer)
         if ballot is None:
             return await self._closed(approval)
         decided = await self.desk.decide(approval.id, self.call.client, ballot, "elicitation")
-        if not isinstance(decided, Refused):
+        if not isinstance(decided, VoteRefused):
             return None
         if decided.status == 503:
             return self._cannot_ask(decided)
@@ -200,9 +202,9 @@ class _Case:
         kept = await self.desk.book.shown(approval.id)
         show = self.means.command("approvals show", approval)
         url = how == "url" and self.means.page(approval)
-        ask = words.page(approval, kept, show, url) if url else words.form(approval, kept, show)
+        ask = messages.page(approval, kept, show, url) if url else messages.form(approval, kept, show)
         matter, key = approval.matter, f"approve-{secrets.token_hex(8)}"
-        leave = Leave(approval.id, matter.digest, matter.rule, matter.terms.name, key)
+        leave = ApprovalRef(approval.id, matter.digest, matter.rule, matter.terms.name, key)
         return InputRequired({key: ask}, leave=leave)
 
     async def _closed(self, approval: Approval) -> Outcome:
@@ -263,18 +265,18 @@ class _Case:
         finally:
             self.desk.release_claim(approval.id)
 
-    async def _go_on(self, matter: Matter, leave: Leave | None) -> Outcome:
+    async def _go_on(self, matter: CallBinding, leave: ApprovalRef | None) -> Outcome:
         """A later round: an approval covers its own call to the end."""
         now = matter.digest, matter.rule, matter.terms.name
         if leave is None or (leave.digest, leave.rule, leave.profile) != now:
             return refuse(self.call.method, "approval_denied", CHANGED)
         return await self._let_through(_Covered(leave), leave.id, matter)
 
-    async def _let_through(self, ticket: "_ByApproval | _ByGrant | _Covered", id: str, matter: Matter) -> Outcome:
+    async def _let_through(self, ticket: "_ByApproval | _ByGrant | _Covered", id: str, matter: CallBinding) -> Outcome:
         self.call.trail.ticket = ticket
         outcome = await self.inner(replace(self.call, meta=defined(self.call.meta)))
         if isinstance(outcome, InputRequired):
-            return replace(outcome, leave=Leave(id, matter.digest, matter.rule, matter.terms.name))
+            return replace(outcome, leave=ApprovalRef(id, matter.digest, matter.rule, matter.terms.name))
         return outcome
 
 
@@ -287,7 +289,7 @@ def _is_accepted(answer: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ByApproval:
-    desk: Desk
+    desk: ApprovalQueue
     approval: Approval
 
     @property
@@ -302,7 +304,7 @@ class _ByApproval:
 
 @dataclass(frozen=True, slots=True)
 class _ByGrant:
-    desk: Desk
+    desk: ApprovalQueue
     grant: Grant
 
     @property
@@ -317,7 +319,7 @@ class _ByGrant:
 
 @dataclass(frozen=True, slots=True)
 class _Covered:
-    leave: Leave
+    leave: ApprovalRef
 
     @property
     def note(self) -> Json:

@@ -9,8 +9,8 @@ place says so in its closing record.
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 
-from sluicegate.call import Call, Failure, Guard, Handler, Outcome, refuse
-from sluicegate.message import INVALID_PARAMS, Json
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
+from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, refuse
 
 Spend = Callable[[str, float | None], Awaitable[bool]]
 """(key, seconds to remember it) -> whether this was the first time."""

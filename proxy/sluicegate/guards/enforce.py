@@ -12,13 +12,25 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from sluicegate.call import Call, Decision, Failure, Guard, Handler, Outcome, Result, Target, Verdict, not_found, refuse
 from sluicegate.catalog.uris import expansions
-from sluicegate.era.headers import check_mirrored
 from sluicegate.guards import settled
-from sluicegate.message import Json
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.mirrored_headers import check_mirrored
+from sluicegate.protocol.model import (
+    Call,
+    Decision,
+    Failure,
+    Guard,
+    Handler,
+    Outcome,
+    Result,
+    Target,
+    Verdict,
+    not_found,
+    refuse,
+)
 
 Decide = Callable[[Call, Target], Decision]
 CheckArguments = Callable[[Target, Json | None], Violation | None]

@@ -13,7 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from sluicegate.call import (
+from sluicegate.guards import links
+from sluicegate.guards.links import Decide, Links
+from sluicegate.policy.hidden_text import FLAGS, clean, is_plain_json
+from sluicegate.protocol import reserved_keys, union_members
+from sluicegate.protocol.jsonrpc import Json, Malformed, Notification
+from sluicegate.protocol.model import (
     Call,
     Emit,
     Failure,
@@ -26,11 +31,6 @@ from sluicegate.call import (
     TaskStarted,
     refuse,
 )
-from sluicegate.era import members, reserved
-from sluicegate.guards import links
-from sluicegate.guards.links import Decide, Links
-from sluicegate.message import Json, Malformed, Notification
-from sluicegate.policy.text import FLAGS, clean, is_plain_json
 
 Mode = Literal["off", "warn", "block"]
 Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
@@ -101,7 +101,7 @@ def outside_of_calls(modes: Mapping[str, Mode]) -> Callable[[str, Json], Json | 
 def _clean(value: Any, found: set[str]) -> Any:
     """Cleaned; what is changed may have become a name that only Sluice may use."""
     cleaned = clean(value, found)
-    return value if cleaned is value else reserved.strip(cleaned)
+    return value if cleaned is value else reserved_keys.strip(cleaned)
 
 
 def _judge_links(outcome: Result, found: Links, strict: bool) -> Result:
@@ -146,7 +146,7 @@ def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool,
     found: set[str] = set()
     value: Json = outcome.value if is_plain else _clean(outcome.value, found)
     if value is not outcome.value:
-        value = members.result(call.method, value)
+        value = union_members.result(call.method, value)
     if call.method == "tools/call" and target.item is not None and "outputSchema" in target.item:
         judged = check(target.server, target.own, target.item["outputSchema"], value)
         if judged is not None:
@@ -192,7 +192,7 @@ def _marked(value: Json, found: set[str]) -> Json:
 def _cleaned(failure: Failure) -> Failure:
     found: set[str] = set()
     message, data = clean(failure.message, found), clean(failure.data, found)
-    reserved.strip({"error": {"data": data}} if found else None)
+    reserved_keys.strip({"error": {"data": data}} if found else None)
     return Failure(failure.code, message, data, failure.reason) if found else failure
 
 

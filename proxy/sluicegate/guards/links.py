@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from sluicegate.call import Call, Decision, Target, Verdict
 from sluicegate.catalog.uris import is_clean
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Decision, Target, Verdict
 
 Decide = Callable[[Call, Target], Decision]
 """What a client may do with a resource, as for a read of it."""

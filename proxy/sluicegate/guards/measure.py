@@ -4,21 +4,21 @@ are open."""
 from collections.abc import Callable
 from typing import Protocol
 
-from sluicegate.call import Call, Outcome
-from sluicegate.guards import Witness
+from sluicegate.guards import Observer
+from sluicegate.protocol.model import Call, Outcome
 
 Observe = Callable[[Call, Outcome | None, float], None]
 """(call, outcome, seconds); an outcome of None means that the call was cancelled."""
 
 
-class Level(Protocol):
+class Gauge(Protocol):
     """How many there are now."""
 
     value: int
 
 
-class Measure(Witness):
-    def __init__(self, observe: Observe, level: Level) -> None:
+class Measure(Observer):
+    def __init__(self, observe: Observe, level: Gauge) -> None:
         self._observe, self._level = observe, level
 
     def begin(self, call: Call) -> None:

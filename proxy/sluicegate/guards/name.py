@@ -10,7 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from sluicegate.call import (
+from sluicegate.catalog import uri_fields
+from sluicegate.catalog.uris import Rewriting, is_clean
+from sluicegate.protocol.jsonrpc import Json, Malformed
+from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
+from sluicegate.protocol.model import (
     ABOUT_A_TASK,
     Call,
     Failure,
@@ -23,10 +27,6 @@ from sluicegate.call import (
     TaskStarted,
     not_found,
 )
-from sluicegate.catalog import places
-from sluicegate.catalog.uris import Rewriting, is_clean
-from sluicegate.era.legacy_server import URL_ELICITATION_REQUIRED
-from sluicegate.message import Json, Malformed
 
 Resolve = Callable[[Call], Awaitable[Target | Outcome | None]]
 """The target of a call; None for what does not exist, an outcome where more than that is to be said."""
@@ -88,7 +88,7 @@ def _may_stand(method: str, target: Target) -> bool:
 def _inwards(call: Call, field: str, target: Target, rewrite: Rewriting | None) -> Call:
     params = _own_params(call.params, field, target.own)
     if rewrite is not None and isinstance(params.get("inputResponses"), dict):
-        params = {**params, "inputResponses": places.answers(params["inputResponses"], rewrite.own)}
+        params = {**params, "inputResponses": uri_fields.answers(params["inputResponses"], rewrite.own)}
     # Spelled out, for every call comes through here and `replace` takes twice as long.
     return Call(call.client, call.method, params, call.meta, target, call.mirrored, call.emit, call.trail)
 
@@ -116,7 +116,7 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
         return outcome
     change = _public(call, target, rewrite)
     if isinstance(outcome, Result):
-        value = places.result(call.method, outcome.value, change)
+        value = uri_fields.result(call.method, outcome.value, change)
         if call.method == "tasks/get" and isinstance(requests := value.get("inputRequests"), dict):
             value = {**value, "inputRequests": _signed(requests, target.server)}
         return outcome if value is outcome.value else Result(value, reason=outcome.reason)
@@ -125,14 +125,14 @@ def _outwards(call: Call, own_call: Call, outcome: Outcome, target: Target, rewr
     if isinstance(outcome, InputRequired):
         if outcome.is_ours:  # says itself who asks, and names no URI that could be followed
             return outcome
-        return replace(outcome, requests=_signed(places.asks(outcome.requests, change), target.server))
-    data = places.error_data(outcome.data, change)
+        return replace(outcome, requests=_signed(uri_fields.asks(outcome.requests, change), target.server))
+    data = uri_fields.error_data(outcome.data, change)
     if outcome.code == URL_ELICITATION_REQUIRED:  # whoever says so otherwise was judged before
         data = {**data, "elicitations": [_shown(page, target.server) for page in data["elicitations"]]}
     return outcome if data is outcome.data else Failure(outcome.code, outcome.message, data, outcome.reason)
 
 
-def _public(call: Call, target: Target, rewrite: Rewriting | None) -> places.Change:
+def _public(call: Call, target: Target, rewrite: Rewriting | None) -> uri_fields.Change:
     """How the server's URIs are shown. In transparent mode they stay, but forms and pages say there, too, whose they
     are: Sluice asks its own questions of the same client."""
     if rewrite is None:
@@ -142,12 +142,12 @@ def _public(call: Call, target: Target, rewrite: Rewriting | None) -> places.Cha
 
 def _holds_no_uri(outcome: Result) -> bool:
     try:
-        return not places.may_hold(outcome.text)
+        return not uri_fields.may_hold(outcome.text)
     except Malformed:  # who sends it will say so
         return False
 
 
-def _as_asked(used: str, own: str, rewrite: Rewriting) -> places.Change:
+def _as_asked(used: str, own: str, rewrite: Rewriting) -> uri_fields.Change:
     """What a client asked for comes back in its own spelling: it may have used the plain URI, or a prefix on
     one that is shown without."""
     return lambda uri: used if uri == own else rewrite.public(uri)

@@ -8,17 +8,24 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from sluicegate.call import MISSING_CAPABILITY, Call, Failure, InputRequired, Outcome, Result
-from sluicegate.era import asks
-from sluicegate.era.client_asks import unanswered
-from sluicegate.era.legacy_server import URL_ELICITATION_REQUIRED
-from sluicegate.era.web_pages import OwnPages
-from sluicegate.message import Json
+from sluicegate.protocol import input_requests_server
+from sluicegate.protocol.elicitation_urls import OwnUrls
+from sluicegate.protocol.input_requests_client import unanswered
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
+from sluicegate.protocol.model import (
+    MISSING_CAPABILITY,
+    Call,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+)
 
 log = logging.getLogger(__name__)
 
 
-def judged(call: Call, outcome: Outcome, own: OwnPages) -> Outcome:
+def judged(call: Call, outcome: Outcome, own: OwnUrls) -> Outcome:
     """The outcome with what its client may be asked, or what the client gets instead."""
     if isinstance(outcome, Result):
         requests = outcome.value.get("inputRequests") if call.method == "tasks/get" else None
@@ -36,8 +43,8 @@ def judged(call: Call, outcome: Outcome, own: OwnPages) -> Outcome:
     return outcome
 
 
-def _pages(call: Call, failure: Failure, own: OwnPages) -> Outcome:
-    requests = asks.pages({"data": failure.data})
+def _pages(call: Call, failure: Failure, own: OwnUrls) -> Outcome:
+    requests = input_requests_server.pages({"data": failure.data})
     allowed = Failure(0, failure.message) if requests is None else _allowed(call, requests, own)
     if isinstance(allowed, Failure):
         return _instead(call, allowed)
@@ -49,8 +56,8 @@ def _bare(page: Any) -> Json:
     return {key: value for key, value in page.items() if key != "requestedSchema"}
 
 
-def _allowed(call: Call, requests: Json, own: OwnPages) -> Json | Failure:
-    allowed = asks.judged(requests, call.client, own)
+def _allowed(call: Call, requests: Json, own: OwnUrls) -> Json | Failure:
+    allowed = input_requests_server.judged(requests, call.client, own)
     if isinstance(allowed, Failure):
         server = call.target.server if call.target is not None else ""
         log.warning("a server's question is not passed on", extra={"server": server, "why": allowed.message})

@@ -6,9 +6,9 @@ counted is the same call: the seal has proved that, and the commit behind us let
 
 from collections.abc import Awaitable
 
-from sluicegate.call import Call, Guard, Handler, Outcome, Target, refuse
 from sluicegate.guards import settled
 from sluicegate.policy.rates import Windows
+from sluicegate.protocol.model import Call, Guard, Handler, Outcome, Target, refuse
 
 
 def quota(windows: Windows) -> Guard:

@@ -7,8 +7,8 @@ debug.
 import logging
 from collections.abc import Callable
 
-from sluicegate.call import Call, Failure, Outcome, Verdict
-from sluicegate.guards import Witness
+from sluicegate.guards import Observer
+from sluicegate.protocol.model import Call, Failure, Outcome, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ Close = Callable[[Call, Outcome | None, float], None]
 """(call, outcome, seconds); an outcome of None means that the call was cancelled. Never waits."""
 
 
-class Record(Witness):
+class RecordGuard(Observer):
     """`close` writes the audit log's record; None where there is no audit log."""
 
     def __init__(self, close: Close | None = None) -> None:

@@ -14,8 +14,18 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from sluicegate.call import Call, Failure, Guard, Handler, InputRequired, Leave, Outcome, OwnState, Target
-from sluicegate.message import INVALID_PARAMS, Json
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
+from sluicegate.protocol.model import (
+    ApprovalRef,
+    Call,
+    Failure,
+    Guard,
+    Handler,
+    InputRequired,
+    Outcome,
+    OwnState,
+    Target,
+)
 
 Seal = Callable[[str, Json, str], str]
 Unseal = Callable[[str, str, str], Json | None]
@@ -42,7 +52,9 @@ def seal(
             if envelope is None:
                 return Failure(INVALID_PARAMS, "Invalid or expired requestState")
             round = envelope["round"]
-            call.trail.resume(envelope["id"], round, Leave(**envelope["leave"]) if envelope.get("leave") else None)
+            call.trail.resume(
+                envelope["id"], round, ApprovalRef(**envelope["leave"]) if envelope.get("leave") else None
+            )
             state = envelope["state"]
             own = OwnState(state) if envelope.get("is_own") else state
             call = replace(call, params=_restored(call.params, own))

@@ -6,9 +6,9 @@ before names are resolved and looks at none, so that its answer can tell nothing
 
 from collections.abc import Awaitable
 
-from sluicegate.call import Call, Guard, Handler, Outcome, refuse
 from sluicegate.guards import settled
 from sluicegate.policy.rates import Windows
+from sluicegate.protocol.model import Call, Guard, Handler, Outcome, refuse
 
 
 def throttle(windows: Windows) -> Guard:

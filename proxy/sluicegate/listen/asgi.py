@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import anyio
 
-from sluicegate.listen.exchange import error_body
-from sluicegate.listen.request import Gone, Request, Serve, TooLarge, render
+from sluicegate.listen.http_exchange import error_body
+from sluicegate.listen.http_request import BodyTooLarge, ClientGone, HttpRequest, Serve, render
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -25,12 +25,12 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def asgi(app: Application) -> Serve:
-    async def serve(request: Request) -> None:
+    async def serve(request: HttpRequest) -> None:
         try:
             await _relay(app, request)
-        except Gone:
+        except ClientGone:
             pass
-        except TooLarge:
+        except BodyTooLarge:
             await _error(request, 413, "request too large")
         except Exception:  # noqa: BLE001 (the boundary of a request: the client gets no details)
             _LOG.exception("a request failed: %r", request)
@@ -39,7 +39,7 @@ def asgi(app: Application) -> Serve:
     return serve
 
 
-async def _relay(app: Application, request: Request) -> None:
+async def _relay(app: Application, request: HttpRequest) -> None:
     start: Event = {}
     parts: list[bytes] = []
 
@@ -65,7 +65,7 @@ async def _relay(app: Application, request: Request) -> None:
         await app(_scope(request), receive, send)
 
 
-def _scope(request: Request) -> Event:
+def _scope(request: HttpRequest) -> Event:
     head = request.head
     return {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
@@ -75,7 +75,7 @@ def _scope(request: Request) -> Event:
     }  # fmt: skip
 
 
-async def _error(request: Request, status: int, text: str) -> None:
+async def _error(request: HttpRequest, status: int, text: str) -> None:
     if not request.is_answered:
         body = error_body(text)
         await request.respond(status, b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body), body)

@@ -13,13 +13,13 @@ from typing import Final, NamedTuple, cast
 
 import httptools
 
-from sluicegate.listen.exchange import error_body
-from sluicegate.listen.received import Received
-from sluicegate.listen.request import STATUS_LINE, Give, Head, Headers, Request, Serve
-from sluicegate.listen.settings import Wire
-from sluicegate.network.alarms import alarms_of
-from sluicegate.network.hosts import Address, authority
-from sluicegate.network.outbox import outbox_of
+from sluicegate.http.hosts import Address, authority
+from sluicegate.listen.http_exchange import error_body
+from sluicegate.listen.http_request import STATUS_LINE, Give, Headers, HttpRequest, RequestHead, Serve
+from sluicegate.listen.settings import ConnectionLimits
+from sluicegate.listen.unanswered_bytes import UnansweredBytes
+from sluicegate.runtime.timers import timers_of
+from sluicegate.runtime.write_coalescer import write_coalescer_of
 
 _MAX_PIPELINED: Final = 8
 # RFC 3986 2.3 and 6.2.2: an escape of a letter, digit, "-", ".", "_" or "~" has another spelling, that of a slash,
@@ -36,12 +36,12 @@ class _Refused(Exception):
     """Leaves the parser from inside one of its callbacks; the connection knows the answer."""
 
 
-class _Known(NamedTuple):
+class _RepeatedRequest(NamedTuple):
     """A request that came whole in one piece: how it began, and what was made of that."""
 
     text: bytes
     size: int  # of head and body
-    head: Head
+    head: RequestHead
 
 
 class Http1(asyncio.Protocol):
@@ -51,17 +51,22 @@ class Http1(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(
-        self, serve: Serve, wire: Wire, connections: "set[Http1]", tasks: "set[asyncio.Task[None]]", first: bytes = b""
+        self,
+        serve: Serve,
+        wire: ConnectionLimits,
+        connections: "set[Http1]",
+        tasks: "set[asyncio.Task[None]]",
+        first: bytes = b"",
     ) -> None:
         self._serve, self._wire, self._first = serve, wire, first
-        self._received = Received() if wire.is_shared else None
+        self._received = UnansweredBytes() if wire.is_shared else None
         self._connections, self._tasks = connections, tasks
         self.loop = asyncio.get_running_loop()
-        self.outbox, self.alarms = outbox_of(self.loop), alarms_of(self.loop)
+        self.outbox, self.alarms = write_coalescer_of(self.loop), timers_of(self.loop)
         self.writable = asyncio.Event()
         self.writable.set()
         self._parser = httptools.HttpRequestParser(self)
-        self._requests: deque[Request] = deque()  # those without a whole answer; the oldest has its turn
+        self._requests: deque[HttpRequest] = deque()  # those without a whole answer; the oldest has its turn
         self._worker: asyncio.Task[None] | None = None
         self._wanted: asyncio.Future[None] | None = None  # while the worker has nothing to do
         self._deadline: asyncio.TimerHandle | None = None
@@ -72,13 +77,13 @@ class Http1(asyncio.Protocol):
         self._deaf = self._lingers = self._paused = self._is_lost = False
         # Of the message that is arriving:
         self._receiving = True
-        self._incoming: Request | None = None  # from the end of its head to the end of its body
+        self._incoming: HttpRequest | None = None  # from the end of its head to the end of its body
         self._extended = self._progressed = False
         self._url = b""
         self._host: bytes | None = None  # that of an earlier request, judged
         self._headers: Headers = []
         self._read = self._unheaded = 0
-        self._known: _Known | None = None
+        self._known: _RepeatedRequest | None = None
 
     # ------------------------------------------------------------ the connection begins and ends
 
@@ -148,7 +153,7 @@ class Http1(asyncio.Protocol):
         elif is_first and len(self._requests) == 1:
             self._remember(self._requests[0], data)
 
-    def _remember(self, request: Request, data: bytes) -> None:
+    def _remember(self, request: HttpRequest, data: bytes) -> None:
         """The same bytes mean the same: a client's requests of equal length differ in their bodies alone. For them
         the parser is not asked again, nor we by it for each header: 15 us a call. Only where the length is said once
         and in one way, so that where a body ends is beyond doubt."""
@@ -156,10 +161,10 @@ class Http1(asyncio.Protocol):
         head = request.head
         is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)
         is_sized = head.get(b"content-length") == b"%d" % len(body)
-        self._known = _Known(text + end, len(data), head) if is_plain and is_sized else None
+        self._known = _RepeatedRequest(text + end, len(data), head) if is_plain and is_sized else None
 
-    def _repeat(self, known: _Known, data: bytes) -> None:
-        request = Request(self, known.head)
+    def _repeat(self, known: _RepeatedRequest, data: bytes) -> None:
+        request = HttpRequest(self, known.head)
         request.fill(data[len(known.text) :])
         self._accept(request)
 
@@ -248,10 +253,10 @@ class Http1(asyncio.Protocol):
         is_1_1 = parser.get_http_version() == "1.1"
         method, (path, query) = parser.get_method().decode("ascii"), _split(self._url)
         keeps = is_1_1 and parser.should_keep_alive()
-        self._incoming = Request(self, Head(method, path, query, self._headers), is_1_1, keeps)
+        self._incoming = HttpRequest(self, RequestHead(method, path, query, self._headers), is_1_1, keeps)
         self._accept(self._incoming)
 
-    def _accept(self, request: Request) -> None:
+    def _accept(self, request: HttpRequest) -> None:
         self._requests.append(request)
         if self._worker is None:
             self._worker = self.loop.create_task(self._work())
@@ -351,7 +356,7 @@ class Http1(asyncio.Protocol):
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
 
-    def answered(self, request: Request) -> None:
+    def answered(self, request: HttpRequest) -> None:
         self._requests.popleft()
         if self._received is not None:
             self._received.answered(rests=not (self._requests or self._receiving))

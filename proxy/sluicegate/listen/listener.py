@@ -15,30 +15,46 @@ from typing import Any, Final
 
 import anyio
 
-from sluicegate.call import MODERN, Client, Emit, Handler
-from sluicegate.era.modern_client import is_modern
-from sluicegate.listen.exchange import Exchange, error_body
-from sluicegate.listen.handover import Handover
-from sluicegate.listen.http import Edge, Streams, check_form, read_json, received, serve_modern, version
-from sluicegate.listen.identity import Identity, Principal, Refused
-from sluicegate.listen.large import LARGE, LargeRequests, UntilFree
-from sluicegate.listen.large import Refused as TooMuch
-from sluicegate.listen.legacy import Legacy
-from sluicegate.listen.listening import Listening
-from sluicegate.listen.request import Gone, TooLarge
-from sluicegate.listen.request import Request as HttpRequest
-from sluicegate.listen.resource import Resource
+from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
+from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy
+from sluicegate.listen.auth import CredentialRefused, Identity, Principal
+from sluicegate.listen.background_tasks import BackgroundTasks
+from sluicegate.listen.http_exchange import HttpExchange, error_body
+from sluicegate.listen.http_request import BodyTooLarge, ClientGone
+from sluicegate.listen.http_request import HttpRequest as HttpRequest
+from sluicegate.listen.http_sse import MESSAGES, SSE, HttpSse
+from sluicegate.listen.large_requests import LARGE, LargeRequests, UntilFree
+from sluicegate.listen.large_requests import RequestRefused as TooMuch
+from sluicegate.listen.legacy_http import LegacyHttp
+from sluicegate.listen.protected_resource_metadata import ProtectedResource
+from sluicegate.listen.session_notifications import SessionNotifications
 from sluicegate.listen.sessions import Sessions
-from sluicegate.listen.settings import Settings
-from sluicegate.listen.sse import MESSAGES, SSE, EventStreams
-from sluicegate.listen.tasks import Tasks
-from sluicegate.message import INTERNAL_ERROR, Json, Malformed, Request, Response, encode, read
-from sluicegate.network.forwarded import ForwardedHeaders, is_forwarded
-from sluicegate.network.hosts import MCP_PORT, HostOriginPolicy
+from sluicegate.listen.settings import ListenSettings
+from sluicegate.listen.streamable_http import (
+    EndpointContext,
+    StreamSlots,
+    check_form,
+    read_json,
+    received,
+    serve_modern,
+    version,
+)
+from sluicegate.listen.worker_handoff import WorkerHandoff
+from sluicegate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    Json,
+    Malformed,
+    Request,
+    Response,
+    encode,
+    read,
+)
+from sluicegate.protocol.model import MODERN, Client, Emit, Handler
+from sluicegate.protocol.modern_client import is_modern
 
 log = logging.getLogger(__name__)
 
-_Serve = Callable[[Exchange, Principal], Awaitable[None]]
+_Serve = Callable[[HttpExchange, Principal], Awaitable[None]]
 
 _MODERN: Final = MODERN.encode()
 _ALLOW: Final = [(b"allow", b"POST, GET, DELETE, OPTIONS")]
@@ -63,29 +79,29 @@ class Listener:
         handler: Handler,
         server_info: Json,
         identity: Identity,
-        settings: Settings,
+        settings: ListenSettings,
         on_session_end: Callable[[str], None],
         on_refused: Callable[[str, str], None] | None = None,
         new_id: Callable[[], str] = _new_id,
         clock: Callable[[], float] = time.monotonic,
         on_abandoned: Callable[[str], None] = lambda id: None,
         on_sweep: Callable[[frozenset[str]], None] = lambda current: None,
-        handover: Handover | None = None,
+        handover: WorkerHandoff | None = None,
         until_free: UntilFree = lambda principal: 0.0,
     ) -> None:
         """`handover`: there are other workers, and who is theirs is served by them."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
-        self._edge = Edge(partial(large.handle, handler), server_info, new_id, settings,
-                          Streams(settings.limits.streams), on_abandoned, large)  # fmt: skip
+        self._edge = EndpointContext(partial(large.handle, handler), server_info, new_id, settings,
+                          StreamSlots(settings.limits.streams), on_abandoned, large)  # fmt: skip
         self._on_sweep, self._handover = on_sweep, handover
-        self._tasks = Tasks()
+        self._tasks = BackgroundTasks()
         self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
-        self._legacy = Legacy(self._edge, self.sessions)
+        self._legacy = LegacyHttp(self._edge, self.sessions)
         self._forwarded = ForwardedHeaders(settings.names)
-        self._resource = Resource(settings, identity, self._forwarded)
-        self._event_streams = EventStreams(self._edge, on_session_end)
+        self._resource = ProtectedResource(settings, identity, self._forwarded)
+        self._event_streams = HttpSse(self._edge, on_session_end)
         self._routes = self._lay_out()
 
     def __repr__(self) -> str:
@@ -104,12 +120,12 @@ class Listener:
 
     async def __call__(self, request: HttpRequest) -> None:
         """The boundary of one request: whatever goes wrong inside is its answer, and nobody else's trouble."""
-        exchange = Exchange(request, self._settings.pace)
+        exchange = HttpExchange(request, self._settings.pace)
         try:
             await self._serve(exchange)
-        except Gone:
+        except ClientGone:
             pass
-        except TooLarge:
+        except BodyTooLarge:
             await exchange.error(413, "request too large")
         except TooMuch as refused:
             retry = (b"retry-after", b"%d" % ceil(refused.wait))
@@ -157,12 +173,12 @@ class Listener:
         self._edge.streams.stop()
         self.sessions.close()
 
-    def _listen(self, client: Client, tell: Emit) -> Listening:
-        return Listening(self._edge.handler, client, self._edge.trail, tell, self._tasks)
+    def _listen(self, client: Client, tell: Emit) -> SessionNotifications:
+        return SessionNotifications(self._edge.handler, client, self._edge.trail, tell, self._tasks)
 
     # ------------------------------------------------------------ the order of checks
 
-    def _serve(self, exchange: Exchange) -> Awaitable[None]:
+    def _serve(self, exchange: HttpExchange) -> Awaitable[None]:
         """No coroutine, as little as what follows: each of them is made, resumed at each wait of a call, and ended."""
         head = exchange.head
         if head.known.passed is self._policy:
@@ -186,7 +202,7 @@ class Listener:
             return exchange.error(413, "request too large")
         return self._enter(exchange, serve)
 
-    def _enter(self, exchange: Exchange, serve: _Serve) -> Awaitable[None]:
+    def _enter(self, exchange: HttpExchange, serve: _Serve) -> Awaitable[None]:
         """Who it is, and whether they are ours."""
         principal = self._principal(exchange)
         if principal is None:
@@ -195,14 +211,14 @@ class Listener:
             return self._pass_on(exchange, self._handover, principal)
         return serve(exchange, principal)
 
-    async def _pass_on(self, exchange: Exchange, handover: Handover, principal: Principal) -> None:
+    async def _pass_on(self, exchange: HttpExchange, handover: WorkerHandoff, principal: Principal) -> None:
         if not await exchange.peer.hand_over(partial(handover.give, principal.name)):
             await exchange.error(503, "the worker that serves this client is not up", [(b"retry-after", b"1")])
 
-    async def _admit(self, exchange: Exchange, serve: _Serve) -> None:
+    async def _admit(self, exchange: HttpExchange, serve: _Serve) -> None:
         """Whoever is not known yet: serves or refuses."""
         if exchange.head.duplicate == b"authorization":
-            found: Principal | Refused = Refused("credential")
+            found: Principal | CredentialRefused = CredentialRefused("credential")
         else:
             found = await self._identity.verify(exchange.head.get(b"authorization"))
         if isinstance(found, Principal):
@@ -216,7 +232,7 @@ class Listener:
         status, text = (403, "Forbidden") if found.is_known else (401, "Unauthorized")
         await exchange.error(status, text, self._resource.challenge(exchange, found))
 
-    def _principal(self, exchange: Exchange) -> Principal | None:
+    def _principal(self, exchange: HttpExchange) -> Principal | None:
         head = exchange.head
         if head.duplicate == b"authorization":
             return None
@@ -227,7 +243,7 @@ class Listener:
         address = exchange.server[0] if exchange.server else None
         return self._identity.identify(None, is_forwarded(head.headers), address)
 
-    def _route(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
+    def _route(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         method = exchange.head.method
         if method == "POST":
             return self._post(exchange, principal)
@@ -239,7 +255,7 @@ class Listener:
             return exchange.error(400, "a header is given twice")
         return (self._legacy.get if method == "GET" else self._legacy.delete)(exchange, principal)
 
-    def _post(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
+    def _post(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         problem = check_form(exchange)
         if problem is not None:
             return exchange.error(*problem)
@@ -247,20 +263,20 @@ class Listener:
             exchange.head.known.passed = self._policy
         return self._take_in(exchange, principal)
 
-    def _take_in(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
+    def _take_in(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         peer, large = exchange.peer, self._edge.large
         if peer.is_whole and peer.size <= LARGE and large.may_enter(principal.name):
             return self._take(exchange, principal)
         return self._take_later(exchange, principal)
 
-    async def _take_later(self, exchange: Exchange, principal: Principal) -> None:
+    async def _take_later(self, exchange: HttpExchange, principal: Principal) -> None:
         async with received(exchange, principal, self._edge) as value:
             await self._take_value(exchange, principal, value)
 
-    def _take(self, exchange: Exchange, principal: Principal) -> Awaitable[None]:
+    def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
         return self._take_value(exchange, principal, read_json(exchange, principal, self._edge))
 
-    def _take_value(self, exchange: Exchange, principal: Principal, value: Any) -> Awaitable[None]:
+    def _take_value(self, exchange: HttpExchange, principal: Principal, value: Any) -> Awaitable[None]:
         by_header = version(exchange) == _MODERN
         if isinstance(value, list):
             if by_header:
@@ -282,7 +298,7 @@ class Listener:
 
     # ------------------------------------------------------------ the 2024 transport
 
-    async def _open_stream(self, exchange: Exchange, principal: Principal) -> None:
+    async def _open_stream(self, exchange: HttpExchange, principal: Principal) -> None:
         if exchange.head.method != "GET":  # a POST here asks which transport this is: <= 2026-07-28 basic/transports
             await exchange.error(405, "Method not allowed", _ALLOW_GET)
         elif exchange.head.duplicate is not None:
@@ -291,7 +307,7 @@ class Listener:
             prefix = self._forwarded.prefix(exchange.client, exchange.head.headers)
             await self._event_streams.open(exchange, principal, prefix)
 
-    async def _post_to_stream(self, exchange: Exchange, principal: Principal) -> None:
+    async def _post_to_stream(self, exchange: HttpExchange, principal: Principal) -> None:
         if exchange.head.method != "POST":
             await exchange.error(405, "Method not allowed", _ALLOW_POST)
         else:

@@ -8,8 +8,8 @@ import re
 from collections import OrderedDict, deque
 from typing import Final
 
-from sluicegate.listen.exchange import event
-from sluicegate.message import Message, Notification, Request, encode
+from sluicegate.listen.http_exchange import event
+from sluicegate.protocol.jsonrpc import Message, Notification, Request, encode
 
 PUSH: Final = 0  # the stream number of the session's own GET stream
 _MAX_SUBJECTS: Final = 1_000
@@ -33,7 +33,7 @@ def priming(stream: int, number: int, retry: int) -> bytes:
     return b"id: %b\nretry: %d\ndata: \n\n" % (event_id(stream, number).encode(), retry)
 
 
-class Log:
+class ReplayBuffer:
     """The events of one request's stream. The oldest go first when there are too many; the response stays."""
 
     __slots__ = ("_events", "_number", "bytes", "stream")
@@ -82,7 +82,7 @@ class _Entries:
         self.bytes -= len(self.all.pop(subject, (0, b""))[1])
 
 
-class Outbox:
+class PushQueue:
     """What the GET stream has to say: one entry a subject, the newest. A change told twice is told once, so a
     client that never opens its stream costs one entry for each list, and no queue. A question is its own subject."""
 
@@ -93,7 +93,7 @@ class Outbox:
         self._number = 0
 
     def __repr__(self) -> str:
-        return f"Outbox({len(self._due.all)} due, {self._number} sent)"
+        return f"PushQueue({len(self._due.all)} due, {self._number} sent)"
 
     def put(self, message: Message) -> None:
         self._due.put(_subject(message), 0, encode(message))

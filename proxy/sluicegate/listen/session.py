@@ -10,25 +10,33 @@ from typing import Final
 
 import anyio
 
-from sluicegate.call import Client, Emit
-from sluicegate.era import legacy_client
-from sluicegate.era.revisions import REVISIONS
-from sluicegate.listen.answer import Answer
-from sluicegate.listen.asking import Asks, ask_aside
-from sluicegate.listen.exchange import Exchange, event
-from sluicegate.listen.identity import Principal
-from sluicegate.listen.listening import PROGRESS, Listening
-from sluicegate.listen.replay import PUSH, Outbox, priming
-from sluicegate.message import Json, Message, Notification, Request, RequestId, Response, encode
+from sluicegate.listen.auth import Principal
+from sluicegate.listen.client_channel import Asks, ask_aside
+from sluicegate.listen.http_exchange import HttpExchange, event
+from sluicegate.listen.replay import PUSH, PushQueue, priming
+from sluicegate.listen.resumable_response import ResumableResponse
+from sluicegate.listen.session_notifications import PROGRESS, SessionNotifications
+from sluicegate.protocol import legacy_client
+from sluicegate.protocol.jsonrpc import (
+    Json,
+    Message,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+    encode,
+)
+from sluicegate.protocol.model import Client, Emit
+from sluicegate.protocol.revisions import REVISIONS
 
 # Servers ask for roots right after the handshake, and clients open their stream right after it: no race between them.
 STREAM_WITHIN: Final = 5.0
 
-NewListening = Callable[[Client, Emit], Listening]
+NewListening = Callable[[Client, Emit], SessionNotifications]
 
 
 @dataclass(slots=True)
-class Running:
+class RunningCall:
     """One request in flight. `stopped`: its client or the end of its session cancelled it."""
 
     task: "asyncio.Task[object]"
@@ -58,12 +66,12 @@ class Session:
         self.touched = now
         self.ended = False
         self.asks = Asks()
-        self.outbox = Outbox()
-        self.push: Exchange | None = None
+        self.outbox = PushQueue()
+        self.push: HttpExchange | None = None
         self._attached = asyncio.Event()  # set while `push` is
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, ResumableResponse] = {}
         self._next_stream = PUSH
-        self._running: dict[RequestId, list[Running]] = {}
+        self._running: dict[RequestId, list[RunningCall]] = {}
         self.listening = listen(self.client, self._hear)
 
     def __repr__(self) -> str:
@@ -80,7 +88,7 @@ class Session:
             self.principal = principal
         return self.client
 
-    def adopt(self, answer: Answer) -> int:
+    def adopt(self, answer: ResumableResponse) -> int:
         """The number of a stream that just opened and can be resumed."""
         self._next_stream += 1
         self.answers[self._next_stream] = answer
@@ -92,15 +100,15 @@ class Session:
 
     # ------------------------------------------------------------ requests in flight
 
-    def begin(self, id: RequestId, loop: asyncio.AbstractEventLoop) -> Running:
+    def begin(self, id: RequestId, loop: asyncio.AbstractEventLoop) -> RunningCall:
         """`loop` is the running one: to ask for it is a system call in CPython 3.11."""
         task = asyncio.current_task(loop)
         assert task is not None
-        running = Running(task)
+        running = RunningCall(task)
         self._running.setdefault(id, []).append(running)
         return running
 
-    def done(self, id: RequestId, running: Running) -> None:
+    def done(self, id: RequestId, running: RunningCall) -> None:
         same = self._running[id]
         same.remove(running)
         if not same:
@@ -124,7 +132,7 @@ class Session:
 
     # ------------------------------------------------------------ the GET stream
 
-    async def attach(self, exchange: Exchange, retry: int) -> None:
+    async def attach(self, exchange: HttpExchange, retry: int) -> None:
         """Makes this exchange the session's stream until it ends. A newer one replaces an older: a client whose
         connection died unnoticed must not be locked out by what is left of it."""
         if self.revision.priming:

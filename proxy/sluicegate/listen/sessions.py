@@ -7,12 +7,12 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sluicegate.era import legacy_client
-from sluicegate.listen.answer import Answer
-from sluicegate.listen.identity import Principal
+from sluicegate.listen.auth import Principal
+from sluicegate.listen.resumable_response import ResumableResponse
 from sluicegate.listen.session import NewListening, Session
 from sluicegate.listen.settings import SessionLimits
-from sluicegate.message import Json, Response
+from sluicegate.protocol import legacy_client
+from sluicegate.protocol.jsonrpc import Json, Response
 
 
 class Sessions:
@@ -22,7 +22,7 @@ class Sessions:
         self._limits, self._on_end, self._clock, self._listen = limits, on_end, clock, listen
         self._all: OrderedDict[str, Session] = OrderedDict()  # least recently used first
         self._owned: dict[str, int] = {}
-        self._kept: OrderedDict[Answer, tuple[float, int, Session]] = OrderedDict()  # oldest first
+        self._kept: OrderedDict[ResumableResponse, tuple[float, int, Session]] = OrderedDict()  # oldest first
         self._kept_bytes = 0
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Sessions:
             self._forget(answer)
         self._on_end(session.id)
 
-    def keep(self, session: Session, answer: Answer) -> None:
+    def keep(self, session: Session, answer: ResumableResponse) -> None:
         """A finished stream can be resumed for a while, as long as all of them together fit."""
         if answer.log is None or session.ended:
             return
@@ -84,7 +84,7 @@ class Sessions:
         while self._kept_bytes > self._limits.kept_bytes and self._kept:
             self._forget(next(iter(self._kept)))
 
-    def _forget(self, answer: Answer) -> None:
+    def _forget(self, answer: ResumableResponse) -> None:
         _, size, session = self._kept.pop(answer, (0.0, 0, None))
         self._kept_bytes -= size
         if session is not None and answer.log is not None:

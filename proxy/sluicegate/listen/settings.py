@@ -3,12 +3,12 @@ by whoever composes the program; times are seconds, sizes bytes."""
 
 from dataclasses import dataclass, field
 
-from sluicegate.message import MAX_NODES
-from sluicegate.network.hosts import ServedNames
+from sluicegate.http.hosts import ServedNames
+from sluicegate.protocol.jsonrpc import MAX_NODES
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class ConnectionLimits:
     """Bounds of one HTTP/1.1 connection, whatever is asked over it."""
 
     headers: int = 16 * 1024
@@ -22,7 +22,7 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RequestLimits:
     max_request: int = 4 * 1024 * 1024
     max_depth: int = 64
     nodes: int = MAX_NODES
@@ -32,7 +32,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StreamTiming:
     """When an answer becomes a stream, and how a stream shows that it is alive."""
 
     open_after: float = 10.0
@@ -52,9 +52,9 @@ class SessionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ListenSettings:
     path: str = "/mcp"
     names: ServedNames = field(default_factory=ServedNames)
-    limits: Limits = Limits()
-    pace: Pace = Pace()
+    limits: RequestLimits = RequestLimits()
+    pace: StreamTiming = StreamTiming()
     sessions: SessionLimits = SessionLimits()

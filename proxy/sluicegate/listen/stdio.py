@@ -11,13 +11,21 @@ from typing import Any, Final
 
 import anyio
 
-from sluicegate.call import Ask, Client, Handler, Trail
-from sluicegate.era import reserved
-from sluicegate.listen.conversation import Conversation, Terms, error
-from sluicegate.listen.large import LARGE, LargeRequests, Refused, UntilFree
-from sluicegate.listen.pipes import Output, Reader, Writer, line_writer, lines
-from sluicegate.listen.settings import Limits
-from sluicegate.message import INVALID_REQUEST, MAX_NODES, Json, Malformed, Response, decode, id_unread
+from sluicegate.listen.jsonrpc_session import JsonRpcSession, SessionDeps, error
+from sluicegate.listen.large_requests import LARGE, LargeRequests, RequestRefused, UntilFree
+from sluicegate.listen.line_streams import LineReader, LineWriter, Output, line_writer, lines
+from sluicegate.listen.settings import RequestLimits
+from sluicegate.protocol import reserved_keys
+from sluicegate.protocol.jsonrpc import (
+    INVALID_REQUEST,
+    MAX_NODES,
+    Json,
+    Malformed,
+    Response,
+    decode,
+    id_unread,
+)
+from sluicegate.protocol.model import Ask, Client, Handler, Trail
 
 MAX_LINE: Final = 4 * 1024 * 1024
 GRACE: Final = 2.0  # seconds that open calls have after EOF
@@ -30,8 +38,8 @@ def new_trail() -> Trail:
 async def serve(
     handler: Handler,
     *,
-    reader: Reader,
-    writer: Writer,
+    reader: LineReader,
+    writer: LineWriter,
     client: Client,
     server_info: Json,
     on_session_end: Callable[[str], None],
@@ -48,14 +56,14 @@ async def serve(
     """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles
     and owner count; `on_session_end` gets the id of the legacy session, if there was one, `on_abandoned` that of the
     first round of a call that waited for answers in vain, and `offer_ask` the way to ask outside of calls."""
-    conversation: Conversation | None = None
+    conversation: JsonRpcSession | None = None
     try:
         async with anyio.create_task_group() as group:
             output = Output(line_writer(writer), group.cancel_scope.cancel)
-            terms = Terms(handler, server_info, on_session_end, on_abandoned, trail, "stdio", max_batch)
-            conversation = Conversation(terms, client, output, group)
+            terms = SessionDeps(handler, server_info, on_session_end, on_abandoned, trail, "stdio", max_batch)
+            conversation = JsonRpcSession(terms, client, output, group)
             offer_ask(conversation.ask)
-            limits = Limits(max_request=max_line, max_depth=max_depth, nodes=max_nodes)
+            limits = RequestLimits(max_request=max_line, max_depth=max_depth, nodes=max_nodes)
             large = LargeRequests(limits, until_free)
             async for line in lines(reader, max_line):
                 await _take(conversation, output, line, partial(_decode, large, client.principal, limits))
@@ -66,16 +74,16 @@ async def serve(
             conversation.end_session()
 
 
-async def _decode(large: LargeRequests, principal: str, limits: Limits, line: bytes) -> Any:
-    """Raises `Malformed`, `Refused`."""
+async def _decode(large: LargeRequests, principal: str, limits: RequestLimits, line: bytes) -> Any:
+    """Raises `Malformed`, `RequestRefused`."""
     if len(line) <= LARGE:
-        return reserved.from_client(decode(line, limits.max_depth, limits.nodes), line)
+        return reserved_keys.from_client(decode(line, limits.max_depth, limits.nodes), line)
     large.judge(principal, len(line))
     return await large.decode(principal, line)
 
 
 async def _take(
-    conversation: Conversation, output: Output, line: bytes | None, decode: Callable[[bytes], Awaitable[Any]]
+    conversation: JsonRpcSession, output: Output, line: bytes | None, decode: Callable[[bytes], Awaitable[Any]]
 ) -> None:
     """One line. Whatever is wrong with it is answered; the next one is read as if nothing had been."""
     if line is None:
@@ -83,7 +91,7 @@ async def _take(
     elif line.strip():
         try:
             message = conversation.read(await decode(line))
-        except Refused as refused:
+        except RequestRefused as refused:
             await output.send(Response(id_unread(line), error=refused.error))
             return
         except Malformed as bad:  # the id is left out where it could not be read (basic/index#responses)

@@ -21,10 +21,10 @@ from prometheus_client import (
 )
 
 from sluicegate import telemetry
-from sluicegate.call import Call, Client, Outcome, Reason, Target, Verdict
 from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
 from sluicegate.metrics.series import Count, Counter, Histogram, Seconds
 from sluicegate.outcomes import label
+from sluicegate.protocol.model import Call, Client, Outcome, Reason, Target, Verdict
 
 __all__ = ["Metrics", "PolicyState", "Sample", "Source", "Tally"]
 

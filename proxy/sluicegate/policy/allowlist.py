@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from sluicegate.call import Client, Decision, Target, Verdict
 from sluicegate.policy.globs import matches_folded
+from sluicegate.protocol.model import Client, Decision, Target, Verdict
 
 MAX_MEMO: Final = 20_000
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from sluicegate.era.params import look_alike
-from sluicegate.message import Json
-from sluicegate.policy.bounds import SchemaRefused, check_bounds
+from sluicegate.policy.schema_cost import SchemaRefused, check_bounds
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.parameter_names import look_alike
 
 _REGEX: Final = jsonschema_rs.RegexOptions(size_limit=256 * 1024, dfa_size_limit=256 * 1024)
 _MAX_TEXT: Final = 200

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from sluicegate.call import Target
 from sluicegate.policy.globs import is_glob, matches, matches_folded
 from sluicegate.policy.memo import Memo
+from sluicegate.protocol.model import Target
 
 Class = Literal["read", "write", "destroy"]
 CLASSES: Final[tuple[Class, ...]] = ("read", "write", "destroy")  # mild to strict

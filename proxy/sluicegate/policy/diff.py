@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from sluicegate.call import Client, Kind, Target
-from sluicegate.message import Json
 from sluicegate.policy.arguments import NO_RULES, ArgumentRules
 from sluicegate.policy.classes import CLASSES
+from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.roles import is_principal
-from sluicegate.policy.rules import Policy
-from sluicegate.policy.table import Row
+from sluicegate.policy.rules import PolicyRules
 from sluicegate.policy.target import plain
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client, Kind, Target
 
 KEYS: Final = ("principal", "roles", "groups", "server", "kind", "own", "class")
 MAX_ROLES: Final = 64  # more are not recorded
@@ -33,12 +33,12 @@ MAX_REASONS: Final = 100
 class Side:
     """One of the two policies."""
 
-    policy: Policy
+    policy: PolicyRules
     arguments: ArgumentRules = NO_RULES
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DecisionChange:
     """One kind of call that is decided otherwise: `kind` is `allow->deny`; a change of profile is `ask->ask`."""
 
     kind: str
@@ -52,11 +52,11 @@ class Change:
 
 
 @dataclass(slots=True)
-class Report:
+class ReplayReport:
     """`changes` counts calls by what changes for them, `undecidable` by why nothing can be said."""
 
     calls: int = 0
-    changes: Counter[Change] = field(default_factory=Counter)
+    changes: Counter[DecisionChange] = field(default_factory=Counter)
     undecidable: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -79,9 +79,9 @@ class Report:
         }  # fmt: skip
 
 
-def compare(old: Side, new: Side, records: Iterable[Mapping[str, Any]]) -> Report:
+def compare(old: Side, new: Side, records: Iterable[Mapping[str, Any]]) -> ReplayReport:
     """Every recorded call, decided by both. Shadow mode of either counts as enforced: the rows are compared."""
-    report = Report()
+    report = ReplayReport()
     old, new = _enforced(old), _enforced(new)
     for record in records:
         if record.get("type") != "outcome" or "server" not in record:
@@ -99,13 +99,13 @@ def _enforced(side: Side) -> Side:
     return Side(side.policy.with_shadow(False), side.arguments)
 
 
-def _compare_one(old: Side, new: Side, client: Client, target: Target, act: str, report: Report) -> None:
+def _compare_one(old: Side, new: Side, client: Client, target: Target, act: str, report: ReplayReport) -> None:
     before, after = old.policy.decide(client, target, act), new.policy.decide(client, target, act)
     what = f"{target.server}/{target.own} [{act}]"
     if (before.verdict, before.profile) != (after.verdict, after.profile):
         kind = f"{before.verdict.value}->{after.verdict.value}"
         names = [f"{ruling.rule} {ruling.profile}".rstrip() for ruling in (before, after)]
-        report.changes[Change(kind, client.principal, what, *names)] += 1
+        report.changes[DecisionChange(kind, client.principal, what, *names)] += 1
     elif old.arguments.digest(target.server, target.own) != new.arguments.digest(target.server, target.own):
         reason = f"the argument rule of {target.server}/{target.own} changed, and recorded arguments are not whole"
         report.undecidable[_short(report.undecidable, reason)] += 1
@@ -137,7 +137,7 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def render(report: Report) -> str:
+def render(report: ReplayReport) -> str:
     """`18,204 calls: 31 allow->deny, 6 allow->ask`, the commonest changes, and what could not be decided."""
     kinds = ", ".join(f"{times:,} {kind}" for kind, times in report.kinds.most_common())
     lines = [f"{report.calls:,} call{'s' * (report.calls != 1)}: {kinds or 'all decided as before'}"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import casbin  # type: ignore[import-untyped]
 from casbin.core_enforcer import EnforceContext  # type: ignore[import-untyped]
 
-from sluicegate.policy.finding import Finding
+from sluicegate.policy.finding import PolicyFinding
 from sluicegate.policy.globs import matches
 
 RESERVED: Final = "sluice"
@@ -97,15 +97,15 @@ def _check_install() -> None:
     raise RuntimeError("the package `casbin` is installed beside `pycasbin`: uninstall both, install pycasbin")
 
 
-def check_model(text: str, file: str) -> list[Finding]:
+def check_model(text: str, file: str) -> list[PolicyFinding]:
     """What keeps a model file from being the model that this version explains."""
     try:
         model = _parse(text)
     except (RuntimeError, ValueError, KeyError, AttributeError) as error:
-        return [Finding(file, 1, 1, "bad-model", "error", f"not a casbin model: {error}")]
+        return [PolicyFinding(file, 1, 1, "bad-model", "error", f"not a casbin model: {error}")]
     message = 'Sluice reads rows by one model, where "{}" is another'
     return [
-        Finding(file, _line_of(text, name), 1, "bad-model", "error", message.format(name), hint)
+        PolicyFinding(file, _line_of(text, name), 1, "bad-model", "error", message.format(name), hint)
         for section, definitions in _DEFINITIONS.items()
         for name, expected in definitions.items()
         if (hint := _compare(model, section, name, expected))

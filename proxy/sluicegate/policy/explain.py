@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sluicegate.call import Client, Target, Verdict
-from sluicegate.message import Json
 from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.classes import Classified
+from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.facts import GrantFact
 from sluicegate.policy.profiles import Need, find_need
 from sluicegate.policy.roles import BUILT_IN, chains, origins
-from sluicegate.policy.rules import DEFAULT_RULE, Matches, Policy, Ruling
-from sluicegate.policy.table import Row
+from sluicegate.policy.rules import DEFAULT_RULE, Matches, PolicyRules, Ruling
 from sluicegate.policy.target import plain
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client, Target, Verdict
 
 EXIT: Final = {Verdict.ALLOW: 0, Verdict.DENY: 1, Verdict.ASK: 10}
 
@@ -72,7 +72,7 @@ class Explanation:
 
 
 def explain(
-    policy: Policy,
+    policy: PolicyRules,
     client: Client,
     target: Target,
     classified: Classified,

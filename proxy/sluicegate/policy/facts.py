@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 State = Literal["listed", "withheld", "missing", "unknown"]
 

@@ -14,26 +14,26 @@ from urllib.parse import unquote
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from sluicegate.message import Malformed, decode
 from sluicegate.policy.arguments import ArgumentRules, ArgumentSchema
-from sluicegate.policy.bounds import SchemaRefused
-from sluicegate.policy.cases import Case, Tools, read_cases, run
 from sluicegate.policy.classes import Classes
+from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.engine import Engine, check_model
-from sluicegate.policy.finding import Finding, PolicyError
+from sluicegate.policy.finding import PolicyError, PolicyFinding
 from sluicegate.policy.lint import lint
-from sluicegate.policy.profiles import BUILT_IN, Profile
-from sluicegate.policy.rules import Policy
-from sluicegate.policy.sense import Known
-from sluicegate.policy.table import Row, read_rows
+from sluicegate.policy.lint_semantics import KnownNames
+from sluicegate.policy.lint_syntax import suggest
+from sluicegate.policy.policy_tests import PolicyTest, Tools, read_cases, run
+from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
+from sluicegate.policy.rules import PolicyRules
+from sluicegate.policy.schema_cost import SchemaRefused
 from sluicegate.policy.target import plain, read_target
-from sluicegate.policy.words import suggest
+from sluicegate.protocol.jsonrpc import Malformed, decode
 
 BUNDLED: Final = ("open", "personal", "team")
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class PolicySources:
     """Where a policy is. `base` is what shown paths are relative to."""
 
     model: Path
@@ -47,13 +47,13 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedPolicy:
     """A policy that may be used. `warnings` do not keep it out."""
 
-    policy: Policy
+    policy: PolicyRules
     arguments: ArgumentRules
-    cases: tuple[Case, ...]
-    warnings: tuple[Finding, ...]
+    cases: tuple[PolicyTest, ...]
+    warnings: tuple[PolicyFinding, ...]
 
 
 def bundled_root() -> Path:
@@ -62,13 +62,13 @@ def bundled_root() -> Path:
     return next((root for root in (package / "policies", package.parent.parent / "policies") if root.is_dir()), package)
 
 
-def bundled(name: str) -> Sources:
+def bundled(name: str) -> PolicySources:
     root = bundled_root()
     if name not in BUNDLED:
         raise ValueError(f"no bundled policy {name!r}, only {', '.join(BUNDLED)}")
     here, arguments = root / name, root / name / "arguments"
     rules = arguments if arguments.is_dir() else None
-    return Sources(root / "model.conf", (here / "policy.csv",), root.parent, rules, here / "tests.yaml")
+    return PolicySources(root / "model.conf", (here / "policy.csv",), root.parent, rules, here / "tests.yaml")
 
 
 def bundled_model() -> Path:
@@ -76,29 +76,29 @@ def bundled_model() -> Path:
 
 
 def load(
-    sources: Sources,
-    profiles: Mapping[str, Profile] = BUILT_IN,
-    known: Known | None = None,
+    sources: PolicySources,
+    profiles: Mapping[str, ApprovalProfile] = BUILT_IN,
+    known: KnownNames | None = None,
     classes: Classes | None = None,
     catalog: Tools | None = None,
     shadow: bool = False,
-) -> Loaded:
+) -> LoadedPolicy:
     """Reads, lints, compiles and tests. Raises `PolicyError` with every finding if one of them is an error."""
     reader = _Reader(sources)
     model = reader.text(sources.model)
     rows = list(reader.rows())
-    arguments = reader.arguments(known or Known())
-    cases = reader.cases(known or Known())
+    arguments = reader.arguments(known or KnownNames())
+    cases = reader.cases(known or KnownNames())
     findings = [*check_model(model, sources.show(sources.model)), *reader.findings, *lint(rows, profiles, known)]
     _raise_errors(findings)
-    policy = Policy(Engine(model), rows, profiles, reader.revision(profiles), shadow)
+    policy = PolicyRules(Engine(model), rows, profiles, reader.revision(profiles), shadow)
     outcomes = run(cases, policy, classes or Classes({}), arguments, catalog)
     findings += [outcome.as_finding() for outcome in outcomes if not outcome.ok]
     _raise_errors(findings)
-    return Loaded(policy, arguments, tuple(cases), tuple(findings))
+    return LoadedPolicy(policy, arguments, tuple(cases), tuple(findings))
 
 
-def _raise_errors(findings: Sequence[Finding]) -> None:
+def _raise_errors(findings: Sequence[PolicyFinding]) -> None:
     if any(finding.level == "error" for finding in findings):
         raise PolicyError(list(findings))
 
@@ -117,12 +117,12 @@ def _place(data: bytes) -> tuple[int, int]:
 class _Reader:
     """Reads each file once, remembers what it read and what was wrong with it."""
 
-    def __init__(self, sources: Sources) -> None:
-        self.findings: list[Finding] = []
+    def __init__(self, sources: PolicySources) -> None:
+        self.findings: list[PolicyFinding] = []
         self._sources = sources
         self._digest = sha256()
 
-    def revision(self, profiles: Mapping[str, Profile]) -> str:
+    def revision(self, profiles: Mapping[str, ApprovalProfile]) -> str:
         """Of everything that a decision depends on, in the order it was read."""
         digest = self._digest.copy()
         for name, profile in sorted(profiles.items()):
@@ -130,7 +130,7 @@ class _Reader:
         return digest.hexdigest()[:12]
 
     def _wrong(self, path: Path, code: str, message: str, hint: str = "", line: int = 1, column: int = 1) -> None:
-        self.findings.append(Finding(self._sources.show(path), line, column, code, "error", message, hint))
+        self.findings.append(PolicyFinding(self._sources.show(path), line, column, code, "error", message, hint))
 
     def _bytes(self, path: Path) -> bytes | None:
         try:
@@ -160,7 +160,7 @@ class _Reader:
 
     # -------------------------------------------------------- arguments/<server>/<tool>.json
 
-    def arguments(self, known: Known) -> ArgumentRules:
+    def arguments(self, known: KnownNames) -> ArgumentRules:
         folder = self._sources.arguments
         if folder is None or not folder.is_dir():
             if folder is not None:
@@ -187,18 +187,18 @@ class _Reader:
             self._wrong(path, f"schema-{error.code}", error.text)
         return None
 
-    def _check_tool(self, path: Path, line: int, server: str, tool: str, known: Known) -> None:
+    def _check_tool(self, path: Path, line: int, server: str, tool: str, known: KnownNames) -> None:
         tools, shown = known.tools.get(server), self._sources.show(path)
         if known.servers is not None and server not in known.servers:
             message, hint = f'no server is called "{server}"', suggest(server, known.servers)
-            self.findings.append(Finding(shown, line, 1, "unknown-server", "warning", message, hint))
+            self.findings.append(PolicyFinding(shown, line, 1, "unknown-server", "warning", message, hint))
         elif tools is not None and tool not in tools:
             message, hint = f"{server} has no tool {plain(tool)}", suggest(tool, tools)
-            self.findings.append(Finding(shown, line, 1, "unknown-tool", "warning", message, hint))
+            self.findings.append(PolicyFinding(shown, line, 1, "unknown-tool", "warning", message, hint))
 
     # -------------------------------------------------------- tests.yaml
 
-    def cases(self, known: Known) -> list[Case]:
+    def cases(self, known: KnownNames) -> list[PolicyTest]:
         path = self._sources.tests
         if path is None:
             return []

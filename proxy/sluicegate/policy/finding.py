@@ -3,13 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 Level = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PolicyFinding:
     """`line` and `column` count from 1. An error keeps the policy out; a warning lets it in."""
 
     file: str
@@ -32,6 +32,6 @@ class Finding:
 class PolicyError(Exception):
     """The policy cannot be used. `findings` holds errors and warnings, in the order of the files."""
 
-    def __init__(self, findings: list[Finding]) -> None:
+    def __init__(self, findings: list[PolicyFinding]) -> None:
         super().__init__("\n".join(str(finding) for finding in findings))
         self.findings = findings

@@ -1,7 +1,8 @@
 """Whoever is asked for decisions: what is in force now, and what a question means for each method.
 
-Holds one `Law`, which a reload swaps as a whole; no request is judged half by the old and half by the new. Fails
-closed: a decision that raises is a deny, and while a question of which the answer is known goes wrong, everything is.
+Holds one `PolicyInForce`, which a reload swaps as a whole; no request is judged half by the old and half by the new.
+Fails closed: a decision that raises is a deny, and while a question of which the answer is known goes wrong, everything
+is.
 Sync and without I/O; who swaps the law, and when, is said elsewhere.
 """
 
@@ -10,11 +11,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sluicegate.call import ABOUT_A_TASK, Call, Client, Decision, Target, Verdict
-from sluicegate.message import Json
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.rulebook import Rulebook
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import ABOUT_A_TASK, Call, Client, Decision, Target, Verdict
 
 ERROR: Final = "policy_error"
 CANNOT: Final = "the policy cannot decide"
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class PolicyInForce:
     """What is in force. `explains`: a denial says so; `until`: the second at which shadow mode is over."""
 
     rulebook: Rulebook
@@ -39,24 +40,24 @@ class Law:
         return self.rulebook.policy.shadow
 
 
-class Judge:
+class PolicyEngine:
     """`errors` counts decisions that raised; `problem` says why nothing can be decided, if so."""
 
-    def __init__(self, law: Law) -> None:
+    def __init__(self, law: PolicyInForce) -> None:
         self._changes = 0
         self.law = law
         self.errors = 0
         self.problem = ""
 
     def __repr__(self) -> str:
-        return f"Judge({self.law.rulebook.policy}{', ' + self.problem if self.problem else ''})"
+        return f"PolicyEngine({self.law.rulebook.policy}{', ' + self.problem if self.problem else ''})"
 
     @property
-    def law(self) -> Law:
+    def law(self) -> PolicyInForce:
         return self._law
 
     @law.setter
-    def law(self, law: Law) -> None:
+    def law(self, law: PolicyInForce) -> None:
         self._law = law
         self.renew()
 
@@ -181,7 +182,7 @@ def _is_template(call: Call, target: Target) -> bool:
     return target.item.get("uriTemplate") == target.own
 
 
-class Accepted:
+class AcceptedDefinitions:
     """Whether a person accepted a definition, remembered for as long as it is the same object: it is asked at every
     call, and comparing definitions takes longer than the whole decision."""
 

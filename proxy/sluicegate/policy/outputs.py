@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
-from sluicegate.message import Json
 from sluicegate.policy.arguments import Schema
-from sluicegate.policy.bounds import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds
+from sluicegate.policy.schema_cost import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds
+from sluicegate.protocol.jsonrpc import Json
 
 Flag = Literal["output_schema", "output_schema_unused"]
 
@@ -34,7 +34,7 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CompiledSchema:
     """The schema object that was compiled, and what became of it. `weight` bounds the evaluations at one place."""
 
     source: Any
@@ -48,7 +48,7 @@ class Outputs:
     """Schemas are compiled at their first use and kept by tool: at most `MAX_KNOWN`, then all begin anew."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._known: dict[tuple[str, str], _CompiledSchema] = {}
 
     def check(self, server: str, tool: str, schema: Any, result: Json) -> Judged | None:
         """None for a result that keeps the promise. Errors promise nothing."""
@@ -63,14 +63,14 @@ class Outputs:
             known = self._learn((server, tool), schema)
         return _check(known, result["structuredContent"])
 
-    def _learn(self, key: tuple[str, str], schema: Any) -> _Known:
+    def _learn(self, key: tuple[str, str], schema: Any) -> _CompiledSchema:
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         known = self._known[key] = _compile(schema)
         return known
 
 
-def _check(known: _Known, value: Any) -> Judged | None:
+def _check(known: _CompiledSchema, value: Any) -> Judged | None:
     if known.schema is None:
         return Judged("output_schema_unused", known.refused)
     places, letters = _size(value, MAX_WORK // known.weight)
@@ -80,16 +80,16 @@ def _check(known: _Known, value: Any) -> Judged | None:
     return None if violation is None else Judged("output_schema", str(violation))
 
 
-def _compile(source: Any) -> _Known:
+def _compile(source: Any) -> _CompiledSchema:
     schema = source
     if isinstance(source, dict) and source.get("$schema") in _ALSO:
         schema = {**source, "$schema": DIALECT}
     try:
         check_bounds(schema)
         weight, patterns = _weigh(schema)
-        return _Known(source, Schema(schema), weight, patterns)
+        return _CompiledSchema(source, Schema(schema), weight, patterns)
     except SchemaRefused as refusal:
-        return _Known(source, None, refused=f"{refusal.code}: {refusal.text}")
+        return _CompiledSchema(source, None, refused=f"{refusal.code}: {refusal.text}")
 
 
 def _weigh(schema: Any) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
-from sluicegate.message import Json
+from sluicegate.protocol.jsonrpc import Json
 
 Mode = Literal["off", "warn", "review", "block"]
 PinKind = Literal["instructions", "tool", "prompt", "res"]
@@ -79,7 +79,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class PinBook:
     """The pins of one server in one era. `closed`: the capability sets and kinds whose first complete list is over.
     `replaced_at`: when this server took the place of another one under its key; empty for the first one."""
 
@@ -109,12 +109,12 @@ class Book:
         return held is not None and (pin is None or pin.fingerprint != held.fingerprint)
 
 
-SHUT: Final = Book(closed=frozenset((EVERY, kind) for kind in KINDS))
+SHUT: Final = PinBook(closed=frozenset((EVERY, kind) for kind in KINDS))
 """Nothing was accepted, and nothing can be a first use."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DefinitionChange:
     """What became of one definition: `before` and `after` are fingerprints. `again`: its name was waiting already."""
 
     key: Key
@@ -137,8 +137,8 @@ class Wanted:
 
 
 def meet(
-    book: Book, twin: Book, mode: Mode, capabilities: str, kind: PinKind, found: Mapping[str, Found], at: str
-) -> tuple[Book, list[Change]]:
+    book: PinBook, twin: PinBook, mode: Mode, capabilities: str, kind: PinKind, found: Mapping[str, Found], at: str
+) -> tuple[PinBook, list[DefinitionChange]]:
     """The book after a complete list of one kind in one capability set; the same object if it says nothing new. `twin`
     is the book of the other era: what a person accepted there needs no second look here, what waits there is no first
     use here."""
@@ -162,7 +162,7 @@ def meet(
 
 
 def _place(
-    book: Book, twin: Book, mode: Mode, capabilities: str, key: Key, seen: Found, at: str
+    book: PinBook, twin: PinBook, mode: Mode, capabilities: str, key: Key, seen: Found, at: str
 ) -> Pin | Waiting | None:
     """Where a definition belongs now; None if it is there already."""
     pin, held = book.pins.get(key), book.waiting.get(key)
@@ -187,16 +187,16 @@ def _place(
     return Waiting(seen.fingerprint, canonical(seen.value), at)
 
 
-def _change(book: Book, key: Key, placed: Pin | Waiting) -> Change | None:
+def _change(book: PinBook, key: Key, placed: Pin | Waiting) -> DefinitionChange | None:
     pin, held = book.pins.get(key), book.waiting.get(key)
     before = pin.fingerprint if pin else None
     if isinstance(placed, Pin):
         if before == placed.fingerprint and not placed.by:
             return None
-        return Change(key, "accepted" if placed.by else "first_use", before, placed.fingerprint)
+        return DefinitionChange(key, "accepted" if placed.by else "first_use", before, placed.fingerprint)
     if held is not None and held.fingerprint == placed.fingerprint:
         return None
-    return Change(key, "waiting", before, placed.fingerprint, again=held is not None)
+    return DefinitionChange(key, "waiting", before, placed.fingerprint, again=held is not None)
 
 
 def _bounded(waiting: dict[Key, Waiting], pins: Mapping[Key, Pin]) -> dict[Key, Waiting]:
@@ -208,7 +208,7 @@ def _bounded(waiting: dict[Key, Waiting], pins: Mapping[Key, Pin]) -> dict[Key, 
     return waiting
 
 
-def close(book: Book, capabilities: str) -> Book:
+def close(book: PinBook, capabilities: str) -> PinBook:
     """The first look at a server in that capability set is over: what it adds from now on is new. A server that has
     listed nothing there yet is still being met."""
     closed = book.closed | {(capabilities, kind) for kind in KINDS}
@@ -217,7 +217,7 @@ def close(book: Book, capabilities: str) -> Book:
     return replace(book, closed=closed)
 
 
-def succeed(before: Iterable[Book], at: str) -> Book:
+def succeed(before: Iterable[PinBook], at: str) -> PinBook:
     """The book that a server begins with if others were known under its key before: what they had pinned stays so, the
     newest of each name, as long as it is equal; everything else waits, for nothing is a first use."""
     pins: dict[Key, Pin] = {}
@@ -232,7 +232,7 @@ def succeed(before: Iterable[Book], at: str) -> Book:
 
 
 def is_withheld(
-    mode: Mode, book: Book, twin: Book, key: Key, fingerprint: str, capabilities: str | None = None
+    mode: Mode, book: PinBook, twin: PinBook, key: Key, fingerprint: str, capabilities: str | None = None
 ) -> bool:
     """Whether that definition under that name is kept from clients of a capability set; None: from those of any. A
     pinned name that changed is withheld in every set, and in both eras: it is the same tool."""
@@ -249,7 +249,7 @@ def is_withheld(
 # ---------------------------------------------------------------- a person accepts
 
 
-def accept(book: Book, key: Key, fingerprint: str, by: str, at: str) -> Book | None:
+def accept(book: PinBook, key: Key, fingerprint: str, by: str, at: str) -> PinBook | None:
     """The book in which what the server gave last is the pin; None if that is not what the person has seen."""
     if book.current(key) != fingerprint:
         return None
@@ -260,7 +260,7 @@ def accept(book: Book, key: Key, fingerprint: str, by: str, at: str) -> Book | N
 # ---------------------------------------------------------------- showing
 
 
-def state(book: Book, key: Key) -> str:
+def state(book: PinBook, key: Key) -> str:
     """first_use, accepted; changed, new, returned while it waits."""
     pin, held = book.pins.get(key), book.waiting.get(key)
     if held is None:
@@ -270,7 +270,7 @@ def state(book: Book, key: Key) -> str:
     return "returned" if held.returned else "changed"
 
 
-def newest(book: Book, key: Key) -> str:
+def newest(book: PinBook, key: Key) -> str:
     """The canonical text of what the server gave last under that name; empty where there is none."""
     pin, held = book.pins.get(key), book.waiting.get(key)
     if held is not None and not held.returned:
@@ -284,7 +284,7 @@ def notice(count: int, is_replaced: bool) -> str:
     return "" if not count else f"another server under this key: {waits}" if is_replaced else waits
 
 
-def keys(book: Book) -> list[Key]:
+def keys(book: PinBook) -> list[Key]:
     return sorted({*book.pins, *book.waiting}, key=lambda key: (KINDS.index(key[0]), key[1]))
 
 
@@ -326,21 +326,21 @@ def unseen(locked: Json, rows: Iterable[Json]) -> int:
 # ---------------------------------------------------------------- book <-> store
 
 
-def pins_to_json(book: Book) -> Json:
+def pins_to_json(book: PinBook) -> Json:
     pins = [[*key, pin.fingerprint, pin.text, pin.by, pin.at, sorted(pin.sets)] for key, pin in book.pins.items()]
     return {"pins": pins, "closed": sorted(book.closed), "replaced_at": book.replaced_at}
 
 
-def waiting_to_json(book: Book) -> Json:
+def waiting_to_json(book: PinBook) -> Json:
     waiting = book.waiting.items()
     return {"waiting": [[*key, held.fingerprint, held.text, held.since, held.returned] for key, held in waiting]}
 
 
-def from_json(pins: Any, waiting: Any) -> Book:
+def from_json(pins: Any, waiting: Any) -> PinBook:
     """The book that was kept. Raises `ValueError` for what is none: whoever asks must not take it for an empty one.
     A book of before there were capability sets counts for all of them: an update is no second first look."""
     try:
-        return Book(
+        return PinBook(
             {(kind, own): _pin(*rest) for kind, own, *rest in pins["pins"]},
             {(kind, own): Waiting(*rest) for kind, own, *rest in waiting["waiting"]},
             frozenset((EVERY, one) if isinstance(one, str) else _closed(*one) for one in pins["closed"]),

@@ -5,14 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sluicegate.policy.table import Row
+from sluicegate.policy.csv_rows import Row
 
 NONE: Final = "none"
 """The word of a `p2` row that exempts one tool; no profile may be called so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ApprovalProfile:
     """Tier `self`: the requester confirms. Tier `other`: `quorum` of the `approvers`, never the requester."""
 
     name: str
@@ -30,12 +30,12 @@ class Profile:
         return self.approvers if self.tier == "other" else frozenset()
 
 
-def clash(one: Profile, other: Profile) -> bool:
+def clash(one: ApprovalProfile, other: ApprovalProfile) -> bool:
     """Whether neither is stricter and they name different approvers: then nobody knows whom to ask."""
     return one.strictness == other.strictness and one.deciders != other.deciders
 
 
-def strictest(profiles: Collection[Profile]) -> Profile | None:
+def strictest(profiles: Collection[ApprovalProfile]) -> ApprovalProfile | None:
     """The strictest of some profiles, the first by name among equals; None where the strictest clash."""
     top = max(profile.strictness for profile in profiles)
     best = sorted((profile for profile in profiles if profile.strictness == top), key=lambda profile: profile.name)
@@ -48,11 +48,11 @@ class Need:
     approval, or asks for approvers that nobody can know: then nobody may approve."""
 
     row: Row | None = None
-    profile: Profile | None = None
+    profile: ApprovalProfile | None = None
     exempt: bool = False
 
 
-def find_need(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Need:
+def find_need(rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile]) -> Need:
     """`rows` in the order of the files, which decides nothing but which of two equal rows is named."""
     if not rows:
         return Need()
@@ -68,11 +68,11 @@ def find_need(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Need:
 
 
 _LEADS: Final = frozenset({"role:lead"})
-BUILT_IN: Final[Mapping[str, Profile]] = {
+BUILT_IN: Final[Mapping[str, ApprovalProfile]] = {
     profile.name: profile
     for profile in (
-        Profile("confirm", "self"),
-        Profile("one-of-leads", "other", 1, _LEADS),
-        Profile("two-person", "other", 2, _LEADS),
+        ApprovalProfile("confirm", "self"),
+        ApprovalProfile("one-of-leads", "other", 1, _LEADS),
+        ApprovalProfile("two-person", "other", 2, _LEADS),
     )
 }

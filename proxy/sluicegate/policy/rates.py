@@ -1,6 +1,7 @@
 """How often something may happen: a moving window for each key, exact at the limit and small in memory.
 
-Knows no client and no call. The strategy is that of the library `limits`; where its windows are is ours (`moving.py`).
+Knows no client and no call. The strategy is that of the library `limits`; where its windows are is ours
+(`window_storage.py`).
 """
 
 import time
@@ -24,11 +25,11 @@ class Windows:
         self, amount: int, seconds: float, clock: Callable[[], float] = time.monotonic, most: int = MAX_WINDOWS
     ) -> None:
         # By name, and not before there is a limit: `limits` takes 3 MiB and 70 ms.
-        moving = import_module("sluicegate.policy.moving")
-        self._item = moving.RateLimitItemPerSecond(amount, int(seconds))
+        storage = import_module("sluicegate.policy.window_storage")
+        self._item = storage.RateLimitItemPerSecond(amount, int(seconds))
         self._clock = clock
-        self._memory = moving.Memory(seconds, clock, most)
-        self._limiter = moving.MovingWindowRateLimiter(self._memory)
+        self._memory = storage.WindowStorage(seconds, clock, most)
+        self._limiter = storage.MovingWindowRateLimiter(self._memory)
         self.passed = self.limited = 0
 
     def hit(self, key: Hashable) -> float:

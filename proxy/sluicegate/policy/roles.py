@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sluicegate.call import Client
+from sluicegate.protocol.model import Client
 
 EVERYONE: Final = "role:everyone"
 AUTHENTICATED: Final = "role:authenticated"

@@ -7,13 +7,13 @@ new. Sync, without I/O; who accepted a definition is told by whoever keeps the p
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from sluicegate.call import Client, Decision, Kind, Target, Verdict
-from sluicegate.message import Json
 from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.classes import Classes, Classified
 from sluicegate.policy.explain import Explanation, explain
 from sluicegate.policy.facts import Candidate, Facts
-from sluicegate.policy.rules import SLICE, Policy
+from sluicegate.policy.rules import SLICE, PolicyRules
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client, Decision, Kind, Target, Verdict
 
 Decide = Callable[[Client, Target], Decision]
 
@@ -27,7 +27,7 @@ def nobody_accepted(target: Target) -> bool:
 class Rulebook:
     """`lists` are the servers' allow and deny lists: they deny before any row allows, in shadow mode, too."""
 
-    policy: Policy
+    policy: PolicyRules
     classes: Classes
     lists: Decide
     arguments: ArgumentRules = NO_RULES

@@ -1,6 +1,6 @@
 """The decision: may this client use this thing, and does a human have to agree?
 
-Sync and without I/O: a decision is a function of a client, a target, its class and the rows. One `Policy` is one
+Sync and without I/O: a decision is a function of a client, a target, its class and the rows. One `PolicyRules` is one
 revision of the rows; it never changes, so what it once decided it may remember. casbin gives the verdict, this room
 says which row gave it; where the two differ nobody gets through.
 """
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
-from sluicegate.call import Client, Decision, Target, Verdict
 from sluicegate.catalog.uris import literal_prefix, readings
 from sluicegate.policy import roles
+from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import RESERVED, Engine
 from sluicegate.policy.globs import covers, escape, matches_folded, meets
 from sluicegate.policy.memo import Memo
-from sluicegate.policy.profiles import Profile, find_need
-from sluicegate.policy.shard import Rule, Shard, read_rules, shard
-from sluicegate.policy.table import Row
+from sluicegate.policy.profiles import ApprovalProfile, find_need
+from sluicegate.policy.rule_index import Rule, RuleIndex, read_rules, shard
+from sluicegate.protocol.model import Client, Decision, Target, Verdict
 
 DEFAULT_RULE: Final = "default"
 MAX_DECISIONS: Final = 50_000
@@ -59,14 +59,14 @@ class Matches:
 _OTHER_URI: Final = "a row is about another spelling of this URI"
 
 
-class Policy:
+class PolicyRules:
     """`shadow` lets pass what a `p` row, or the want of one, denies; everything else stays enforced."""
 
     def __init__(
         self,
         engine: Engine,
         rows: Sequence[Row],
-        profiles: Mapping[str, Profile],
+        profiles: Mapping[str, ApprovalProfile],
         revision: str,
         shadow: bool = False,
     ) -> None:
@@ -80,7 +80,7 @@ class Policy:
         self._approvals = read_rules(rows, "p2")
         self._subjects = frozenset(rule.sub for rule in (*self._rules, *self._approvals))
         self._held: Memo[tuple[str, tuple[str, ...]], frozenset[str]] = Memo(MAX_CLIENTS)
-        self._shards: Memo[tuple[frozenset[str], str], tuple[Shard, Shard]] = Memo(MAX_SHARDS)
+        self._shards: Memo[tuple[frozenset[str], str], tuple[RuleIndex, RuleIndex]] = Memo(MAX_SHARDS)
         self._decided: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_DECISIONS)
         self._resources: Memo[tuple[frozenset[str], str, str, str, str], Ruling] = Memo(MAX_RESOURCES)
         self._seen: Memo[tuple[frozenset[str], str], bool] = Memo(MAX_SEEN)
@@ -88,11 +88,11 @@ class Policy:
     def __repr__(self) -> str:
         mode = "shadow" if self.shadow else "enforce"
         kept = len(self._decided) + len(self._resources)
-        return f"Policy({self.revision} {mode} {len(self.rows)} rows, {kept} decisions kept)"
+        return f"PolicyRules({self.revision} {mode} {len(self.rows)} rows, {kept} decisions kept)"
 
-    def with_shadow(self, shadow: bool) -> "Policy":
+    def with_shadow(self, shadow: bool) -> "PolicyRules":
         """The same rows in the other mode (its end is a date, and dates are the caller's business)."""
-        return Policy(self._engine, self.rows, self.profiles, self.revision, shadow)
+        return PolicyRules(self._engine, self.rows, self.profiles, self.revision, shadow)
 
     # ------------------------------------------------------------ decisions
 
@@ -210,7 +210,7 @@ class Policy:
         held = roles.held(client, self.grants) & self._subjects | {roles.ANYBODY}
         return self._held.keep((client.principal, client.roles), held)
 
-    def _shards_of(self, held: frozenset[str], server: str) -> tuple[Shard, Shard]:
+    def _shards_of(self, held: frozenset[str], server: str) -> tuple[RuleIndex, RuleIndex]:
         found = self._shards.get((held, server))
         if found is None:
             pair = shard(self._rules, held, server), shard(self._approvals, held, server)
@@ -272,5 +272,5 @@ def _is_covered(rule: Rule, denies: Iterable[Rule]) -> bool:
     return any(deny.act in ("*", rule.act) and covers(deny.obj, rule.obj) for deny in denies)
 
 
-def _readers(found: Shard) -> list[Rule]:
+def _readers(found: RuleIndex) -> list[Rule]:
     return [rule for rule in found.rules if rule.act in ("*", "read")]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from sluicegate.call import Kind, Target
+from sluicegate.protocol.model import Kind, Target
 
 KINDS: Final[dict[str, Kind]] = {
     "tools/call": "tool",

@@ -9,31 +9,31 @@ from collections.abc import Awaitable, Mapping
 
 import anyio
 
-from sluicegate.call import (
+from sluicegate.catalog import discover_merge
+from sluicegate.catalog.snapshot import KINDS
+from sluicegate.catalog_cache import CatalogCache, Known, MayList, Resolver, completeness
+from sluicegate.hub import Hub
+from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.model import (
     ABOUT_A_TASK,
     Call,
     Failure,
     Handler,
+    McpServer,
     Outcome,
     Result,
-    Server,
     TaskStarted,
     not_found,
     refuse,
 )
-from sluicegate.catalog import merge
-from sluicegate.catalog.snapshot import KINDS
-from sluicegate.era.revisions import LISTS, SUPPORTED
-from sluicegate.hub import Hub
-from sluicegate.lists import Known, Lists, MayList, Resolver, state
-from sluicegate.message import METHOD_NOT_FOUND, Json
-from sluicegate.router.following import Following
-from sluicegate.router.listen import Listener, MaySee
-from sluicegate.router.pages import Cursors, Pages
+from sluicegate.protocol.revisions import LISTS, SUPPORTED
+from sluicegate.router.combined_lists import CombinedLists, Cursors
+from sluicegate.router.subscription_stream import MaySee, SubscriptionStreams
 from sluicegate.router.subscriptions import Decide
-from sluicegate.router.taskbook import MAX_TASKS, TaskBook
-from sluicegate.router.tasks import Tasks
-from sluicegate.router.views import Stance, Views, nothing_stays
+from sluicegate.router.task_registry import MAX_TASKS, TaskRegistry
+from sluicegate.router.task_subscriptions import TaskSubscriptions
+from sluicegate.router.tasks import TaskRouter
+from sluicegate.router.visible_lists import Stance, VisibleLists, nothing_stays
 from sluicegate.store import Store
 
 __all__ = ["Cursors", "MayList", "MaySee", "Router"]
@@ -48,19 +48,19 @@ class Router:
     have in common."""
 
     def __init__(
-        self, servers: Mapping[str, Server], lists: Lists, resolver: Resolver, hub: Hub, cursors: Cursors,
+        self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, cursors: Cursors,
         may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None, stance: Stance = nothing_stays,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
         self._may_see = may_see
         self._transparent = lists.settings.transparent
-        views = Views(may_list, stance)
-        pages = Pages(servers, lists, resolver, cursors, may_list, views)
-        self._book = TaskBook(servers, store)
-        self.tasks = Tasks(servers, lists, self._book, may_list, may_see, cursors)
-        self.following = Following(self.tasks)
-        self._listener = Listener(servers, lists, resolver, hub, views, may_see, decide, self.following)
+        views = VisibleLists(may_list, stance)
+        pages = CombinedLists(servers, lists, resolver, cursors, may_list, views)
+        self._book = TaskRegistry(servers, store)
+        self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors)
+        self.following = TaskSubscriptions(self.tasks)
+        self._listener = SubscriptionStreams(servers, lists, resolver, hub, views, may_see, decide, self.following)
         self._handlers: Mapping[str, Handler] = {
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,
@@ -121,12 +121,14 @@ class Router:
         ttl_ms = min(ttls, default=0)
         if self._transparent:
             about = next((snapshot.about for _, snapshot in seen if snapshot), None)
-            return Result(await self._with_tasks(call, known, merge.mirrored(about, SUPPORTED, ttl_ms)))
+            return Result(await self._with_tasks(call, known, discover_merge.mirrored(about, SUPPORTED, ttl_ms)))
         abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].status != "down"]
         subscribes = any(snapshot.subscribes for _, snapshot in seen if snapshot)  # also one that will come back
-        lacking = ((key, state.missing(self._lists, key, found is not None)) for key, found in seen)
+        lacking = ((key, completeness.missing(self._lists, key, found is not None)) for key, found in seen)
         missing = {key: why for key, why in lacking if why}
-        return Result(await self._with_tasks(call, known, merge.merged(abouts, SUPPORTED, ttl_ms, subscribes, missing)))
+        return Result(
+            await self._with_tasks(call, known, discover_merge.merged(abouts, SUPPORTED, ttl_ms, subscribes, missing))
+        )
 
     async def _with_tasks(self, call: Call, known: Known, value: Json) -> Json:
         """Tasks are declared to the one client whose servers have them in its own form."""

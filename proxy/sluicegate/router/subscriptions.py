@@ -15,11 +15,11 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from sluicegate.call import Call, Decision, Failure, Server, Target, Verdict, not_found
-from sluicegate.catalog import places
+from sluicegate.catalog import uri_fields
 from sluicegate.catalog.uris import is_clean
-from sluicegate.lists import Lists, Resolver
-from sluicegate.message import METHOD_NOT_FOUND, Json, Notification
+from sluicegate.catalog_cache import CatalogCache, Resolver
+from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json, Notification
+from sluicegate.protocol.model import Call, Decision, Failure, McpServer, Target, Verdict, not_found
 
 Decide = Callable[[Call, Target], Decision]
 
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 class Subscribing:
     """What is needed to subscribe, the same for all calls."""
 
-    servers: Mapping[str, Server]
-    lists: Lists
+    servers: Mapping[str, McpServer]
+    lists: CatalogCache
     resolver: Resolver
     decide: Decide
 
@@ -124,7 +124,7 @@ class Subscriptions:
         for uri in self._by_server[key].pop(own, ()):
             if failure == not_found("resources/read", {"uri": own}):
                 continue  # word for word what does not exist
-            data = places.error_data(failure.data, self._shared.lists.faces[key].uris.public)
+            data = uri_fields.error_data(failure.data, self._shared.lists.faces[key].uris.public)
             self.refused[uri] = Failure(failure.code, failure.message, data, failure.reason)
 
     # ------------------------------------------------------------ updates

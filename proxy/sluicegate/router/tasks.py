@@ -11,25 +11,31 @@ from typing import Final
 
 import anyio
 
-from sluicegate.call import (
+from sluicegate.catalog.cursor import Position
+from sluicegate.catalog_cache import CatalogCache, Known, MayList
+from sluicegate.protocol import tasks
+from sluicegate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Json,
+    Notification,
+)
+from sluicegate.protocol.model import (
     ABOUT_A_TASK,
     Call,
     Failure,
     Handler,
+    McpServer,
     Outcome,
     Result,
-    Server,
     Target,
     TaskStarted,
     not_found,
     refuse,
 )
-from sluicegate.catalog.cursor import Position
-from sluicegate.era import tasks
-from sluicegate.lists import Known, Lists, MayList
-from sluicegate.message import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
-from sluicegate.router.pages import Cursors
-from sluicegate.router.taskbook import MAX_TASKS, Record, TaskBook
+from sluicegate.router.combined_lists import Cursors
+from sluicegate.router.task_registry import MAX_TASKS, TaskRecord, TaskRegistry
 
 PAGE: Final = 50  # of tasks/list: each one that runs is looked at
 MAX_LOOKS: Final = 8  # at the same time
@@ -39,10 +45,10 @@ _NO_SUCH_METHOD: Final = Failure(METHOD_NOT_FOUND, "Method not found")
 MaySee = Callable[[Call, str], bool]
 
 
-class Tasks:
+class TaskRouter:
     def __init__(
-        self, servers: Mapping[str, Server], lists: Lists, book: TaskBook, may_list: MayList, may_see: MaySee,
-        cursors: Cursors,
+        self, servers: Mapping[str, McpServer], lists: CatalogCache, book: TaskRegistry, may_list: MayList,
+        may_see: MaySee, cursors: Cursors,
     ) -> None:  # fmt: skip
         self.book = book
         self._servers = servers
@@ -55,8 +61,8 @@ class Tasks:
 
     async def offered(self, call: Call, known: Known | None = None) -> Json | None:
         """What the servers that this client may see do as tasks in its own era; None where none does. Where no form
-        of it can be relayed as it is, nothing is declared, and calls are waited for. `known` is what `Lists.all` gave,
-        where that was waited for."""
+        of it can be relayed as it is, nothing is declared, and calls are waited for. `known` is what `CatalogCache.all`
+        gave, where that was waited for."""
         if not tasks.knows(call.client):
             return None
         found: list[Json] = []
@@ -154,11 +160,11 @@ class Tasks:
             return None
         return None if await self.offered(call) is None else tasks.undeclared()
 
-    async def _record(self, call: Call) -> Record | None:
+    async def _record(self, call: Call) -> TaskRecord | None:
         id = call.params.get("taskId")
         return await self.book.find(call.client.principal, id) if isinstance(id, str) else None
 
-    def _target(self, call: Call, record: Record) -> Target:
+    def _target(self, call: Call, record: TaskRecord) -> Target:
         """With the definition as it was when the call was made, where that is still known."""
         if record.target.item is None:
             entry = self._lists.find(record.target.server, call.client, "tool", record.target.public)
@@ -183,19 +189,19 @@ class Tasks:
             return Result(tasks.related(outcome.value, None))
         return self._told(record, tasks.related(outcome.value, None))
 
-    def _told(self, record: Record, task: Json) -> Outcome:
+    def _told(self, record: TaskRecord, task: Json) -> Outcome:
         if not self._note(record, task):
             return Failure(INTERNAL_ERROR, f"The server took back that the task is {record.status}")
         return Result({**task, "taskId": record.id})
 
-    def _note(self, record: Record, task: Json) -> bool:
+    def _note(self, record: TaskRecord, task: Json) -> bool:
         """Remembers what a server says of its task; False where it cannot be so."""
         if not tasks.is_lawful(record.status, task["status"]):
             return False
         record.task = {key: value for key, value in task.items() if key in _REMEMBERED}
         return True
 
-    async def _failed(self, call: Call, record: Record, failure: Failure) -> Outcome:
+    async def _failed(self, call: Call, record: TaskRecord, failure: Failure) -> Outcome:
         if failure.reason == "outcome_unknown" and call.method != "tools/call":
             record.is_lost = True
             return _lost(call, record)
@@ -245,10 +251,10 @@ class Tasks:
         position = self._cursors.open(call)
         return position.offset if position is not None and position.server == _PLACE else None
 
-    def _is_listed(self, call: Call, record: Record) -> bool:
+    def _is_listed(self, call: Call, record: TaskRecord) -> bool:
         return self._may_list(call, record.target.server, self._target(call, record))
 
-    async def _look(self, call: Call, record: Record, limit: anyio.CapacityLimiter) -> None:
+    async def _look(self, call: Call, record: TaskRecord, limit: anyio.CapacityLimiter) -> None:
         async with limit:
             with anyio.move_on_after(self._lists.settings.list_timeout):
                 await self.about(replace(call, method="tasks/get", params={"taskId": record.id}))
@@ -285,12 +291,12 @@ def _too_many(call: Call) -> Outcome:
 _GONE: Final = "The connection to the server ended on which this task ran. It may or may not have been executed."
 
 
-def _lost_task(record: Record) -> Json:
+def _lost_task(record: TaskRecord) -> Json:
     task = {key: value for key, value in record.shown().items() if key != "pollIntervalMs"}
     return {**task, "status": "failed", "statusMessage": _GONE}
 
 
-def _lost(call: Call, record: Record) -> Outcome:
+def _lost(call: Call, record: TaskRecord) -> Outcome:
     """A task that ended with its connection, before anybody learnt how."""
     if call.method in ABOUT_A_TASK - {"tasks/get", "tasks/result"}:
         return Failure(INVALID_PARAMS, "The task has ended")

@@ -1,0 +1,97 @@
+"""The page of one approval, for whoever asked: what a client opens that can show its user a link, and no form.
+
+The link is the right: it is sealed for one approval and its requester, reaches them alone, and ends with the approval.
+Looking decides nothing; the form does, and carries the seal itself. For tier `self` alone.
+"""
+
+from collections.abc import Callable
+from html import escape
+from typing import Final
+from urllib.parse import parse_qs, quote
+
+from sluicegate.approval import messages
+from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.record import SCOPES, Approval
+from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
+
+PATH: Final = "/approvals/"
+PURPOSE: Final = "approval page"
+HEADERS: Final = (
+    (b"content-security-policy", b"default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+)
+Told = tuple[int, str]
+"""A status and a page."""
+
+_GONE: Final[Told] = (404, "<p>There is no such approval, or its link is over.</p>")
+
+
+Seal = Callable[[str, Json, str], str]
+Unseal = Callable[[str, str, str], Json | None]
+"""(purpose, payload or token, what it is bound to)."""
+
+
+def link(seal: Seal, base: str, approval: Approval) -> str:
+    """`base` is where the admin port is reached."""
+    token = seal(PURPOSE, {"principal": approval.matter.principal}, approval.id)
+    return f"{base}{PATH}{approval.id}?t={quote(token)}"
+
+
+class Page:
+    def __init__(self, desk: ApprovalQueue, client_of: Callable[[str], Client | None], unseal: Unseal) -> None:
+        self._desk, self._client_of, self._unseal = desk, client_of, unseal
+
+    async def get(self, id: str, query: str) -> Told:
+        token = _only(query, "t")
+        approval = await self._allowed(id, token)
+        if approval is None:
+            return _GONE
+        if not approval.is_waiting:
+            return 200, f"<p>{escape(approval.id)} is {escape(approval.state)}.</p>"
+        text = escape(messages.question(approval, await self._desk.book.shown(id), f"sluice approvals show {id}"))
+        buttons = "".join(
+            f'<p><button name="decision" value="{word}">{escape(messages.TITLES[word])}</button></p>'
+            for word in (*(scope for scope in SCOPES if scope in approval.matter.terms.remember), "deny")
+        )
+        comment = f'<p><label>Comment <input name="comment" maxlength="{MAX_COMMENT}"></label></p>'
+        form = f'<form method="post" action="{PATH}{escape(id)}"><input type="hidden" name="t" value="{escape(token)}">'
+        return 200, f"<pre>{text}</pre>{form}{comment}{buttons}</form>"
+
+    async def post(self, id: str, body: str) -> Told:
+        approval = await self._allowed(id, _only(body, "t"))
+        if approval is None:
+            return _GONE
+        word, matter = _only(body, "decision"), approval.matter
+        scope = next((scope for scope in SCOPES if scope == word), None)
+        if scope is None and word != "deny":
+            return 400, "<p>Neither a yes nor a no.</p>"
+        comment = _only(body, "comment")[:MAX_COMMENT]
+        ballot = (
+            VoteRequest("deny", comment=comment)
+            if scope is None
+            else VoteRequest("approve", matter.digest, scope, comment)
+        )
+        who = self._client_of(matter.principal) or Client(matter.principal)
+        decided = await self._desk.decide(id, who, ballot, "page")
+        if isinstance(decided, VoteRefused):
+            return decided.status, f"<p>{escape(decided.text)}</p>"
+        return 200, f"<p>{escape(decided.id)} is {escape(decided.state)}. You can close this page.</p>"
+
+    async def _allowed(self, id: str, token: str) -> Approval | None:
+        sealed = self._unseal(PURPOSE, token, id)
+        approval = await self._desk.get(id) if sealed is not None else None
+        if approval is None or sealed is None or approval.matter.terms.tier != "self":
+            return None
+        return approval if sealed.get("principal") == approval.matter.principal else None
+
+
+def html(body: str) -> bytes:
+    title = "Sluice asks"
+    return f'<!doctype html><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>{body}\n'.encode()
+
+
+def _only(query: str, name: str) -> str:
+    found = parse_qs(query, keep_blank_values=True).get(name, [])
+    return found[0] if len(found) == 1 else ""

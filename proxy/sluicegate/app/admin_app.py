@@ -1,0 +1,122 @@
+"""The admin API, wired: the same application at the admin port, at a worker's socket and at that of a desktop client's
+Sluice."""
+
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from sluicegate import __version__, admin
+from sluicegate.admin.approval_page import Page
+from sluicegate.admin.approvals import ApprovalsApi
+from sluicegate.admin.credentials import Scope, header
+from sluicegate.admin.response import Application, Receive, Send, json_response, send_response
+from sluicegate.app import explain_facts, room_settings
+from sluicegate.app.approval_wiring import people
+from sluicegate.app.authentication import bearer_of, identities
+from sluicegate.app.core import Core
+from sluicegate.config import Config
+from sluicegate.listen.asgi import asgi
+from sluicegate.listen.auth import Identity, Principal
+from sluicegate.listen.http_request import Serve
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
+
+JOIN: Final = "/join"
+"""Only at the socket of a desktop client's Sluice: asked by a process that is about to join it."""
+
+def admin_application(
+    config: Config, inner: Core, identity: Identity, token: str, is_stopping: Callable[[], bool]
+) -> Application:
+    """`identity` knows the clients that the admin port lets in, `token` is the operator's."""
+    judges, audit = inner.services.judging, inner.services.audit
+    history = audit.settings.path.parent if audit is not None else None
+    page = Page(inner.desk, judges.client_of, inner.services.sealer.unseal)
+
+    async def list_tools(principal: str) -> list[Json] | None:
+        client = judges.client_of(principal)
+        return None if client is None else await inner.tools(client)
+
+    def principal_of(token: str) -> str | None:
+        found = identity.identify(_bearer(token), True, None)
+        return None if found is None else found.name
+
+    async def admit(token: str) -> tuple[str | None, str]:
+        found = await identity.verify(_bearer(token))
+        return (found.name, "") if isinstance(found, Principal) else (None, found.reason)
+
+    def operator(principal: str) -> Client | None:
+        return bearer_of(identity, principal) or judges.client_of(principal)
+
+    def may(principal: str, area: str, act: str) -> bool:
+        client = operator(principal)
+        return client is not None and judges.judge.may_administer(client, area, act)
+
+    return admin.application(
+        admin.AdminSettings(token, room_settings.names(config)),
+        admin.AdminDeps(
+            ready=partial(_unready, config, inner, is_stopping),
+            metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
+            describe_servers=inner.measured,
+            list_tools=list_tools,
+            pins=inner.behind.pins,
+            approvals=ApprovalsApi(inner.desk, people(judges, history, operator), inner.desk.book.store),
+            page=page,
+            facts=partial(explain_facts.running, inner),
+            principal_of=principal_of,
+            admit=admit,
+            may=may,
+            denied=inner.services.notes.denied,
+            refused=audit.identity_failure if audit is not None else None,
+            audit=audit,
+            notes=judges.notes,
+        ),
+    )
+
+
+def _bearer(token: str) -> bytes:
+    return b"Bearer " + token.encode("utf-8", "surrogatepass")
+
+
+def _unready(config: Config, inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
+    """Why Sluice is not ready: it is about to end, nothing can be decided, calls could not be recorded, or a server
+    that is `required` is not up. Others may come when they can."""
+    unwritable = inner.services.audit.problem if inner.services.audit is not None else None
+    inner.services.judging.look()
+    reasons = ["Sluice is stopping: open calls may end"] * is_stopping()
+    reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
+    reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
+    off = config.disabled.items()
+    reasons += [f"server {key} is disabled ({why})" for key, why in off if config.servers[key].required]
+    return reasons + [
+        f"server {key} is {server.status}"
+        for key, server in inner.behind.servers.items()
+        if config.servers[key].required and server.status != "up"
+    ]
+
+
+def admin_of_desktop(config: Config, inner: Core) -> Serve:
+    """For a socket that nobody but its owner can open: who shows no credential there is the operator."""
+    token = secrets.token_urlsafe(32)
+    app = admin_application(config, inner, identities(inner)[1], token, lambda: False)
+    as_operator = (b"authorization", _bearer(token))
+    here = {"client": ("127.0.0.1", 0), "server": ("127.0.0.1", 80)}
+
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == JOIN:
+            await inner.services.judging.reload.renew()
+            await send_response(send, json_response(200, _in_force(inner)), with_body=True)
+            return
+        added = [] if header(scope, "authorization") else [as_operator]
+        await app({**scope, **here, "headers": [*scope["headers"], *added]}, receive, send)
+
+    return asgi(front)
+
+
+def _in_force(inner: Core) -> Json:
+    """What a process that joins says to its user."""
+    judges = inner.services.judging
+    since = datetime.fromtimestamp(judges.reload.at, UTC).isoformat(timespec="seconds")
+    about = {"version": __version__, "policy": judges.judge.revision(), "since": since}
+    return {**about, "notes": judges.notes()}

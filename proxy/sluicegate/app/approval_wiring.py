@@ -1,0 +1,199 @@
+"""Approvals, wired: the desk, what it asks of the rest, and what the guard and the admin port need of both."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
+from sluicegate.app import room_settings
+from sluicegate.app.audit_wiring import KEYS, open_audit
+from sluicegate.app.clients import is_gone
+from sluicegate.app.policy_service import PolicyService, open_policy_service
+from sluicegate.app.worker_partition import WHOLE, WorkerPartition
+from sluicegate.approval.eligibility import objection
+from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
+from sluicegate.approval.record import Approval
+from sluicegate.approval.repository import ALL
+from sluicegate.approval.states import TRANSITIONS
+from sluicegate.audit.log import AuditLog
+from sluicegate.audit.read import last_calls
+from sluicegate.audit.redact import Redactor
+from sluicegate.catalog_cache import Resolver
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
+from sluicegate.config import Config
+from sluicegate.guards.approve import ApproveDeps
+from sluicegate.metrics.scraped import Sample
+from sluicegate.protocol.input_requests_client import elicits
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Client, Target
+from sluicegate.store import Store
+from sluicegate.store.keys import KeyRing
+from sluicegate.store.memory import MemoryStore
+from sluicegate.store.sqlite import SqliteStore
+
+DATABASE: Final = "sluice.db"
+# What names a call's target, and so is public where it comes from a client.
+_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+
+
+class ApprovalPages:
+    """Links to the page of an approval, where there is an admin port; it comes last."""
+
+    link: Callable[[Approval], str] | None = None
+
+    def __call__(self, approval: Approval) -> str:
+        return "" if self.link is None else self.link(approval)
+
+
+def open_queue(
+    config: Config, judges: PolicyService, store: Store, audit: AuditLog | None, share: WorkerPartition = WHOLE
+) -> ApprovalQueue:
+    """The desk over this store. It goes by the config in force from now on."""
+
+    async def tell(fields: Json) -> bool:
+        if audit is None:
+            return True
+        return await audit.note_durably("approval", fields) or audit.settings.on_failure == "allow_and_alarm"
+
+    world = ApprovalDeps(
+        roles_of=judges.judge.roles_of,
+        client_of=judges.client_of,
+        is_gone=lambda principal: is_gone(judges.config, principal),
+        token_end=lambda principal: judges.token_end(principal),
+        revision=judges.judge.revision,
+        tell=tell,
+        is_mine=share.has,
+    )
+    desk = ApprovalQueue(store, room_settings.approvals(config), world)
+
+    def take(config: Config) -> None:
+        desk.settings = room_settings.approvals(config)
+        desk.reconsider()
+
+    judges.on_config.append(take)
+    return desk
+
+
+def redactor(config: Config) -> Redactor:
+    """Masks what people look at with the same marks as in the audit log."""
+    key = KeyRing.load(Path(config.state.dir) / KEYS, "digest").newest
+    return Redactor(key, config.audit.redact.keys, config.audit.redact.pointers)
+
+
+def means(
+    config: Config, judges: PolicyService, resolver: Resolver, pins: DefinitionPins, pages: ApprovalPages
+) -> ApproveDeps:
+    return ApproveDeps(
+        decide=judges.judge.decide,
+        renew=partial(_renew, resolver),
+        current=partial(_current, judges),
+        classify=judges.judge.classify,
+        review=pins.review,
+        elicits=elicits,
+        page=pages,
+        command=commands(config, judges),
+        redactor=redactor(config),
+    )
+
+
+async def _renew(resolver: Resolver, call: Call, target: Target) -> Target | None:
+    """What the call's public name stands for by now."""
+    public = {**call.params, _NAMED_BY[call.method]: target.public}
+    found = await resolver.resolve(replace(call, params=public))
+    return found if found is not None and (found.server, found.own) == (target.server, target.own) else None
+
+
+def _current(judges: PolicyService, client: Client) -> Client:
+    found = judges.client_of(client.principal)
+    return client if found is None else replace(client, roles=found.roles, owner=found.owner)
+
+
+def commands(config: Config, judges: PolicyService) -> Callable[[str, Approval], str]:
+    """Commands as they work where they are pasted. Who is elsewhere learns no path of this machine."""
+    file, is_stdio = judges.reload.file, judges.reload.transport == "stdio"
+    is_here = file is not None and (is_stdio or room_settings.is_local_only(config))
+    program = _program() if is_here else ["sluice"]
+    options = ["-c", str(file.absolute())] if is_here and file is not None else []
+    place = "" if is_here else " on the machine where Sluice runs, or by its admin API"
+    join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
+
+    def command(words: str, approval: Approval) -> str:
+        local = judges.client_of("local")
+        is_theirs = local is None or objection(approval, local, judges.judge.roles_of(local))
+        with_key = ", with their own key in $SLUICE_KEY" if is_theirs else ""
+        return join([*program, *words.split(), approval.id, *options]) + place + with_key
+
+    return command
+
+
+def _program() -> list[str]:
+    """The command that runs this program, with its path unless a shell finds it by its name."""
+    script = Path(sys.executable).with_name("sluice.exe" if sys.platform == "win32" else "sluice")
+    if not script.exists():
+        return [sys.executable, "-m", "sluicegate"]
+    found = shutil.which("sluice")
+    return ["sluice"] if found is not None and Path(found).resolve() == script.resolve() else [str(script)]
+
+
+def samples(desk: ApprovalQueue) -> Iterator[Sample]:
+    for profile, count in desk.pending().items():
+        yield "sluice_approvals_pending", (profile,), count
+    for profile, result in dict.fromkeys((*product(desk.settings.profiles, TRANSITIONS), *desk.counts)):
+        yield "sluice_approvals", (profile, result), desk.counts[profile, result]
+    oldest = min((one.created for one in desk.open_ones() if one.is_waiting), default=None)
+    yield "sluice_approval_oldest_pending_seconds", (), 0.0 if oldest is None else time.time() - oldest
+
+
+def time_waits(observe: Callable[[str, float], None], approval: Approval) -> None:
+    """For whoever wants to know how long people take: told of every change of an approval."""
+    if approval.state in ("approved", "denied", "expired"):
+        observe(approval.matter.terms.name, time.time() - approval.created)
+
+
+def people(judges: PolicyService, log: Path | None, client_of: Callable[[str], Client | None]) -> ApprovalsApiDeps:
+    """What the admin port has to know to show and decide approvals; `log` is the directory of the audit log."""
+
+    async def history(principal: str) -> list[Json]:
+        if log is None:
+            return []
+        try:
+            return await anyio.to_thread.run_sync(last_calls, log, principal)
+        except OSError:  # between two segments, or gone: what is shown is the less
+            return []
+
+    judge = judges.judge
+    return ApprovalsApiDeps(client_of, judge.roles_of, judge.row_text, history)
+
+
+@asynccontextmanager
+async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[ApprovalsApi]:
+    """The queue where no Sluice runs: what is decided here, whoever runs on this state directory finds. `read_only` is
+    for a copy of it: nothing that happens to it is kept, and nothing is recorded. Raises `PolicyError` where the policy
+    cannot be used, `OSError` where the store cannot."""
+    async with AsyncExitStack() as stack:
+        judges = await stack.enter_async_context(open_policy_service(config, None, "cli"))
+        kept = SqliteStore(Path(config.state.dir) / DATABASE)
+        stack.push_async_callback(kept.close)
+        store: Store = kept
+        audit = None
+        if read_only:
+            store = MemoryStore()
+            for key, value in (await kept.scan(ALL)).items():
+                await store.put(key, value)
+        else:
+            audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
+        desk = open_queue(config, judges, store, audit)
+        await desk.refresh()
+        log = room_settings.audit(config).path.parent if config.audit.enabled else None
+        yield ApprovalsApi(desk, people(judges, log, judges.client_of), store)

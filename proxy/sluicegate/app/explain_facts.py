@@ -1,0 +1,216 @@
+"""The facts of an explanation, from the Sluice that runs or from the stores of one that does not: found by the same
+functions, without a decision and without a question to any server."""
+
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from sluicegate.app import room_settings
+from sluicegate.app.approval_wiring import DATABASE
+from sluicegate.app.clients import client_of, without_revoked
+from sluicegate.app.core import Core
+from sluicegate.approval.grants import PLACE as GRANTS
+from sluicegate.approval.grants import Grant, Grants
+from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.record import ProfileSnapshot, bind
+from sluicegate.catalog.names import SEPARATOR, prefix_of
+from sluicegate.catalog.snapshot import KINDS, ServerNaming, Snapshot
+from sluicegate.catalog.uris import is_clean, matches_template, own_uri
+from sluicegate.catalog_cache import CatalogCache, ListSettings, pin_store
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
+from sluicegate.catalog_cache.snapshot_store import SnapshotStore, places
+from sluicegate.catalog_cache.target_resolver import unlisted_target
+from sluicegate.config import Config
+from sluicegate.policy.facts import Candidate, Facts, GrantFact, State
+from sluicegate.policy.pins import fingerprint
+from sluicegate.policy.roles import principal_of
+from sluicegate.policy.target import KINDS as KIND_OF
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client, Era, Kind, Target
+from sluicegate.store import Store
+from sluicegate.store.memory import MemoryStore
+from sluicegate.store.revoked import Revoked
+from sluicegate.store.sqlite import peek
+
+_KEY: Final = re.compile(r"[a-z][a-z0-9-]*")
+_LISTS: Final = {kind: method for method, kind in KINDS.items()}
+Wholes = Callable[[str], Awaitable[list[tuple[Era, Snapshot]]]]
+"""Everything that a server is known to have listed, withheld definitions included, best known first."""
+
+
+def digest(config: Config, revision: str) -> str:
+    """Equal for configs by which everything is decided alike. Variables that are set only elsewhere make no difference,
+    and no secret is in it."""
+    policy, clients = config.policy, config.clients
+    about = [
+        revision, policy.mode, str(policy.until), clients.local.roles,
+        None if clients.anonymous is None else clients.anonymous.roles,
+        {name: key.roles for name, key in clients.keys.items()},
+        {
+            key: [server.prefix, server.unlisted, server.tools.model_dump(mode="json")]
+            for key, server in config.servers.items()
+        },
+    ]  # fmt: skip
+    return sha256(json.dumps(about).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What is known of servers. `learned` are the keys of servers that listed a resource under a plain URI."""
+
+    settings: ListSettings
+    wholes: Wholes
+    pins: DefinitionPins
+    grants: Iterable[Grant]
+    profiles: Mapping[str, ProfileSnapshot]
+    learned: Callable[[str], list[str]] = lambda uri: []
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(self.settings.prefixes)
+
+    async def candidates(self, client: Client, method: str, text: str, keys: Iterable[str]) -> tuple[Candidate, ...]:
+        """`text` is SERVER/NAME, in the server's own words, or a public name or URI. `keys` are all servers of the
+        config. Raises `ValueError` with a sentence for a text that can be neither."""
+        kind = KIND_OF[method]
+        server, slash, own = text.partition("/")
+        if slash and own and server in keys:
+            return (await self._candidate(client, kind, server, own, is_public=False),)
+        if self.settings.transparent:
+            return (await self._candidate(client, kind, self.servers[0], text, is_public=True),)
+        by_prefix = {prefix: key for key, prefix in self.settings.prefixes.items()}
+        if kind != "res" and SEPARATOR in text:
+            key = by_prefix.get(prefix_of(text) or "")
+            return () if key is None else (await self._candidate(client, kind, key, text, is_public=True),)
+        if kind == "res" and (found := own_uri(text, by_prefix)):
+            return (await self._candidate(client, kind, by_prefix[found[0]], found[1], is_public=False),)
+        if slash and own and _KEY.fullmatch(server):
+            return (Candidate(server, own),)
+        if kind != "res" or ":" not in text:
+            what = "SERVER/URI or PREFIX+URI" if kind == "res" else "SERVER/NAME or PREFIX__NAME"
+            raise ValueError(f'"{text}" is not written {what}')
+        listed = [*self.learned(text), *[key for key in self.servers if await self._has_template(key, text)]]
+        plain = [key for key in self.servers if key in self.settings.plain]
+        state: State = "listed" if is_clean(text) else "missing"
+        return tuple(Candidate(key, text, state) for key in dict.fromkeys([*listed, *plain]))
+
+    async def _has_template(self, server: str, uri: str) -> bool:
+        return any(
+            matches_template(entry.target.own, uri) and self.pins.serves(server, era, entry.target, entry.fingerprint)
+            for era, whole in await self.wholes(server)
+            for entry in whole.entries("resources/templates/list")
+        )
+
+    async def _candidate(self, client: Client, kind: Kind, server: str, name: str, is_public: bool) -> Candidate:
+        if kind == "res":  # relayed whether listed or not
+            return Candidate(server, name, "listed" if is_clean(name) else "missing")
+        method = _LISTS[kind]
+        wholes = [(era, whole) for era, whole in await self.wholes(server) if method in whole.listings]
+        entries = [(era, entry) for era, whole in wholes for entry in whole.entries(method)]
+        same = [pair for pair in entries if name == (pair[1].target.public if is_public else pair[1].target.own)]
+        served = [one.target for era, one in same if self.pins.serves(server, era, one.target, one.fingerprint)]
+        if served:
+            return self._listed(client, served[0])
+        if same:
+            return Candidate(server, same[0][1].target.own, "withheld")
+        if self.settings.forward_unlisted:
+            relayed = unlisted_target(server, kind, name, wholes[0][1] if wholes else None)
+            return Candidate(server, name, "missing") if relayed is None else self._listed(client, relayed)
+        own = name.partition(SEPARATOR)[2] if is_public and not self.settings.transparent else name
+        near = get_close_matches(own, {entry.target.own for _, entry in entries}, n=1)
+        return Candidate(server, own, "missing" if wholes else "unknown", near="".join(near))
+
+    def _listed(self, client: Client, target: Target) -> Candidate:
+        accepted = self.pins.has_accepted(target)
+        hints = (target.item or {}).get("annotations") if accepted else None
+        return Candidate(
+            target.server, target.own, "listed", accepted, hints if isinstance(hints, dict) else None,
+            grants=tuple(self._grants(client, target)), unlisted=target.is_unlisted,
+        )  # fmt: skip
+
+    def _grants(self, client: Client, target: Target) -> Iterable[GrantFact]:
+        for grant in self.grants:
+            terms = self.profiles.get(grant.matter.terms.name)
+            matter = terms and bind(client, "", target, {}, grant.matter.rule, terms)
+            if terms and matter and grant.covers(matter, grant.policy, grant.session):
+                yield GrantFact(grant.id, grant.matter.rule, terms.name, grant.expires, grant.session != "")
+
+
+def live(
+    lists: CatalogCache, pins: DefinitionPins, desk: ApprovalQueue, client: Client, revision: str, store: Store
+) -> ServerFacts:
+    """What this process knows of its servers; of one that has not listed yet, what is stored."""
+
+    async def wholes(server: str) -> list[tuple[Era, Snapshot]]:
+        own = lists.shelf(server, client)
+        shelves = [own, *(one for one in lists.of(server) if one is not own)]
+        found = [(shelf.era, shelf.whole) for shelf in shelves if shelf.whole is not None]
+        return found or await SnapshotStore(store).all(lists.faces[server], lists.servers[server].identity)
+
+    def learned(uri: str) -> list[str]:
+        return [key for key in lists.servers if uri in lists.shelf(key, client).learned]
+
+    grants = [grant for grant in desk.grants.alive() if grant.policy == revision]
+    return ServerFacts(lists.settings, wholes, pins, grants, desk.settings.profiles, learned)
+
+
+async def running(inner: Core, principal: str, method: str, text: str) -> Json | str:
+    """The facts of the Sluice that runs, and by which config it decides; a sentence for a question that is none."""
+    judges, lists, desk = inner.services.judging, inner.behind.lists, inner.desk
+    name = principal_of(principal)
+    comes_in = judges.client_of(name)
+    client = comes_in or Client(name)
+    await lists.recall(client)
+    revision = judges.judge.revision()
+    known = live(lists, inner.behind.pins, desk, client, revision, inner.services.store)
+    if method not in KIND_OF:
+        return f'"{method}" is not one of {", ".join(KIND_OF)}'
+    try:
+        found = await known.candidates(client, method, text, judges.config.servers)
+    except ValueError as error:
+        return str(error)
+    facts = Facts(known.servers, found, None if comes_in is None else comes_in.roles, judges.judge.problem)
+    return {"config": digest(judges.reload.config, revision), "facts": facts.as_json()}
+
+
+async def _record_nothing(fields: Json) -> bool:
+    return True
+
+
+async def at_rest(config: Config, revision: str, principal: str, method: str, text: str) -> Facts:
+    """The same from the state directory, which is only read. Raises `ValueError` for a question that is none."""
+    store, prefixes = MemoryStore(), [pin_store.PINS, pin_store.WAITING, GRANTS]
+    prefixes += [places(key, server.identity) for key, server in config.servers.items() if server.enabled]
+    for place, value in peek(Path(config.state.dir) / DATABASE, prefixes).items():
+        await store.put(place, value)
+    name = principal_of(principal)
+    client = client_of(without_revoked(config, Revoked(Path(config.state.dir))), name)
+    known = await stored(config, revision, store)
+    found = await known.candidates(client or Client(name), method, text, config.servers)
+    return Facts(known.servers, found, None if client is None else client.roles)
+
+
+async def stored(config: Config, revision: str, store: Store) -> ServerFacts:
+    """What a store says of servers. Grants in it that no longer count are deleted, so it has to be a copy."""
+    enabled = {key: server for key, server in config.servers.items() if server.enabled}
+    pins = DefinitionPins(room_settings.pins(config), store)
+    await pins.load()
+    grants = Grants(store, _record_nothing, time.time)
+    await grants.refresh(revision, lambda who: False, lambda who: None)
+    settings, kept = room_settings.lists(config, enabled, "http"), SnapshotStore(store)
+
+    async def wholes(server: str) -> list[tuple[Era, Snapshot]]:
+        if server not in enabled:
+            return []
+        face = ServerNaming(
+            server, settings.prefixes[server], settings.names_max, server in settings.plain, fingerprint
+        )
+        return await kept.all(face, enabled[server].identity)
+
+    return ServerFacts(settings, wholes, pins, list(grants.alive()), room_settings.approvals(config).profiles)

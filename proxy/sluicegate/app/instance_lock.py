@@ -1,0 +1,143 @@
+"""Which of several processes with one config file runs the firewall: whoever holds the lock. The others reach it there.
+
+Lock and sockets belong to the state directory and the file's path, not to what the file says: who comes after an edit
+finds the Sluice that runs. The lock is the system's and ends with its process, however that ends. Commands reach the
+admin socket. Knows files and sockets, no MCP.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from sluicegate.listen.http_request import Serve as ServeHttp
+from sluicegate.listen.server import on_unix_socket
+from sluicegate.listen.stdio_bridge import BridgeStreams
+from sluicegate.store import private
+
+if sys.platform != "win32":
+    import fcntl
+
+MAX_PATH: Final = 100
+"""Longer addresses of sockets are refused by some systems."""
+OPEN_FILES: Final = Path("/proc/self/fd")
+"""Where a directory that we have open has a short name, on Linux."""
+_NAME: Final = 12  # hex digits
+_PATIENCE: Final = 5.0
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class InstanceLock:
+    """The place of all processes that serve `file` on the state directory. Symbolic links are followed."""
+
+    def __init__(self, directory: Path, file: Path) -> None:
+        name = sha256(os.fsencode(file.resolve())).hexdigest()[:_NAME]
+        self._directory = directory
+        self._path, self._admin = (directory / f"{kind}-{name}.sock" for kind in ("stdio", "admin"))
+        self._lock = self._place = -1
+
+    def __repr__(self) -> str:
+        return f"InstanceLock({self._path}, {'ours' if self.is_ours else 'not ours'})"
+
+    @property
+    def unshared(self) -> str:
+        """Why every process is on its own here; empty if it is not."""
+        if sys.platform == "win32":
+            return "on Windows Sluice has no Unix sockets"
+        return "" if self._is_short or OPEN_FILES.is_dir() else "state.dir is too deep for a socket"
+
+    @property
+    def is_ours(self) -> bool:
+        return self._lock >= 0
+
+    @property
+    def _is_short(self) -> bool:
+        return len(os.fsencode(self._path)) <= MAX_PATH
+
+    def _address(self, path: Path) -> str:
+        return str(path if self._is_short else OPEN_FILES / str(self._place) / path.name)
+
+    def _enter(self) -> None:
+        """Raises `OSError` where there is no such directory, `Exposed` where somebody else could sit there."""
+        private.check(self._directory, private.DIRECTORY)
+        if self._place < 0:
+            self._place = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def take(self) -> bool:
+        """Whether it is ours from now on, until this process ends."""
+        if sys.platform == "win32":
+            return True
+        private.make_directory(self._directory)
+        self._enter()
+        lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private.FILE)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+    @asynccontextmanager
+    async def open(self, serve: Serve, admin: ServeHttp) -> AsyncIterator[None]:
+        """Lets others in while the block runs, and commands at `admin`; they are cut off at its end. Only for who holds
+        the lock."""
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            tasks.add(task)
+            try:
+                await serve(reader, writer)
+            except asyncio.CancelledError:
+                pass  # the end of the block
+            finally:
+                tasks.discard(task)
+                writer.close()
+
+        self._clear()  # of a holder that could not clean up
+        async with on_unix_socket(admin, self._address(self._admin)):
+            server = await asyncio.start_unix_server(one, self._address(self._path))
+            for path in (self._path, self._admin):
+                path.chmod(private.FILE)
+            try:
+                yield
+            finally:
+                server.close()
+                self._clear()
+                for task in tuple(tasks):
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _clear(self) -> None:
+        for path in (self._path, self._admin):
+            path.unlink(missing_ok=True)
+
+    async def connect(self) -> BridgeStreams | None:
+        """A way to whoever holds it; None where nobody answers."""
+        try:
+            self._enter()
+            return BridgeStreams(*await asyncio.open_unix_connection(self._address(self._path)))
+        except OSError:
+            return None
+
+    def admin(self) -> str | None:
+        """The address of the admin socket of whoever holds it, good as long as this object; None where nobody answers,
+        or somebody else could."""
+        if self.unshared:
+            return None
+        try:
+            self._enter()
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_PATIENCE)
+                probe.connect(self._address(self._admin))
+        except OSError:
+            return None
+        return self._address(self._admin)

@@ -1,0 +1,81 @@
+"""What is asked for at each scrape: the rooms' own counts, said as samples of series; and what is timed.
+
+Decides nothing; knows which room knows what.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import anyio
+
+from sluicegate.app import policy_loading
+from sluicegate.catalog_cache import CatalogCache, completeness
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
+from sluicegate.config import Config
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.listen.listener import Listener
+from sluicegate.metrics import Metrics, Sample
+from sluicegate.policy.rates import Windows
+from sluicegate.protocol.model import Call, Decision, Target
+
+Decide = Callable[[Call, Target], Decision]
+LAG_EVERY: Final = 0.25
+
+_CIRCUIT: Final = {"closed": 0, "half-open": 1, "open": 2}
+
+
+def expect(metrics: Metrics, config: Config) -> None:
+    """At the start and after each reload: what is configured by now has its series."""
+    clients = ["local", *(f"key:{name}" for name in config.clients.keys)]
+    clients += ["anonymous"] if config.clients.anonymous else []
+    enabled = [key for key, server in config.servers.items() if server.enabled]
+    metrics.expect(enabled, clients, policy_loading.profiles(config))
+
+
+def servers(servers: Mapping[str, DownstreamServer], disabled: Iterable[str]) -> Iterator[Sample]:
+    for key in disabled:
+        yield "sluice_server_up", (key,), 0
+    for key, server in servers.items():
+        told, labels = server.numbers(), (key,)
+        yield "sluice_server_up", labels, server.status == "up"
+        yield "sluice_server_restarts", labels, told["restarts"]
+        yield "sluice_server_inflight", labels, told["in_flight"]
+        yield "sluice_server_waiting", labels, told["waiting"]
+        yield "sluice_server_concurrency_limit", labels, server.settings.concurrency
+        yield "sluice_circuit_state", labels, _CIRCUIT[told["circuit"]]
+
+
+def definitions(servers: Iterable[str], lists: CatalogCache, pins: DefinitionPins) -> Iterator[Sample]:
+    for key in servers:
+        yield "sluice_catalog_tools", (key,), completeness.count_tools(lists, key)
+        yield "sluice_definitions_withheld", (key,), pins.count_withheld(key)
+
+
+def listener(listener: Listener) -> Iterator[Sample]:
+    yield "sluice_sessions", (), listener.open_sessions
+    yield "sluice_streams_open", (), listener.open_streams
+
+
+def limits(windows: Mapping[str, Windows]) -> Iterator[Sample]:
+    for scope, window in windows.items():
+        yield "sluice_ratelimit_decisions", (scope, "passed"), window.passed
+        yield "sluice_ratelimit_decisions", (scope, "limited"), window.limited
+
+
+def timed(decide: Decide, observe: Callable[[float], None]) -> Decide:
+    def decided(call: Call, target: Target) -> Decision:
+        started = time.perf_counter()
+        decision = decide(call, target)
+        observe(time.perf_counter() - started)
+        return decision
+
+    return decided
+
+
+async def watch_loop(observe: Callable[[float], None]) -> None:
+    """How late a timer is, again and again: as late is everything else."""
+    while True:
+        due = time.perf_counter() + LAG_EVERY
+        await anyio.sleep(LAG_EVERY)
+        observe(max(time.perf_counter() - due, 0.0))

@@ -1,0 +1,86 @@
+"""The config's policy as what decides: where its files are, what else is known to it, and the law made of both.
+
+Used wherever a policy is read: at the start, at a reload, and by the commands that check and explain offline.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from sluicegate.config import Config
+from sluicegate.policy import files
+from sluicegate.policy.allowlist import ToolRules, allowlist
+from sluicegate.policy.classes import Classes
+from sluicegate.policy.files import LoadedPolicy, PolicySources
+from sluicegate.policy.judge import PolicyInForce
+from sluicegate.policy.lint_semantics import KnownNames
+from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
+from sluicegate.policy.rulebook import Rulebook, nobody_accepted
+from sluicegate.protocol.model import Target
+
+
+def load(config: Config, tools: Mapping[str, frozenset[str]] = {}) -> LoadedPolicy:
+    """The policy of a config, checked and tested. Raises `PolicyError`. Reads files: not for the event loop.
+    `tools` has the own names of the tools of each server whose list is known."""
+    about = sources(config), profiles(config), replace(known(config), tools=tools), classes(config)
+    loaded = files.load(*about, shadow=_is_shadow(config))
+    # What comes with Sluice is for everybody: roles that are not given here, for one, are no mistake of this config.
+    return loaded if config.policy.use is None else replace(loaded, warnings=())
+
+
+def sources(config: Config) -> PolicySources:
+    policy = config.policy
+    if policy.use is not None:
+        return files.bundled(policy.use)
+    return PolicySources(
+        policy.model or files.bundled_model(), policy.files, config.base, policy.arguments, policy.tests
+    )
+
+
+def profiles(config: Config) -> dict[str, ApprovalProfile]:
+    own = {
+        name: ApprovalProfile(name, profile.tier, profile.quorum, frozenset(profile.approvers))
+        for name, profile in config.approvals.profiles.items()
+    }
+    return {**BUILT_IN, **own}
+
+
+def known(config: Config) -> KnownNames:
+    """Whom and what the policy can speak of, as far as the config says."""
+    clients = config.clients
+    given = [clients.local.roles, clients.anonymous.roles if clients.anonymous else ()]
+    given += [key.roles for key in clients.keys.values()]
+    return KnownNames(
+        servers=frozenset(key for key, server in config.servers.items() if server.enabled or key in config.disabled),
+        roles=frozenset(role for roles in given for role in roles),
+        keys=frozenset(clients.keys),
+        forwarding=frozenset(key for key, server in config.servers.items() if server.unlisted == "forward"),
+    )
+
+
+def classes(config: Config) -> Classes:
+    return Classes({key: server.tools.classes for key, server in config.servers.items()})
+
+
+def make(
+    config: Config,
+    loaded: LoadedPolicy,
+    running: Iterable[str] | None = None,
+    is_accepted: Callable[[Target], bool] = nobody_accepted,
+) -> PolicyInForce:
+    """`running` are the servers there are, all that are enabled unless said: one that the config no longer has is
+    denied as a whole."""
+    enabled = {key: server for key, server in config.servers.items() if server.enabled}
+    there = enabled.keys() if running is None else enabled.keys() & set(running)
+    lists = allowlist({key: ToolRules(enabled[key].tools.allow, enabled[key].tools.deny) for key in there})
+    until = config.policy.until
+    return PolicyInForce(
+        Rulebook(loaded.policy, classes(config), lists, loaded.arguments, is_accepted),
+        explains=config.policy.on_deny == "explain",
+        until=until.timestamp() if until else None,
+    )
+
+
+def _is_shadow(config: Config) -> bool:
+    policy = config.policy
+    return policy.mode == "shadow" and policy.until is not None and policy.until.timestamp() > time.time()

@@ -1,0 +1,188 @@
+"""The config, cut into the settings that each room is given. Values only: nothing is made or started here."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from sluicegate.approval.queue import ApprovalSettings as Approvals
+from sluicegate.approval.record import BUILT_IN, ProfileSnapshot
+from sluicegate.approval.webhook import Receiver
+from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
+from sluicegate.catalog.list_bounds import Bounds
+from sluicegate.catalog_cache import ListSettings
+from sluicegate.catalog_cache.definition_pins import Pinned
+from sluicegate.config import AnyServer, Config, HttpServer
+from sluicegate.config.units import Expanded
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.guards.inspect import Mode as Strictness
+from sluicegate.http.hosts import ServedNames
+from sluicegate.listen import settings as wire
+from sluicegate.listen.auth import ClientKey, IdentitySettings
+from sluicegate.listen.auth.issuers import TokenIssuer
+from sluicegate.listen.auth.tokens import TokenSettings
+from sluicegate.protocol.elicitation_urls import OwnUrls
+from sluicegate.protocol.input_requests_server import NO_PAGES
+from sluicegate.protocol.jsonrpc import Json
+
+
+def server(
+    key: str, server: AnyServer, config: Config, share_of: Callable[[int], int], redact: Callable[[str], str],
+    own_pages: OwnUrls = NO_PAGES,
+) -> ServerSettings:  # fmt: skip
+    """`share_of` gives our part of a number; `redact` takes out of free text what the audit log would not hold."""
+    common = partial(
+        ServerSettings, key, server.identity, era=server.era, sharing=server.sharing, lazy=server.lazy,
+        idle=server.idle, timeout=server.timeout, max_time=server.max_time, concurrency=share_of(server.concurrency),
+        max_result=config.limits.max_result, nodes=config.limits.result_nodes, is_mirrored=not server.prefix,
+        redact=redact, bounds=bounds(config), start_timeout=server.start_timeout, own_pages=own_pages,
+    )  # fmt: skip
+    if isinstance(server, HttpServer):
+        headers = {header: value.get_secret_value() for header, value in server.headers.items()}
+        ca = str(server.ca) if server.ca else None
+        return common(url=server.url, headers=headers, ca=ca, transport=server.transport,
+                      is_sluice=server.is_sluice)  # fmt: skip
+    env = {variable: value.get_secret_value() for variable, value in server.env.items()}
+    expanded = tuple(part for argument in server.args if isinstance(argument, Expanded) for part in argument.parts)
+    return common(
+        command=(server.command, *server.args), env=env, cwd=str(server.cwd), expanded=expanded,
+        processes=max(1, share_of(server.processes)),
+    )  # fmt: skip
+
+
+def lists(config: Config, servers: Iterable[str], transport: str) -> ListSettings:
+    """A client on stdio may keep its first list for ever, so that waits for servers to start."""
+    enabled = {key: config.servers[key] for key in servers}
+    transparent = any(not server.prefix for server in enabled.values())
+    return ListSettings(
+        prefixes={key: server.prefix for key, server in enabled.items()},
+        plain=frozenset(key for key, server in enabled.items() if server.uris == "plain"),
+        transparent=transparent,
+        forward_unlisted=transparent and any(server.unlisted == "forward" for server in enabled.values()),
+        names_max=config.names.max,
+        page=config.limits.page,
+        bounds=bounds(config),
+        for_starts=transport == "stdio",
+    )
+
+
+def bounds(config: Config) -> Bounds:
+    return Bounds(config.limits.list_items, config.limits.list_bytes)
+
+
+def approvals(config: Config) -> Approvals:
+    told = config.approvals
+    own = {
+        name: ProfileSnapshot(
+            name, profile.tier, profile.quorum, profile.approvers, profile.channels, profile.expires, profile.remember,
+            profile.require_reason,
+        )
+        for name, profile in told.profiles.items()
+    }  # fmt: skip
+    return Approvals(told.hold_for, {**BUILT_IN, **own}, config.limits.pending_approvals)
+
+
+def receivers(config: Config) -> tuple[Receiver, ...]:
+    return tuple(
+        Receiver(webhook.url, webhook.secret.get_secret_value(), frozenset(webhook.profiles))
+        for webhook in config.approvals.notify
+    )
+
+
+AUDIT_STATE = "audit"  # in the state directory: public keys, published checkpoints, positions of sinks
+
+
+def audit(config: Config, transport: str = "http") -> AuditSettings:
+    told = config.audit
+    return AuditSettings(
+        path=told.path,
+        state=Path(config.state.dir) / AUDIT_STATE,
+        durability=told.durability,
+        on_failure=told.on_failure,
+        arguments=told.arguments,
+        results=told.results,
+        transport=transport,
+        redact=Redaction(told.redact.keys, told.redact.pointers),
+        rotate=Rotation(told.rotate.size, told.rotate.age),
+        retain=told.retain,
+        checkpoints=Checkpointing(told.checkpoints.every, to=told.checkpoints.to),
+        sinks=tuple(
+            SinkSettings(sink.name, sink.to, {name: value.get_secret_value() for name, value in sink.headers.items()})
+            for sink in told.sinks
+        ),
+    )
+
+
+def pins(config: Config) -> dict[str, Pinned]:
+    return {key: Pinned(server.pinning, server.identity) for key, server in config.servers.items() if server.enabled}
+
+
+def results(config: Config) -> dict[str, Strictness]:
+    """How answers are inspected; nothing if no server's are."""
+    modes = {key: server.results for key, server in config.servers.items() if server.enabled}
+    return modes if set(modes.values()) - {"off"} else {}
+
+
+def generation(config: Config) -> Json:
+    """What a cursor depends on: which servers there are, in which order, under which names. No secret is in it."""
+    return {
+        key: {
+            "prefix": server.prefix, "uris": server.uris, "allow": server.tools.allow, "deny": server.tools.deny,
+            "where": server.url if isinstance(server, HttpServer) else [server.command, *server.args],
+        }
+        for key, server in config.servers.items() if server.enabled
+    }  # fmt: skip
+
+
+def identity(config: Config, *, admin: bool = False) -> IdentitySettings:
+    """Who gets in at the port for clients, or at the admin port."""
+    keys = tuple(
+        ClientKey(
+            name, key.hash.get_secret_value().removeprefix("sha256:"), key.roles, key.owner,
+            key.expires.timestamp() if key.expires else None,
+        )
+        for name, key in config.clients.keys.items()
+    )  # fmt: skip
+    if admin:
+        return IdentitySettings(keys, tokens=TokenSettings(_issuers(config, admin)))
+    anonymous = config.clients.anonymous
+    tokens = TokenSettings(_issuers(config, admin), config.clients.jwt.scopes)
+    return IdentitySettings(keys, anonymous.roles if anonymous else None, tokens)
+
+
+def _issuers(config: Config, admin: bool) -> tuple[TokenIssuer, ...]:
+    return tuple(
+        TokenIssuer(one.issuer, audience, one.jwks, one.roles_from, one.algorithms, one.typ)
+        for one in config.clients.jwt.issuers
+        if (audience := one.admin_audience if admin else one.audience) is not None
+    )
+
+
+def names(config: Config) -> ServedNames:
+    """Those of both ports."""
+    listen = config.listen
+    return ServedNames(listen.allowed_hosts, listen.allowed_origins, listen.public_url, listen.trusted_proxies)
+
+
+def listening(config: Config) -> wire.ListenSettings:
+    limits = config.limits
+    return wire.ListenSettings(
+        names=names(config),
+        limits=wire.RequestLimits(
+            max_request=limits.max_request, max_depth=limits.max_depth, nodes=limits.nodes, max_batch=limits.max_batch,
+            streams=limits.streams,
+        ),
+    )
+
+
+def is_local_only(config: Config) -> bool:
+    """Whether all clients are, as far as the config says."""
+    listen = config.listen
+    return listen.mcp.is_loopback and not (listen.public_url or listen.trusted_proxies)
+
+
+def has_reachable_pages(config: Config) -> bool:
+    """Whether a client's user is sure to reach the admin port at its own address."""
+    listen = config.listen
+    if listen.admin.is_loopback:
+        return is_local_only(config)
+    return listen.admin.host not in ("0.0.0.0", "::")

@@ -1,0 +1,130 @@
+"""What is said to whoever asked: the question in their own client, and the answers while and after others decide. Pure.
+
+A model reads the answers, so each says first whether anything was executed, and what to do next.
+"""
+
+from typing import Any, Final
+
+from sluicegate.approval.presentation import stamp
+from sluicegate.approval.record import SCOPES, Approval
+from sluicegate.approval.vote_request import VoteRequest
+from sluicegate.policy.display import lines, visible
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import REASON, Failure, Outcome, Reason, Result, refuse
+
+APPROVAL: Final = "dev.sluice/approval"
+MAX_LINES: Final = 60
+TITLES: Final = {
+    "once": "Run it, this once",
+    "session": "Run it, and this tool for the rest of the session",
+    "15m": "Run it, and this tool for 15 minutes",
+    "deny": "Do not run it",
+}
+
+
+def answer(method: str, reason: Reason, text: str, approval: Approval) -> Outcome:
+    """A refusal that names its approval."""
+    about = {"id": approval.id, "state": approval.state, "expires_at": stamp(approval.expires)}
+    outcome = refuse(method, reason, text)
+    if isinstance(outcome, Result):
+        return Result({**outcome.value, "_meta": {REASON: reason, APPROVAL: about}}, reason=reason)
+    if isinstance(outcome, Failure):
+        return Failure(outcome.code, outcome.message, {**outcome.data, "approval": about}, reason)
+    return outcome
+
+
+def awaited(approval: Approval) -> str:
+    """While its client need not do anything."""
+    return f"waiting for approval {approval.id} by {approval.matter.terms.describe()}, until {stamp(approval.expires)}"
+
+
+def pending(approval: Approval, decide: str) -> str:
+    """`decide` says how they decide."""
+    terms, missing = approval.matter.terms, approval.matter.terms.quorum - len(approval.votes)
+    so_far = f" {len(approval.votes)} agreed, {missing} still missing." if approval.votes else ""
+    return (
+        f"NOT EXECUTED. {approval.public} waits for approval {approval.id} by {terms.describe()}"
+        f" ({terms.name}), until {stamp(approval.expires)}.{so_far} They decide with: {decide}."
+        " Call again with exactly the same arguments: once approved it runs, exactly once; do not vary them."
+    )
+
+
+def denied(approval: Approval) -> str:
+    said = f" They say: {visible(approval.comment)}" if approval.comment else ""
+    until = stamp(approval.expires)
+    return (
+        f"NOT EXECUTED. {approval.public} was denied by {approval.by} ({approval.id}).{said}"
+        f" The same call is not asked for again before {until}."
+    )
+
+
+def expired(approval: Approval) -> str:
+    return (
+        f"NOT EXECUTED. Nobody approved {approval.public} in time ({approval.id}, {approval.matter.terms.name})."
+        " The same call again asks anew."
+    )
+
+
+def ended(approval: Approval) -> str:
+    why = f": {visible(approval.comment)}" if approval.comment else ""
+    return f"NOT EXECUTED. The approval {approval.id} of {approval.public} is {approval.state}{why}."
+
+
+# ---------------------------------------------------------------- the question
+
+
+def form(approval: Approval, kept: Json, show: str) -> Json:
+    """An elicitation in form mode (2026-07-28 client/elicitation): flat, and what is preset is a no."""
+    words = [*(scope for scope in SCOPES if scope in approval.matter.terms.remember), "deny"]
+    choice = {
+        "type": "string", "title": "Run it?", "default": "deny",
+        "oneOf": [{"const": word, "title": TITLES[word]} for word in words],
+    }  # fmt: skip
+    comment = {"type": "string", "title": "Comment", "description": "The model reads it.", "maxLength": 500}
+    schema = {"type": "object", "properties": {"decision": choice, "comment": comment}, "required": ["decision"]}
+    params = {"mode": "form", "message": question(approval, kept, show), "requestedSchema": schema}
+    return {"method": "elicitation/create", "params": params}
+
+
+def page(approval: Approval, kept: Json, show: str, url: str) -> Json:
+    params = {"mode": "url", "message": question(approval, kept, show), "url": url}
+    return {"method": "elicitation/create", "params": params}
+
+
+def question(approval: Approval, kept: Json, show: str) -> str:
+    """On one screen: what runs where, with which arguments, and who says what. `show` is a command that shows all."""
+    matter = approval.matter
+    shown = lines(kept.get("arguments"))
+    told = [
+        f"Sluice asks: run {visible(matter.own)} of {matter.server} ({approval.class_})?",
+        *(f"  {line}" for line in shown[:MAX_LINES]),
+    ]
+    if len(shown) > MAX_LINES or kept.get("is_cut"):
+        told.append(f"  ...(cut: {kept['size']} bytes, {kept['digest']}; whole: {show})")
+    if kept.get("hidden"):
+        told.append(f"  {kept['hidden']} hidden characters are shown as \u27e8U+XXXX\u27e9")
+    if kept.get("review") == "changed":
+        told.append("THE TOOL HAS CHANGED since its definition was looked at.")
+    if kept.get("reason"):
+        told.append(f"The agent says why: {visible(kept['reason'])}")
+    if kept.get("description"):
+        told.append(f"The server says what it does: {visible(kept['description'][:300])}")
+    told.append(f"The policy asks: {matter.rule} ({matter.terms.name}). {approval.id}, until {stamp(approval.expires)}")
+    return "\n".join(told)
+
+
+def ballot(approval: Approval, value: Any) -> VoteRequest | None:
+    """What the client's user decided; None where they closed the question, or the answer makes no sense: both are no
+    yes."""
+    content = value.get("content") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or value.get("action") not in ("accept", "decline"):
+        return None
+    said = content.get("comment") if isinstance(content, dict) else None
+    comment = said if isinstance(said, str) else ""
+    if value["action"] == "decline":
+        return VoteRequest("deny", approval.matter.digest, comment=comment)
+    decision = content.get("decision") if isinstance(content, dict) else None
+    if decision == "deny":
+        return VoteRequest("deny", approval.matter.digest, comment=comment)
+    scope = next((scope for scope in SCOPES if scope == decision), None)
+    return None if scope is None else VoteRequest("approve", approval.matter.digest, scope, comment)

@@ -1,0 +1,432 @@
+"""The desk: calls ask here, people decide here, and what was approved is used here, once.
+
+Every change of an approval is recorded before it takes effect, and takes effect by one compare-and-set in the store:
+several processes on one store are one desk. What is in memory is a copy, for lists and for those who wait.
+"""
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+
+from sluicegate.approval import eligibility
+from sluicegate.approval.grants import Grant, Grants
+from sluicegate.approval.record import (
+    Approval,
+    CallBinding,
+    ProfileSnapshot,
+    Vote,
+    new_id,
+    session_mark,
+)
+from sluicegate.approval.repository import ApprovalRepository, StoredApproval
+from sluicegate.approval.states import State
+from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest, unfit
+from sluicegate.audit.redact import canonical
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Client
+from sluicegate.store import Store, Write
+
+MAX_OPEN: Final = 10_000
+MAX_WHOLE: Final = 64 * 1024
+LOOK_EVERY: Final = 1.0  # seconds; another process may have decided
+_LATER: Final = 5.0  # what another process asks for is left to it, unless it is gone
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalSettings:
+    hold_for: float = 45.0
+    profiles: Mapping[str, ProfileSnapshot] = field(default_factory=dict)
+    per_client: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDeps:
+    """What the desk has to ask others. `tell` writes a record of the audit log, and says whether it is kept."""
+
+    roles_of: Callable[[Client], frozenset[str]]
+    client_of: Callable[[str], Client | None]  # None: not to be known from the config
+    is_gone: Callable[[str], bool]  # whether a principal can no longer come in
+    token_end: Callable[[str], float | None]  # when a principal's token ends; None: it has none, or none is known here
+    revision: Callable[[], str]
+    tell: Callable[[Json], Awaitable[bool]]
+    is_mine: Callable[[str], bool] = lambda principal: True  # whether this desk is that of a principal
+
+
+UNRECORDED: Final = VoteRefused(503, "the audit log cannot be written, and nothing is decided unrecorded")
+
+
+class _Waiter:
+    """The one call that waits for an approval: the newest, for older ones may have been given up."""
+
+    def __init__(self) -> None:
+        self.changed = anyio.Event()
+        self.is_replaced = False
+
+
+class ApprovalQueue:
+    def __init__(
+        self, store: Store, settings: ApprovalSettings, world: ApprovalDeps, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.settings = settings
+        self.book = ApprovalRepository(store, world.is_mine)
+        self.grants = Grants(store, world.tell, clock, world.is_mine)
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.watchers: list[Callable[[Approval], None]] = []
+        self._world, self._clock = world, clock
+        self._home = secrets.token_hex(6)
+        self._raw: dict[str, bytes] = {}
+        self._touched: set[str] = set()  # since the last look at the store began
+        self._open: dict[str, Approval] = {}
+        self._mine: Counter[str] = Counter()  # how many of them each principal has
+        self._whole: dict[str, Any] = {}  # arguments with their secrets, of calls that wait
+        self._waiters: dict[tuple[str, bool], _Waiter] = {}  # by approval, and whether a task waits
+        self._claimed: set[str] = set()
+        self._withdrawn: set[str] = set()
+        self._locks: dict[str, anyio.Lock] = {}
+        self._asking = anyio.Lock()
+        self.is_closing = False
+
+    def __repr__(self) -> str:
+        return f"ApprovalQueue({len(self._open)} open, {len(self._waiters)} waited for, {self.grants!r})"
+
+    # ------------------------------------------------------------ asking
+
+    async def ask(
+        self, call: Call, matter: CallBinding, class_: str, shown: Callable[[], Json]
+    ) -> Approval | VoteRefused:
+        """The approval of this call: the one that it has, or a new one."""
+        async with self._asking:
+            while True:
+                found = await self.book.find(matter.digest)
+                approval = None if found is None else await self._still(found.approval, matter)
+                if approval is not None:
+                    return approval
+                if refused := self._full(matter.principal):
+                    return refused
+                approval = self._new(call, matter, class_)
+                if not await self._record(approval):
+                    return UNRECORDED
+                if await self.book.open(approval, shown()):
+                    self._changed(approval)
+                    return approval
+
+    async def _still(self, approval: Approval, matter: CallBinding) -> Approval | None:
+        """It, if it can be the answer to a call that was decided just now."""
+        now = self._clock()
+        if approval.state == "denied":
+            return approval if approval.expires > now else None
+        if approval.expires <= now:
+            await self.end(approval.id, "expired")
+        elif approval.matter != matter or (approval.state == "approved" and not self._is_good(approval)):
+            await self.end(approval.id, "superseded")
+        else:
+            return None if approval.is_finished else approval
+        return None
+
+    def _is_good(self, approval: Approval) -> bool:
+        """Whether all who agreed might still do so."""
+        return all(self._may_still(approval, vote) for vote in approval.votes)
+
+    def _may_still(self, approval: Approval, vote: Vote) -> bool:
+        if self._world.is_gone(vote.principal) or vote.policy != self._world.revision():
+            return False
+        who = self._world.client_of(vote.principal)  # None where no token of theirs is good any more
+        return who is not None and not eligibility.objection(approval, who, self._world.roles_of(who))
+
+    def _full(self, principal: str) -> VoteRefused | None:
+        mine = self._mine[principal]
+        if mine >= self.settings.per_client:
+            return VoteRefused(429, "this client has as many open approvals as limits.pending_approvals lets it have")
+        if len(self._open) >= MAX_OPEN:
+            return VoteRefused(429, f"{len(self._open)} approvals are open already, which is all that Sluice keeps")
+        return None
+
+    def _new(self, call: Call, matter: CallBinding, class_: str) -> Approval:
+        client, now = call.client, self._clock()
+        name, version = client.info.get("name"), client.info.get("version")
+        claims = " ".join(part[:64] for part in (name, version) if isinstance(part, str))
+        parent = call.meta.get("traceparent")
+        return Approval(
+            new_id(), "pending", matter, call.method, call.target.public if call.target else "", class_,
+            self._world.revision(), eligibility.persons(client), client.owner, session_mark(client.session), claims,
+            parent[:64] if isinstance(parent, str) else "", self._home, now, now + matter.terms.expires,
+            token_end=self._world.token_end(client.principal),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ waiting
+
+    async def wait(self, approval: Approval, seconds: float, as_task: bool = False) -> Approval:
+        """Until it is decided, or that long: as it is then. A later call with the same approval ends this wait; a task,
+        of which there is one, waits beside it."""
+        waiter, place = _Waiter(), (approval.id, as_task)
+        if before := self._waiters.get(place):
+            before.is_replaced = True
+            before.changed.set()
+        self._waiters[place] = waiter
+        until = min(seconds, max(0.0, approval.expires - self._clock()))
+        try:
+            with anyio.move_on_after(until):
+                while not (waiter.is_replaced or self.is_closing):
+                    waiter.changed = anyio.Event()
+                    approval = await self.get(approval.id) or approval  # it may have been decided a moment ago
+                    if not approval.is_waiting:
+                        break
+                    await waiter.changed.wait()
+        finally:
+            if self._waiters.get(place) is waiter:
+                del self._waiters[place]
+        return await self.get(approval.id) or approval
+
+    async def get(self, id: str) -> Approval | None:
+        """As it is now: one whose time is over is expired, whoever looks first."""
+        kept = await self.book.read(id)
+        if kept is None:
+            return None
+        if not kept.approval.is_finished and kept.approval.expires <= self._clock():
+            return await self.end(id, "expired")
+        return kept.approval
+
+    def release(self) -> None:
+        """Sluice is about to stop: whoever waits is answered now."""
+        self.is_closing = True
+        for waiter in self._waiters.values():
+            waiter.changed.set()
+
+    # ------------------------------------------------------------ deciding
+
+    async def decide(self, id: str, who: Client, ballot: VoteRequest, channel: str) -> Approval | VoteRefused:
+        """404 unknown, 403 not theirs to decide, 409 decided already or another digest, 400 what the profile does
+        not allow."""
+        roles = self._world.roles_of(who)
+        with self._lock(id) as lock:
+            async with lock:
+                while True:
+                    if await self.get(id) is None or (kept := await self.book.read(id)) is None:
+                        return VoteRefused(404, "no such approval")
+                    approval = kept.approval
+                    if why := eligibility.objection(approval, who, roles):
+                        return VoteRefused(403, why)
+                    if refused := unfit(approval, who, ballot):
+                        return refused
+                    new = self._voted(approval, who, ballot, channel)
+                    grant, writes = self._granted(new, who, ballot)
+                    if not await self._record(new, who.principal, ballot.comment, grant):
+                        return UNRECORDED
+                    if await self._apply(kept, new, writes):
+                        if grant is not None:
+                            self.grants.add(grant)
+                        return new
+
+    def _voted(self, approval: Approval, who: Client, ballot: VoteRequest, channel: str) -> Approval:
+        now, comment = self._clock(), ballot.comment[:MAX_COMMENT]
+        if ballot.word == "deny":
+            return approval.become("denied", by=who.principal, comment=comment, ended=now)
+        valid = tuple(vote for vote in approval.votes if self._may_still(approval, vote))
+        vote = Vote(who.principal, eligibility.persons(who), channel, now, comment, self._world.revision())
+        votes = (*valid, vote)
+        is_enough = len(votes) >= approval.matter.terms.quorum
+        return approval.become(
+            "approved" if is_enough else "partially_approved", votes=votes, comment=comment, scope=ballot.scope
+        )
+
+    def _granted(self, new: Approval, who: Client, ballot: VoteRequest) -> tuple[Grant | None, list[Write]]:
+        if new.state != "approved" or ballot.scope == "once":
+            return None, []
+        end = self._world.token_end(new.matter.principal) or new.token_end
+        grant, write = self.grants.make(new, ballot.scope, who.principal, self._world.revision(), end)
+        return grant, [write]
+
+    # ------------------------------------------------------------ what is masked
+
+    def keep_whole(self, approval: Approval, arguments: Any) -> None:
+        """Secrets are nowhere but in this process, and only as long as somebody has to decide."""
+        if approval.is_waiting and len(canonical(arguments)) <= MAX_WHOLE:
+            self._whole[approval.id] = arguments
+
+    async def reveal(self, id: str, who: Client) -> Json | VoteRefused:
+        """The arguments as they were sent, for who may decide; written down before they are told."""
+        approval = await self.get(id)
+        if approval is None or not eligibility.may_see(approval, who, self._world.roles_of(who)):
+            return VoteRefused(404, "no such approval")
+        if not approval.is_waiting or id not in self._whole:
+            return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
+        told = {"id": id, "state": "revealed", "digest": approval.matter.digest, "approver": who.principal}
+        return {"id": id, "arguments": self._whole[id]} if await self._tell(told, approval.matter) else UNRECORDED
+
+    # ------------------------------------------------------------ using
+
+    def claim(self, id: str) -> bool:
+        """Whether this call is the one, in this process, that may go on with it. `release_claim` undoes it."""
+        if id in self._claimed:
+            return False
+        self._claimed.add(id)
+        return True
+
+    def release_claim(self, id: str) -> None:
+        self._claimed.discard(id)
+
+    async def consume(self, id: str) -> bool:
+        """Uses it up: True exactly once, whoever tries. The call's intent, on the disk already, is the record. False
+        also where somebody who agreed could not any more."""
+        kept = await self.book.read(id)
+        if kept is None or kept.approval.state != "approved" or kept.approval.expires <= self._clock():
+            return False
+        if id in self._withdrawn or not self._is_good(kept.approval):
+            await self.end(id, "superseded")
+            return False
+        now = self._clock()
+        if not await self._apply(kept, kept.approval.become("consumed", by="", ended=now)):
+            return False
+        await self.book.remember_last(kept.approval)
+        return True
+
+    async def is_approved(self, matter: CallBinding) -> bool:
+        found = await self.book.find(matter.digest)
+        return found is not None and found.approval.state == "approved"
+
+    def find_grant(self, matter: CallBinding, client: Client) -> Grant | None:
+        self.grants.withdraw(self._is_withdrawn)  # a key may have expired, of which nobody tells
+        return self.grants.find(matter, self._world.revision(), client)
+
+    async def use_grant(self, grant: Grant) -> bool:
+        """Whether it still is one, at the last step before the call."""
+        return not self._is_withdrawn(grant) and await self.grants.use(grant)
+
+    async def end(self, id: str, state: State, by: str = "", comment: str = "") -> Approval | None:
+        """Ends it unused, if it is not finished: as it is afterwards."""
+        while True:
+            kept = await self.book.read(id)
+            if kept is None or kept.approval.is_finished:
+                return None if kept is None else kept.approval
+            new = kept.approval.become(state, by=by, comment=comment[:MAX_COMMENT], ended=self._clock())
+            # What is over by time, or by a rule, is over whether the log can be written or not: it is never a yes.
+            await self._record(new, by, comment)
+            if await self._apply(kept, new):
+                return new
+
+    def reconsider(self) -> None:
+        """Keys, roles or the policy have changed. A yes of somebody who could not give it any more is withdrawn, and
+        stays so when the change is undone."""
+        self._withdrawn.update(one.id for one in self._open.values() if one.votes and not self._is_good(one))
+        self.grants.withdraw(self._is_withdrawn)
+
+    def _is_withdrawn(self, grant: Grant) -> bool:
+        if grant.policy != self._world.revision() or self._world.is_gone(grant.by):
+            return True
+        if grant.matter.terms.tier != "other":
+            return False
+        who = self._world.client_of(grant.by)
+        return who is None or self._world.roles_of(who).isdisjoint(grant.matter.terms.approvers)
+
+    # ------------------------------------------------------------ changes
+
+    async def _record(self, new: Approval, by: str = "", comment: str = "", grant: Grant | None = None) -> bool:
+        matter = new.matter
+        said: Json = {"id": new.id, "state": new.state, "digest": matter.digest, "profile": matter.terms.name}
+        said |= {"approver": by} if by else {}
+        said |= {"comment": comment[:MAX_COMMENT]} if comment else {}
+        said |= {"grant": grant.id, "scope": grant.scope} if grant else {}
+        return await self._tell(said, matter)
+
+    async def _tell(self, said: Json, matter: CallBinding) -> bool:
+        about = {"principal": matter.principal, "server": matter.server, "own": matter.own}
+        return await self._world.tell({"approval": said, **about})
+
+    async def _apply(self, kept: StoredApproval, new: Approval, also: list[Write] | None = None) -> bool:
+        if not await self.book.move(kept, new, self._clock(), also or ()):
+            return False
+        self._changed(new)
+        return True
+
+    def _changed(self, approval: Approval) -> None:
+        self._touched.add(approval.id)
+        self.counts[approval.matter.terms.name, approval.state] += 1
+        self._notice(approval)
+
+    def _notice(self, approval: Approval) -> None:
+        if approval.is_finished:
+            self._drop(approval.id)
+            self._raw.pop(approval.id, None)
+            self._whole.pop(approval.id, None)
+            self._claimed.discard(approval.id)
+        else:
+            self._mine[approval.matter.principal] += approval.id not in self._open
+            self._open[approval.id] = approval
+        for as_task in (False, True):
+            if waiter := self._waiters.get((approval.id, as_task)):
+                waiter.changed.set()
+        for watch in self.watchers:
+            watch(approval)
+
+    def _drop(self, id: str) -> None:
+        if (approval := self._open.pop(id, None)) is not None:
+            principal = approval.matter.principal
+            self._mine[principal] -= 1
+            if not self._mine[principal]:
+                del self._mine[principal]
+
+    @contextmanager
+    def _lock(self, id: str) -> Iterator[anyio.Lock]:
+        lock = self._locks.setdefault(id, anyio.Lock())
+        try:
+            yield lock
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._locks.pop(id, None)
+
+    # ------------------------------------------------------------ looking after it
+
+    def open_ones(self) -> list[Approval]:
+        return sorted(self._open.values(), key=lambda one: one.created)
+
+    def pending(self) -> dict[str, int]:
+        """How many wait, by profile."""
+        waiting = Counter(one.matter.terms.name for one in self._open.values() if one.is_waiting)
+        return {**dict.fromkeys(self.settings.profiles, 0), **waiting}
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_EVERY)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """What others did, and what time did."""
+        self._touched.clear()
+        found = await self.book.opened()
+        for id in (self._raw.keys() | self._open.keys()) - found.keys() - self._touched:
+            kept = await self.book.read(id)
+            self._raw.pop(id, None)
+            if kept is not None and id in self._open:
+                self._notice(kept.approval)
+            self._drop(id)
+        for id, raw in found.items():
+            if self._raw.get(id) != raw and id not in self._touched:
+                self._raw[id] = raw
+                approval = self.book.decoded(raw)
+                known = self._open.get(id)
+                if approval is not None and (known is None or known.version != approval.version):
+                    self._notice(approval)
+        for id in tuple(self._withdrawn):
+            await self.end(id, "superseded")
+            self._withdrawn.discard(id)
+        await self._tidy()
+        self.grants.withdraw(self._is_withdrawn)
+        await self.grants.refresh(self._world.revision(), self._world.is_gone, self._world.token_end)
+
+    async def _tidy(self) -> None:
+        now = self._clock()
+        for approval in self.open_ones():
+            late = now - approval.expires - (0.0 if approval.home == self._home else _LATER)
+            if late >= 0:
+                await self.end(approval.id, "expired")
+            elif self._world.is_gone(approval.matter.principal):
+                await self.end(approval.id, "cancelled", comment="whoever asked can no longer come in")

@@ -1,0 +1,128 @@
+"""Approvals in the store: read, listed, and changed one at a time by compare-and-set. Decides nothing.
+
+What is open and what is finished stand apart, so that whoever looks for what waits walks over nothing else. What
+people look at is kept beside an approval and leaves with it: a day after it is finished.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sluicegate.approval.record import Approval
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
+from sluicegate.store import Store, Write
+
+KEPT: Final = 24 * 3600.0
+"""Seconds that a finished approval, its arguments included, can still be looked at. The audit log has the rest."""
+
+ALL: Final = "approval/"
+OPEN: Final = "approval/open/"
+_DONE: Final = "approval/done/"
+_OF: Final = "approval/of/"  # the digest of a call -> the approval that is its own now
+_SHOWN: Final = "approval/shown/"
+_LAST: Final = "approval/last/"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredApproval:
+    """An approval and the very bytes that it was read from."""
+
+    raw: bytes
+    approval: Approval
+
+
+class ApprovalRepository:
+    """`is_mine` says of a principal whether what it asked is to be read here: of several workers, one has it."""
+
+    def __init__(self, store: Store, is_mine: Callable[[str], bool] = lambda principal: True) -> None:
+        self.store = store
+        self.is_mine = is_mine
+
+    async def read(self, id: str) -> StoredApproval | None:
+        for place in (OPEN, _DONE):
+            raw = await self.store.get(place + id)
+            if raw is not None and (approval := self.decoded(raw)) is not None:
+                return StoredApproval(raw, approval)
+        return None
+
+    def decoded(self, raw: bytes) -> Approval | None:
+        """None for what is none, or somebody else's."""
+        approval = decoded(raw)
+        return approval if approval is not None and self.is_mine(approval.matter.principal) else None
+
+    async def find(self, digest: str) -> StoredApproval | None:
+        """The one that a call with this digest belongs to."""
+        id = await self.store.get(_OF + digest)
+        return None if id is None else await self.read(id.decode("ascii"))
+
+    async def open(self, approval: Approval, shown: Json) -> bool:
+        """False if the call has one already."""
+        place = _OF + approval.matter.digest
+        life = approval.expires - approval.created
+        expected = await self.store.get(place)
+        before = None if expected is None else await self.read(expected.decode("ascii"))
+        if before is not None and not before.approval.is_finished:
+            return False
+        writes = [
+            Write(place, approval.id.encode("ascii")),
+            Write(OPEN + approval.id, approval.encode()),
+            Write(_SHOWN + approval.id, dump(shown), life + KEPT),
+        ]
+        return await self.store.swap(place, expected, writes)
+
+    async def move(self, kept: StoredApproval, new: Approval, now: float, also: Sequence[Write] = ()) -> bool:
+        """False if it is no longer what was read."""
+        place, of = OPEN + new.id, _OF + new.matter.digest
+        if not new.is_finished:
+            return await self.store.swap(place, kept.raw, [Write(place, new.encode()), *also])
+        # A no is the answer to the same call for as long as there was to decide: nobody is asked again at once.
+        stays = Write(of, new.id.encode("ascii"), max(1.0, new.expires - now)) if new.state == "denied" else Write(of)
+        ending = [Write(place), Write(_DONE + new.id, new.encode(), KEPT), stays]
+        if not await self.store.swap(place, kept.raw, [*ending, *also]):
+            return False
+        await self.store.expire(_SHOWN + new.id, KEPT)
+        return True
+
+    async def opened(self) -> dict[str, bytes]:
+        """All that are not finished, by id, as they are written."""
+        return {key.removeprefix(OPEN): raw for key, raw in (await self.store.scan(OPEN)).items()}
+
+    async def finished(self) -> list[Approval]:
+        found = map(self.decoded, (await self.store.scan(_DONE)).values())
+        return [approval for approval in found if approval is not None]
+
+    # ------------------------------------------------------------ what people look at
+
+    async def shown(self, id: str) -> Json:
+        """Nothing where it was erased."""
+        return _object(await self.store.get(_SHOWN + id))
+
+    async def remember_last(self, approval: Approval) -> None:
+        """The next call of this tool is shown beside this one."""
+        shown = await self.shown(approval.id)
+        if "arguments" in shown:
+            await self.store.put(_LAST + _tool(approval), dump({"arguments": shown["arguments"]}), KEPT)
+
+    async def last(self, approval: Approval) -> Json:
+        return _object(await self.store.get(_LAST + _tool(approval)))
+
+
+def decoded(raw: bytes) -> Approval | None:
+    """None for what is none: it counts for nothing, and is said."""
+    try:
+        return Approval.decode(raw)
+    except (Malformed, KeyError, TypeError, ValueError, AttributeError):
+        log.error("an approval in the store cannot be read, and is not used")
+        return None
+
+
+def _object(data: bytes | None) -> Json:
+    value = {} if data is None else decode_fast(data)
+    return value if isinstance(value, dict) else {}
+
+
+def _tool(approval: Approval) -> str:
+    return f"{approval.matter.server}/{approval.matter.kind}:{approval.matter.own}"

@@ -1,0 +1,50 @@
+"""What somebody decides, and whether it can be taken from them. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sluicegate.approval import eligibility
+from sluicegate.approval.record import Approval, Scope, Word
+from sluicegate.protocol.model import Client
+
+MAX_COMMENT: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest:
+    """What somebody decides. `seen` is the digest of what they looked at."""
+
+    word: Word
+    seen: str = ""
+    scope: Scope = "once"
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRefused:
+    """Why not, as an HTTP status and a sentence."""
+
+    status: int
+    text: str
+
+
+def unfit(approval: Approval, who: Client, ballot: VoteRequest) -> VoteRefused | None:
+    """Why this ballot is not taken from somebody who may decide."""
+    terms = approval.matter.terms
+    if approval.state not in ("pending", "partially_approved"):
+        return VoteRefused(409, f"it is {approval.state} already")
+    if ballot.seen and ballot.seen != approval.matter.digest:
+        return VoteRefused(409, "this is not what was seen: the digest is another one")
+    if ballot.word == "deny":
+        return None
+    if not ballot.seen:
+        return VoteRefused(400, "seen_digest is needed: the digest of what you looked at")
+    if eligibility.has_voted(approval, who):
+        return VoteRefused(409, "you have agreed already")
+    if eligibility.counts_already(approval, who):
+        return VoteRefused(403, "somebody of the same owner has agreed already: a quorum counts different owners")
+    if ballot.scope not in terms.remember:
+        return VoteRefused(400, f"{terms.name} can be remembered as: {', '.join(terms.remember)}")
+    if terms.require_reason and not ballot.comment.strip():
+        return VoteRefused(400, f"{terms.name} wants a reason: give a comment")
+    return None

@@ -1,0 +1,149 @@
+"""Between the event loop and the writer's thread: records go one way, "it is kept" comes back.
+
+Handing over costs an append; the thread is woken only for records that somebody waits for, the others are picked
+up together after a moment. It is woken when the event loop runs out of such records, not at the first one: each waking
+and each sync sets two threads against each other for the interpreter's lock, which costs more than a record does: with
+16 calls at once a call takes 20 us of CPU less. A sync covers 8 to 11 of 16, and some 40 of 64. Knows no file and no
+chain.
+"""
+
+import asyncio
+import time
+from collections import deque
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
+
+LINGER: Final = 0.05  # seconds a record may wait that nobody waits for
+GATHER: Final = 0.005  # seconds that one may wait for others, however many come
+MAX_BATCH: Final = 2_000
+
+Done = asyncio.Future[bool]
+
+
+class QueuedRecord(NamedTuple):
+    """A record on its way: `opens` and `closes` are ids of calls, `done` is for whoever waits until it is kept, or,
+    with `signs`, until a checkpoint covers it, too."""
+
+    body: bytes
+    opens: str = ""
+    closes: str = ""
+    done: Done | None = None
+    signs: bool = False
+
+
+class RecordQueue:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._items: deque[QueuedRecord] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._is_rung = self._has_more = self._is_gathering = False
+        self._asked = 0  # records so far that somebody waits for
+        self._until = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"RecordQueue({len(self._items)} waiting)"
+
+    # ------------------------------------------------------------ the event loop's side
+
+    def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._items) >= self._limit
+
+    def put(self, body: bytes, closes: str = "") -> None:
+        """A record that nobody waits for."""
+        self._items.append(QueuedRecord(body, "", closes))
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(LINGER, self.ring)
+
+    def ask(self, body: bytes, opens: str = "", signs: bool = False) -> Done:
+        """A record, and whether it is kept."""
+        loop = self._loop
+        assert loop is not None
+        done = loop.create_future()
+        self._items.append(QueuedRecord(body, opens, "", done, signs))
+        self._asked += 1
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._until = loop.time() + GATHER
+            loop.call_soon(self._gather, -1)
+        return done
+
+    def _gather(self, before: int) -> None:
+        """Once in each turn of the loop: a turn without news is followed by the sync. The first turn cannot tell, for
+        what is read in it is looked at only behind us."""
+        assert self._loop is not None
+        if self._asked != before and self._loop.time() < self._until:
+            self._loop.call_soon(self._gather, self._asked)
+        else:
+            self._is_gathering = False
+            self.ring()
+
+    def ring(self) -> None:
+        """Wakes the thread. It lowers the flag before it looks, so that nothing put after its look goes unseen."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._is_rung:
+            self._is_rung = True
+            self._bell.put(None)
+
+    # ------------------------------------------------------------ the thread's side
+
+    def wait(self, until: float) -> None:
+        """Until somebody rings, or that moment (monotonic seconds, infinity for none)."""
+        if self._has_more:
+            return
+        try:
+            self._bell.get(timeout=None if until == float("inf") else max(0.0, until - time.monotonic()))
+        except Empty:
+            return
+        self._is_rung = False
+
+    def take(self) -> list[QueuedRecord]:
+        items = self._items
+        batch = [items.popleft() for _ in range(min(len(items), MAX_BATCH))]
+        self._has_more = len(batch) == MAX_BATCH
+        return batch
+
+    def settle(self, waiting: list[Done], is_kept: bool) -> None:
+        """Tells who waits, in the event loop."""
+        if waiting and self._loop is not None:
+            self._loop.call_soon_threadsafe(_resolve, waiting, is_kept)
+
+    def refuse_all(self) -> None:
+        """The thread ends early: who waits hears no. Done in the event loop, behind whoever puts just now."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._refuse)
+
+    def _refuse(self) -> None:
+        waiting = [item.done for item in self._items if item.done is not None]
+        self._items.clear()
+        _resolve(waiting, False)
+
+    def tell(self, opened: asyncio.Future[None], error: BaseException | None) -> None:
+        """The end of the first opening, well or badly."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(_tell, opened, error)
+
+
+def _resolve(waiting: list[Done], is_kept: bool) -> None:
+    for done in waiting:
+        if not done.done():  # its call may have been cancelled
+            done.set_result(is_kept)
+
+
+def _tell(opened: asyncio.Future[None], error: BaseException | None) -> None:
+    if opened.done():
+        return
+    if error is None:
+        opened.set_result(None)
+    else:
+        opened.set_exception(error)

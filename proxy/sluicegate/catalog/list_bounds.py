@@ -1,0 +1,70 @@
+"""How much of one list is taken from a server, counted page by page.
+
+Pure. A server may send pages without end: the walk ends at a number of items, at a number of bytes, at a cursor that
+came twice, and after so many pages in a row that add nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sluicegate.protocol.jsonrpc import Malformed, dump
+
+MAX_IDLE: Final = 64
+MAX_DEFINITION: Final = 256 * 1024
+"""Bytes of one definition; a larger one is not served."""
+_NAMES: Final = ("uriTemplate", "uri", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one list of one server."""
+
+    items: int = 10_000
+    bytes: int = 16 * 1024 * 1024
+
+
+DEFAULT_BOUNDS: Final = Bounds()
+
+
+class Intake:
+    """What was taken of one list so far."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._items = self._bytes = self._idle = 0
+        self._names: set[str] = set()
+        self._cursors: set[str] = set()
+
+    def take(self, page: Sequence[Any], cursor: str | None) -> tuple[Sequence[Any], str]:
+        """The items of a page that are taken, and why the walk ends here although the server has more, "" if it does
+        not. `cursor` leads to the next page, None where there is none."""
+        for number, item in enumerate(page):
+            self._bytes += _size(item)
+            if self._bytes > self._bounds.bytes:
+                return page[:number], f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
+        room = self._bounds.items - self._items
+        self._items += min(room, len(page))
+        if len(page) > room or (len(page) == room and cursor is not None):
+            return page[:room], f"the rest after {self._bounds.items} items (limits.list_items)"
+        names = {name for item in page if (name := _name(item)) is not None}
+        self._idle = self._idle + 1 if names <= self._names else 0
+        self._names |= names
+        if cursor is None:
+            return page, ""
+        if cursor in self._cursors:
+            return page, "the rest after a cursor that came twice"
+        self._cursors.add(cursor)
+        return page, f"the rest after {MAX_IDLE} pages in a row with nothing new" if self._idle >= MAX_IDLE else ""
+
+
+def _name(item: Any) -> str | None:
+    names = (item.get(key) for key in _NAMES) if isinstance(item, dict) else ()
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _size(item: Any) -> int:
+    try:
+        return len(dump(item))
+    except Malformed:  # is not served, and must not be a way around the bound
+        return MAX_DEFINITION

@@ -1,0 +1,358 @@
+"""Every server's book of pins: kept in the store, written when a list says something new, read by whoever serves.
+
+Knows modes, books and the store; whether a definition is served is decided by `policy.pins`, and what a withheld one
+looks like by nobody: it is left out of the snapshot. Fails closed: what cannot be written down is not served, and a
+book that cannot be read counts as one in which nothing was accepted.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
+
+import anyio
+
+from sluicegate.catalog.snapshot import Snapshot, without
+from sluicegate.catalog_cache import pin_store
+from sluicegate.catalog_cache.pin_store import ERAS
+from sluicegate.policy import pins
+from sluicegate.policy.hidden_text import flags_in
+from sluicegate.policy.pins import DefinitionChange, Found, Key, Mode, PinBook, PinKind, Wanted
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Era, Target
+from sluicegate.store import Store, Write
+
+log = logging.getLogger(__name__)
+
+REVISION: Final = "pins-revision"  # of all books: whoever writes one changes it, if it is what they have read
+POLL: Final = 2.0
+MAX_LINES: Final = 20  # of log for one list
+
+
+class Pinned(NamedTuple):
+    """A server whose definitions are pinned: how, and who it is."""
+
+    mode: Mode
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class PinEvent:
+    """What became of a definition, for the audit and metrics: `reported` is a change that `warn` serves. `before`
+    and `after` are fingerprints, None where there was no pin; `flags` say what is hidden in it and where, `by` is the
+    person who accepted."""
+
+    server: str
+    era: Era
+    kind: PinKind
+    name: str
+    what: Literal["first_use", "accepted", "withheld", "reported"]
+    before: str | None
+    after: str
+    flags: Sequence[str] = ()
+    by: str = ""
+
+
+OnChange = Callable[[PinEvent], None]
+
+
+class DefinitionPins:
+    """`servers` has every server that is pinned; one that is not in it, or `off`, is served as it is. `moved` is told
+    the server of which something came to be served, or no longer is."""
+
+    def __init__(
+        self, servers: Mapping[str, Pinned], store: Store, on_change: OnChange = lambda event: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._modes = {server: pinned.mode for server, pinned in servers.items() if pinned.mode != "off"}
+        self._identities = {server: pinned.identity for server, pinned in servers.items()}
+        self._store = store
+        self._on_change = on_change
+        self._clock = clock
+        self._books = {(server, era): PinBook() for server in self._modes for era in ERAS}
+        self._revision: bytes | None = None
+        self._unwritten: set[tuple[str, Era]] = set()
+        self._begun: dict[str, list[str]] = {}  # servers with books that are not kept yet: what to forget once they are
+        self._lock = asyncio.Lock()  # of writers: a book is read, thought over and written by one at a time
+        self.moved: Callable[[str], None] = lambda server: None
+
+    def __repr__(self) -> str:
+        return f"DefinitionPins({', '.join(f'{server}: {mode}' for server, mode in self._modes.items())})"
+
+    def is_pinned(self, server: str) -> bool:
+        return server in self._modes
+
+    # ------------------------------------------------------------ serving
+
+    def serve(self, server: str, era: Era, capabilities: str, whole: Snapshot) -> Snapshot:
+        """The part of a snapshot that clients with these capabilities may know of."""
+        mode = self._modes.get(server)
+        if mode is None or mode == "warn":
+            return whole
+        book, twin = self._both(server, era)
+        entries = (entry for held in whole.listings.values() for entry in held.entries)
+        keys: dict[Key, str] = {(entry.target.kind, entry.target.own): entry.fingerprint for entry in entries}
+        text: dict[Key, str] = {("instructions", own): found.fingerprint for own, found in said(whole.about).items()}
+        judged = partial(pins.is_withheld, mode, book, twin, capabilities=capabilities)
+        withheld = {key for key, mark in (keys | text).items() if judged(key, mark)}
+        return without(whole, withheld, not withheld.isdisjoint(text))
+
+    def serves(self, server: str, era: Era, target: Target, fingerprint: str) -> bool:
+        """Whether clients of some capability set are shown that definition."""
+        mode = self._modes.get(server)
+        if mode is None or mode == "warn":
+            return True
+        book, twin = self._both(server, era)
+        key = (target.kind, target.own)
+        sets = book.pins[key].sets if key in book.pins else ()
+        return any(not pins.is_withheld(mode, book, twin, key, fingerprint, one) for one in sets)
+
+    def has_accepted(self, target: Target) -> bool:
+        """Whether a person accepted this very definition: only then do the server's claims in it count."""
+        if target.server not in self._modes or target.item is None:
+            return False
+        key = (target.kind, target.own)
+        accepted = {pin.fingerprint for book in self._both(target.server) if (pin := book.pins.get(key)) and pin.by}
+        return bool(accepted) and pins.fingerprint(target.item) in accepted
+
+    def review(self, target: Target) -> str:
+        """What people have said of this very definition: `accepted`, `first_use` (served, and nobody has looked),
+        `changed` since the one that is known, `unpinned` where none is kept."""
+        if target.server not in self._modes or target.item is None:
+            return "unpinned"
+        if self.has_accepted(target):
+            return "accepted"
+        key, both = (target.kind, target.own), self._both(target.server)
+        known = {pin.fingerprint for book in both if (pin := book.pins.get(key)) is not None}
+        return "changed" if known and pins.fingerprint(target.item) not in known else "first_use"
+
+    def _both(self, server: str, era: Era = "legacy") -> tuple[PinBook, PinBook]:
+        return self._books[server, era], self._books[server, "modern" if era == "legacy" else "legacy"]
+
+    # ------------------------------------------------------------ lists arrive
+
+    async def meet(
+        self, server: str, era: Era, capabilities: str, kind: PinKind, found: Mapping[str, Found]
+    ) -> None:
+        """A complete list of one kind in one capability set. On return what it says is written down."""
+        mode = self._modes.get(server)
+        if mode is None:
+            return
+        async with self._lock:
+            while True:
+                book, twin = self._both(server, era)
+                work = (book, twin, mode, capabilities, kind, found, self._now())
+                new, changes = await pin_store.apart(len(found), pins.meet, *work)
+                if await self._write(server, {era: new}):
+                    break
+        self._report(server, era, mode, new, changes)
+
+    async def settle(self, server: str, era: Era, capabilities: str) -> None:
+        """All lists of a server have arrived for once in that capability set."""
+        if server in self._modes:
+            async with self._lock:
+                while not await self._write(server, {era: pins.close(self._books[server, era], capabilities)}):
+                    pass
+
+    def count_withheld(self, server: str) -> int:
+        """Names of definitions that wait for a person and are not served."""
+        if self._modes.get(server, "warn") == "warn":
+            return 0
+        return len({key for era in ERAS for key in self._books[server, era].waiting})
+
+    def notice(self, server: str) -> str:
+        """What a person should know of a server's pins, in a clause; empty where there is nothing to do."""
+        if self.is_replaced(server) and server in self._begun and self._modes[server] != "warn":
+            return "another server under this key: what differs from the pins will wait"
+        return pins.notice(self.count_withheld(server), self.is_replaced(server))
+
+    def is_replaced(self, server: str) -> bool:
+        """Whether other servers had that key before this one."""
+        return server in self._modes and any(self._books[server, era].replaced_at for era in ERAS)
+
+    # ------------------------------------------------------------ people look and accept
+
+    def rows(self, server: str | None = None, definitions: bool = False) -> list[Json]:
+        """Every pin and everything that waits, of one server or all; with their canonical texts if wanted."""
+        return [
+            self._row(name, era, book, key, definitions)
+            for (name, era), book in self._books.items() if server in (None, name)
+            for key in pins.keys(book)
+        ]  # fmt: skip
+
+    def _row(self, server: str, era: Era, book: PinBook, key: Key, definitions: bool) -> Json:
+        pin, held, mode = book.pins.get(key), book.waiting.get(key), self._modes[server]
+        current = book.current(key) or ""
+        withheld = pins.is_withheld(mode, book, self._both(server, era)[1], key, current)
+        newest = pins.newest(book, key)
+        row: Json = {
+            "server": server, "era": era, "kind": pins.WORDS[key[0]], "name": key[1] or "instructions",
+            "state": pins.state(book, key), "withheld": withheld, "current": current,
+            "fingerprint": pin.fingerprint if pin else None, "by": pin.by if pin else "", "at": pin.at if pin else "",
+            "waiting": held.fingerprint if held else None, "since": held.since if held else "",
+            "flags": flags_in(newest), "replaced_at": book.replaced_at,
+        }  # fmt: skip
+        texts = {"accepted_text": pin.text if pin else None, "waiting_text": held.text if held else None}
+        return {**row, **texts} if definitions else row
+
+    async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str:
+        """All of it or nothing: the rows as they are then, or what is wrong in a sentence."""
+        if server not in self._modes:
+            return f"no server {server} is pinned"
+        wanted = tuple(wanted)
+        async with self._lock:
+            while True:
+                books, events = {era: self._books[server, era] for era in ERAS}, list[PinEvent]()
+                for one in wanted:
+                    taken = [event for era in ERAS if (event := self._take(server, era, books, one, by))]
+                    if not taken:
+                        what = f"{pins.WORDS[one.kind]} {one.name or 'instructions'}"
+                        return f"{what}: that is not what the server gave last"
+                    events += taken
+                if await self._write(server, books):
+                    break
+        for event in events:
+            log.info("definition accepted", extra=_fields(event))
+            self._on_change(event)
+        taken_keys = dict.fromkeys((event.era, (event.kind, event.name)) for event in events)
+        return [self._row(server, era, books[era], key, definitions=False) for era, key in taken_keys]
+
+    def _take(self, server: str, era: Era, books: dict[Era, PinBook], one: Wanted, by: str) -> PinEvent | None:
+        key, old = (one.kind, one.name), books[era]
+        new = pins.accept(old, key, one.fingerprint, by, self._now())
+        if new is None:
+            return None
+        books[era] = new
+        before = old.pins.get(key)
+        earlier = before.fingerprint if before else None
+        found = flags_in(pins.newest(new, key))
+        return PinEvent(server, era, one.kind, one.name, "accepted", earlier, one.fingerprint, found, by)
+
+    # ------------------------------------------------------------ the store
+
+    async def load(self) -> None:
+        """Once, before anything is served."""
+        await self._read_anew()
+
+    async def watch(self) -> None:
+        """What another process on the same store accepted is in force here soon after, and what waits here is known
+        there."""
+        while True:
+            await anyio.sleep(POLL)
+            await self.flush()
+            await self.refresh()
+
+    async def flush(self) -> None:
+        """Writes down what waiting definitions became; a server that changes all the time costs no more than this."""
+        async with self._lock:
+            while self._unwritten:
+                places = tuple(self._unwritten)
+                found = [await pin_store.write_waiting(self._place(*place), self._books[place]) for place in places]
+                if await self._swap(found):
+                    self._unwritten.difference_update(places)
+
+    async def refresh(self) -> None:
+        if await self._store.get(REVISION) != self._revision:
+            async with self._lock:
+                await self._read_anew()
+
+    async def _read_anew(self) -> None:
+        self._revision = await self._store.get(REVISION)
+        for server in self._modes:
+            read = await pin_store.read(self._store, server, self._identities[server], self._now())
+            self._begun.pop(server, None)
+            if read.forget is not None:
+                self._begun[server] = read.forget
+            for era, book in read.books.items():
+                self._set(server, era, pin_store.merged(self._books[server, era], book))
+
+    async def _write(self, server: str, books: Mapping[Era, PinBook]) -> bool:
+        """All or nothing; False if another process has written meanwhile: what it wrote is known then, and has to be
+        thought over. What a definition that waits already became is written later: its name waits in any case."""
+        forget = self._begun.get(server)
+        if forget is not None:
+            books = {era: self._books[server, era] for era in ERAS} | dict(books)
+        new = {
+            (server, era): book for era, book in books.items()
+            if forget is not None or book is not self._books[server, era]
+        }  # fmt: skip
+        writes, later = list[Write](), set[tuple[str, Era]]()
+        for place, book in new.items():
+            old = self._books[place]
+            if forget is not None or book.pins is not old.pins or book.closed != old.closed:
+                writes.append(await pin_store.write_pins(self._place(*place), book))
+            if forget is not None or book.waiting.keys() != old.waiting.keys():
+                writes.append(await pin_store.write_waiting(self._place(*place), book))
+            elif book.waiting != old.waiting:
+                later.add(place)
+        writes += [write for place in forget or () for write in pin_store.deletes(place)]
+        if writes and not await self._swap(writes):
+            return False
+        self._begun.pop(server, None)
+        self._unwritten |= later
+        for place, book in new.items():
+            self._set(*place, book)
+        return True
+
+    async def _swap(self, writes: list[Write]) -> bool:
+        revision = secrets.token_bytes(16)
+        if not await self._store.swap(REVISION, self._revision, [*writes, Write(REVISION, revision)]):
+            await self._read_anew()
+            return False
+        self._revision = revision
+        return True
+
+    def _place(self, server: str, era: Era) -> str:
+        return pin_store.place(server, self._identities[server], era)
+
+    def _set(self, server: str, era: Era, book: PinBook) -> None:
+        old = self._books[server, era]
+        self._books[server, era] = book
+        if book.pins != old.pins or book.waiting.keys() != old.waiting.keys():
+            self.moved(server)
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+    # ------------------------------------------------------------ telling
+
+    def _report(self, server: str, era: Era, mode: Mode, book: PinBook, changes: list[DefinitionChange]) -> None:
+        events = [_event(server, era, mode, change, flags_in(pins.newest(book, change.key))) for change in changes]
+        new = zip(events, changes, strict=True)
+        loud = [event for event, change in new if change.what == "waiting" and not change.again]
+        words = "definition changed" if mode == "warn" else "definition withheld until it is accepted"
+        for event in loud[:MAX_LINES]:
+            log.warning(words, extra=_fields(event) | {"hint": f"sluice pins diff {server}"})
+        if len(loud) > MAX_LINES:
+            log.warning(words, extra={"server": server, "era": era, "more": len(loud) - MAX_LINES})
+        if first := sum(event.what == "first_use" for event in events):
+            log.info("definitions recorded at first use", extra={"server": server, "era": era, "definitions": first})
+        for event in [event for event in events if event.flags][:MAX_LINES]:
+            log.warning("definition with hidden characters", extra=_fields(event))
+        for event in events:
+            self._on_change(event)
+
+
+def said(about: Json) -> dict[str, Found]:
+    """A server's instructions as something that can be pinned."""
+    text: Any = about.get("instructions")
+    return {"": Found(pins.fingerprint(text), text)} if isinstance(text, str) and text.strip() else {}
+
+
+def _event(server: str, era: Era, mode: Mode, change: DefinitionChange, flags: Sequence[str]) -> PinEvent:
+    what = change.what if change.what != "waiting" else "reported" if mode == "warn" else "withheld"
+    return PinEvent(server, era, *change.key, what, change.before, change.after, flags)
+
+
+def _fields(event: PinEvent) -> Json:
+    """`name` is a word of the logging library's own."""
+    return {
+        "server": event.server, "era": event.era, "kind": pins.WORDS[event.kind], "definition": event.name,
+        "before": event.before, "after": event.after, **({"by": event.by} if event.by else {}),
+        **({"flags": event.flags} if event.flags else {}),
+    }  # fmt: skip

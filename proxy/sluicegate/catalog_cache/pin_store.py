@@ -1,0 +1,116 @@
+"""Books of pins in the store: where they stand, how they are read and written, and with which one a server begins.
+
+A book belongs to a server's key, identity and era. A server that has none of its own, while others under its key have,
+begins with what was pinned for those, and nothing of it is a first use. Books that were kept before servers had an
+identity belong to the first server that finds them. Knows no mode, and not when to read or write.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
+
+import anyio
+
+from sluicegate.policy import pins
+from sluicegate.policy.pins import Key, PinBook
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
+from sluicegate.protocol.model import Era
+from sluicegate.store import Store, Write
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+log = logging.getLogger(__name__)
+
+ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
+LARGE: Final = 100  # definitions; comparing more for the first time takes longer than others should wait
+MAX_FORMER: Final = 8  # identities under one key of which books are kept; of more, the oldest are forgotten
+PINS: Final = "pins/"
+WAITING: Final = "pins-waiting/"
+
+
+class Stored(NamedTuple):
+    """The books of a server. `forget` is None if they are kept; else the places of books that need not be kept any
+    longer once these are."""
+
+    books: dict[Era, PinBook]
+    forget: list[str] | None = None
+
+
+def place(server: str, identity: str, era: Era) -> str:
+    return f"{server}/{identity}/{era}"
+
+
+async def read(store: Store, server: str, identity: str, now: str) -> Stored:
+    own = {era: await _kept(store, place(server, identity, era)) for era in ERAS}
+    if not any(own.values()):
+        found = [key.split("/")[2:] for key in await store.scan(f"{PINS}{server}/")]
+        if found:
+            return await _begin(store, server, {other for other, *era in found if era}, now)
+    return Stored({era: book or PinBook() for era, book in own.items()})
+
+
+async def _begin(store: Store, server: str, others: Collection[str], now: str) -> Stored:
+    """`others` are the identities of which books are kept."""
+    unnamed = {era: await _kept(store, f"{server}/{era}") or PinBook() for era in ERAS}
+    if not others:
+        return Stored(unnamed, [])
+    known = {
+        other: {era: await _kept(store, place(server, other, era)) or PinBook() for era in ERAS} for other in others
+    }  # fmt: skip
+    newest = sorted(others, key=lambda other: max(book.last_at for book in known[other].values()), reverse=True)
+    return Stored(
+        {era: pins.succeed([unnamed[era], *(known[other][era] for other in newest)], now) for era in ERAS},
+        [place(server, other, era) for other in newest[MAX_FORMER:] for era in ERAS],
+    )
+
+
+async def _kept(store: Store, place: str) -> PinBook | None:
+    accepted, waiting = [await store.get(prefix + place) for prefix in (PINS, WAITING)]
+    if accepted is None and waiting is None:
+        return None
+    try:
+        return pins.from_json(_decoded(accepted), _decoded(waiting or b'{"waiting": []}'))
+    except ValueError as error:
+        log.error("pins cannot be read: nothing counts as accepted", extra={"book": place, "error": str(error)})
+        return pins.SHUT
+
+
+def merged(ours: PinBook, stored: PinBook) -> PinBook:
+    """What was accepted elsewhere, with what waits here: a name that nobody touched there waits on."""
+    waiting = {key: held for key, held in ours.waiting.items() if _accepted(ours, key) == _accepted(stored, key)}
+    return replace(stored, waiting={**stored.waiting, **waiting}, closed=stored.closed | ours.closed)
+
+
+def _accepted(book: PinBook, key: Key) -> tuple[str, str, str] | None:
+    pin = book.pins.get(key)
+    return None if pin is None else (pin.fingerprint, pin.by, pin.at)
+
+
+async def write_pins(place: str, book: PinBook) -> Write:
+    return Write(PINS + place, await apart(len(book.pins), _encoded, pins.pins_to_json, book))
+
+
+async def write_waiting(place: str, book: PinBook) -> Write:
+    return Write(WAITING + place, await apart(len(book.waiting), _encoded, pins.waiting_to_json, book))
+
+
+def deletes(place: str) -> list[Write]:
+    return [Write(prefix + place) for prefix in (PINS, WAITING)]
+
+
+async def apart(size: int, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+    """In a worker thread where it is much, so that others do not wait for it."""
+    return await anyio.to_thread.run_sync(function, *args) if size > LARGE else function(*args)
+
+
+def _encoded(form: Callable[[PinBook], Json], book: PinBook) -> bytes:
+    return dump(form(book))
+
+
+def _decoded(data: bytes | None) -> Any:
+    try:
+        return decode_fast(data) if data else None
+    except Malformed:
+        return None

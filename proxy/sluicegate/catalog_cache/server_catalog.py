@@ -1,0 +1,81 @@
+"""One server's lists for one scope: what is held of them, and how up to date that is.
+
+Keeps and tells; when to walk and whom to tell is said elsewhere.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from sluicegate.catalog.snapshot import KINDS, Snapshot
+from sluicegate.protocol.model import Era, Kind, McpServer
+
+MAX_LEARNED: Final = 10_000
+
+
+class ServerCatalog:
+    """One server's lists for one scope. `stale`: lists to be walked again. `changed`: those of them that the server
+    announced and subscribers were not told of yet. `late`: lists no longer wait for its walk. `learned`: resources
+    shown under their own URI, as their pages passed by. `recalled`: lists that are from the store, and that the server
+    has not listed since; `recall` looks there. `missed`: a list of resources lacks its own, because it was still
+    starting. `announced` counts how often the server said that a list has changed.
+    `whole` is what the server listed, in its `era`, to these `capabilities` (`McpServer.capability_set`); `snapshot` is
+    the part of it that is served."""
+
+    __slots__ = ("announced", "capabilities", "changed", "era", "late", "learned", "missed", "recall", "recalled",
+                 "retry_at", "scope", "searched_at", "server", "snapshot", "stale", "used", "walk", "walked_at",
+                 "whole")  # fmt: skip
+
+    def __init__(self, server: McpServer, scope: str) -> None:
+        self.server = server
+        self.scope = scope
+        self.era: Era = "modern"
+        self.capabilities = ""
+        self.whole: Snapshot | None = None
+        self.snapshot: Snapshot | None = None
+        self.walk: asyncio.Task[None] | None = None
+        self.recall: asyncio.Task[None] | None = None
+        self.recalled: set[str] = set()
+        self.announced: Counter[str] = Counter()
+        self.stale = set(KINDS)
+        self.changed: set[str] = set()
+        self.learned: dict[str, None] = {}
+        self.late = self.missed = self.used = False
+        self.retry_at = self.walked_at = self.searched_at = float("-inf")
+
+    def __repr__(self) -> str:
+        state = "walking" if self.walk else f"stale {sorted(self.stale)}" if self.stale else "fresh"
+        return f"ServerCatalog({self.server.key}, {state}{', late' if self.late else ''})"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every list has landed once. What has not is not known to lack anything."""
+        return self.whole is not None and len(self.whole.listings) == len(KINDS)
+
+    def withholds(self, kind: Kind, public: str) -> bool:
+        """Whether the server listed it and the pins keep it from clients."""
+        if self.whole is None or self.snapshot is None or self.whole is self.snapshot:
+            return False
+        return (kind, public) in self.whole.find and (kind, public) not in self.snapshot.find
+
+    def learn(self, uri: str) -> None:
+        if uri not in self.learned and len(self.learned) >= MAX_LEARNED:
+            del self.learned[next(iter(self.learned))]
+        self.learned[uri] = None
+
+
+def digests(snapshot: Snapshot | None) -> dict[str, bytes]:
+    """A list that is empty is like one that is not known: its first arrival is no news."""
+    held = snapshot.listings.values() if snapshot else ()
+    return {one.method: one.digest for one in held if one.entries}
+
+
+def evict(shelves: dict[str, ServerCatalog]) -> None:
+    """Forgets one scope that nobody used since the last round (second chance, oldest first)."""
+    for _ in range(2 * len(shelves)):
+        scope = next(iter(shelves))
+        shelf = shelves.pop(scope)
+        if not (shelf.used or shelf.walk):
+            return
+        shelf.used = False
+        shelves[scope] = shelf

@@ -1,0 +1,103 @@
+"""Last good snapshots in the store: what a server that is down is still known by.
+
+Knows where they stand there and whose they are; when to keep and when to recall one is said elsewhere.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any, Final
+
+from sluicegate.catalog.snapshot import ServerNaming, Snapshot, from_json, to_json
+from sluicegate.protocol.jsonrpc import Malformed, decode_fast, dump
+from sluicegate.protocol.model import Client, Era, McpServer
+from sluicegate.store import Store
+
+KEEP: Final = 30 * 86400.0  # a server that was away for longer has no names left
+
+
+class SnapshotStore:
+    """Without a store nothing is kept."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+
+    async def recall(
+        self, face: ServerNaming, server: McpServer, scope: str, client: Client
+    ) -> tuple[Snapshot, Era] | None:
+        """A server that was not up since the start has no era, so its scope may read otherwise than it did when
+        the snapshot was kept: what the client itself is leads there, too."""
+        if self._store is None:
+            return None
+        data = await self._store.get(place(server, scope))
+        if data is None and (there := await self._store.get(alias(server, client))):
+            data = await self._store.get(there.decode())
+        value = _decoded(data) if data else None
+        snapshot = from_json(face, value)
+        return None if snapshot is None else (snapshot, _era(value, client))
+
+    async def all(self, face: ServerNaming, identity: str) -> list[tuple[Era, Snapshot]]:
+        """Every stored list of a server, whichever client it was for."""
+        stored = {} if self._store is None else await self._store.scan(places(face.server, identity))
+        values = map(_decoded, stored.values())
+        found = [(value, snapshot) for value in values if (snapshot := from_json(face, value)) is not None]
+        return [("modern" if value.get("era") == "modern" else "legacy", snapshot) for value, snapshot in found]
+
+    async def has_hung(self, server: McpServer) -> bool:
+        """Whether its last start took longer than a start may."""
+        return self._store is not None and await self._store.get(_hung(server)) is not None
+
+    async def note_hung(self, server: McpServer, is_hung: bool) -> None:
+        if self._store is not None:
+            await (self._store.put(_hung(server), b"", KEEP) if is_hung else self._store.delete(_hung(server)))
+
+    async def remember(self, server: McpServer, scope: str, client: Client, snapshot: Snapshot, era: Era) -> None:
+        if self._store is None:
+            return
+        there = place(server, scope)
+        await self._store.put(there, dump({**to_json(snapshot), "era": era}), KEEP)
+        await self._store.put(alias(server, client), there.encode(), KEEP)
+
+
+def places(key: str, identity: str) -> str:
+    """What the keys of all stored lists of one server begin with."""
+    return f"snapshot/{key}/{_short(identity)}/"
+
+
+def tool_names(stored: Iterable[bytes]) -> frozenset[str] | None:
+    """Own names of the tools in stored lists of one server, whichever client they were for; None if none is known."""
+    found: set[str] | None = None
+    for value in map(_decoded, stored):
+        match value:
+            case {"lists": {"tools/list": {"items": list() as items}}}:
+                found = (found or set()) | {item["name"] for item in items if isinstance(item, dict)}
+    return None if found is None else frozenset(found)
+
+
+def place(server: McpServer, scope: str) -> str:
+    """Another server under the same key, or the same one under another, has lists of its own."""
+    return places(server.key, server.identity) + _short(scope)
+
+
+def alias(server: McpServer, client: Client) -> str:
+    about = dump([server.identity, client.era, client.principal, client.capability_key]).decode()
+    return f"snapshot-of/{server.key}/{_short(about)}"
+
+
+def _hung(server: McpServer) -> str:
+    return f"hung/{server.key}/{_short(server.identity)}"
+
+
+def _era(value: Any, client: Client) -> Era:
+    era = value.get("era")
+    return era if era in ("legacy", "modern") else client.era
+
+
+def _short(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return decode_fast(data)
+    except Malformed:
+        return None

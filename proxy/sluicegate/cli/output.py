@@ -1,0 +1,120 @@
+"""How the command line speaks: data on stdout, talk on stderr, and the exit codes of the contract.
+
+With `--json`, stdout has JSON or nothing: why there is nothing is on stderr, in words, and in the exit code.
+What servers wrote (names, descriptions) is shown with its control characters made visible, so that it cannot
+steer a terminal.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from sluicegate import config
+from sluicegate.app import policy_loading
+from sluicegate.policy.files import LoadedPolicy
+from sluicegate.policy.finding import PolicyError
+from sluicegate.policy.finding import PolicyFinding as PolicyFinding
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("-c", "--config", metavar="FILE", show_default=False,
+                 help="The config file; else $SLUICE_CONFIG, ./sluice.yaml, or the one in your config directory."),
+]  # fmt: skip
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+class Code(IntEnum):
+    OK = 0
+    NEGATIVE = 1
+    USAGE = 2
+    CONFIG = 3
+    UNREACHABLE = 4
+    AUTH = 5
+    ASK = 10
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+def info(text: str) -> None:
+    """To the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_out(text: str) -> None:
+    """To whoever reads our output."""
+    print(text, flush=True)
+
+
+def print_json(value: Any) -> None:
+    print_out(json.dumps(value, indent=2))
+
+
+def give(as_json: bool, value: Any, lines: Iterable[str]) -> None:
+    """The data of a command: as JSON, or as lines for a person."""
+    if as_json:
+        print_json(value)
+        return
+    for line in lines:
+        print_out(line)
+
+
+def stop(code: Code, *reasons: str) -> NoReturn:
+    for reason in reasons:
+        info(reason)
+    raise typer.Exit(code)
+
+
+def load(
+    named: Path | None, *, quietly: bool = False, only_errors: bool = False, for_http: bool = False
+) -> tuple[Path, config.Config]:
+    """The config of a command that needs one, and its file. Its findings are said; those that make it unusable are
+    raised."""
+    path = config.find_config(named)
+    checked = config.check(path)
+    if checked.config is None:
+        raise config.ConfigError(checked.findings)
+    closed = config.locate(path, config.nobody_gets_in(checked.config)) if for_http else []
+    findings = [*checked.findings, *(finding for finding in closed if finding not in checked.findings)]
+    for finding in () if quietly else checked.errors if only_errors else findings:
+        info(str(finding))
+    return path, checked.config
+
+
+def load_policy(path: Path, loaded: config.Config) -> LoadedPolicy:
+    """The policy of a config. Raises `ConfigError` with every finding if one of them is an error."""
+    try:
+        return policy_loading.load(loaded)
+    except PolicyError as error:
+        raise config.ConfigError(located(path, error.findings)) from None
+
+
+def located(path: Path, findings: Iterable[PolicyFinding]) -> list[config.ConfigFinding]:
+    """The policy's findings as those of the config at `path`, which their files are relative to."""
+    return [
+        config.ConfigFinding(
+            str(path.parent / one.file), one.line, one.column, one.code, one.message, one.hint, one.level
+        )
+        for one in findings
+    ]
+
+
+def count(number: int, noun: str) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{number:,} {noun}" + ("s" if number != 1 else "")
+
+
+def printable(text: str) -> str:
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Rows in columns, two spaces apart."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,264 @@
+"""Making one connection: which wire, which era, and what was learnt about the server on the way.
+
+Knows both transports and both eras; knows no pool and no client. Which eras the server speaks is kept in the store, so
+that later starts ask for nothing that is known. A legacy-only verdict is kept for a day: a server that has been
+updated would be served worse for ever. A wrong one ends with the first handshake that the server does not take.
+"""
+
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Final, get_args
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+
+from sluicegate.downstream.connection import Heard, ServerConnection, Transport
+from sluicegate.downstream.era_probe import LEGACY_ONLY, Eras, judge, proves_legacy
+from sluicegate.downstream.http_sse import HttpSseTransport
+from sluicegate.downstream.legacy_connection import InitializeRefused, LegacyConnection
+from sluicegate.downstream.modern_connection import ModernConnection
+from sluicegate.downstream.pending_request import PendingRequest
+from sluicegate.downstream.settings import Lost, NotModern, ServerSettings, as_lost, code_of
+from sluicegate.downstream.stdio_transport import StderrTail, StdioTransport
+from sluicegate.downstream.streamable_http import StreamableHttpTransport
+from sluicegate.downstream.suspended_calls import SuspendedCalls
+from sluicegate.protocol.jsonrpc import Json, Response
+from sluicegate.protocol.model import Era
+from sluicegate.runtime.loop_budget import LoopBudget
+from sluicegate.store import Store
+
+HANDSHAKE_TIME: Final = 60.0
+"""Seconds that a server may take to answer first. Each byte that a child writes to stderr starts them anew, because
+package runners download first."""
+START_TIME: Final = 600.0
+"""Seconds in all that a child may take to answer first, whatever it writes."""
+SILENCE: Final = 3.0
+"""Seconds after which `initialize` follows a `server/discover` that a child does not answer."""
+LEGACY_LIFE: Final = 24 * 3600.0
+MODERN_LIFE: Final = 30 * 24 * 3600.0  # each start proves it anew
+# 2026-07-28 basic/transports/streamable-http#backward-compatibility: how a server of the 2024 transport refuses a POST
+_OLDER_TRANSPORT: Final = frozenset({400, 404, 405})
+_OLDER: Final = "sse"
+
+
+class Connector:
+    """`eras` is None until the server has proven what it speaks."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        heard: Heard,
+        client_info: Json,
+        transport: httpx.AsyncBaseTransport | None,
+        store: Store,
+        parking: SuspendedCalls,
+    ) -> None:
+        self._settings = settings
+        self._heard = heard
+        self._client_info = client_info
+        self._transport = transport
+        self._store = store
+        self._parking = parking
+        self._share = LoopBudget()
+        self._place = f"eras/{settings.key}/{settings.identity}"
+        self._kept = ""
+        self.stderr = StderrTail()
+        self.discovered: dict[Era, Json] = {}
+        self._is_older = settings.transport == "sse"  # it speaks HTTP+SSE, which implies the legacy era
+        self._is_told = settings.era != "auto" or self._is_older
+        self.eras: Eras | None = None
+        if self._is_told:
+            self.eras = LEGACY_ONLY if settings.era == "auto" else frozenset({settings.era})
+
+    @property
+    def transport(self) -> str:
+        return "stdio" if self._settings.command is not None else "sse" if self._is_older else "http"
+
+    # ------------------------------------------------------------ what is remembered of the server
+
+    async def recall(self) -> None:
+        """Before the server is reached anew: its eras as an earlier connection proved them, in this run or another.
+        None where nothing did, or too long ago."""
+        with suppress(OSError):
+            self._kept = (await self._store.get(self._place) or b"").decode()
+        words = self._kept.split()
+        if self._settings.transport == "auto":
+            self._is_older = _OLDER in words
+        if not self._is_told:
+            self.eras = frozenset(era for era in get_args(Era) if era in words) or None
+
+    async def _learn(self, eras: Eras) -> None:
+        """A modern verdict is kept for longer each time; a legacy one ends, however often the server is reached."""
+        if not self._is_told:
+            self.eras = eras
+            self.discovered = {era: value for era, value in self.discovered.items() if era in eras}
+        words = " ".join([*([] if self._is_told else sorted(eras)), *([_OLDER] if self._is_older else [])])
+        if words and (eras != LEGACY_ONLY or words != self._kept):
+            self._kept = words
+            with suppress(OSError):  # the store logs it
+                await self._store.put(self._place, words.encode(), LEGACY_LIFE if eras == LEGACY_ONLY else MODERN_LIFE)
+
+    async def _doubt(self, wire: Transport, lost: Lost) -> None:
+        """The server did not take the handshake: whether it speaks the legacy era is found out when no connection is
+        open any more, for those prove it."""
+        if "modern" in (self.eras or ()):
+            if isinstance(lost, InitializeRefused):
+                await self._learn(frozenset({"modern"}))
+        elif isinstance(lost, InitializeRefused) or wire.pid is not None or proves_legacy(lost):
+            with suppress(OSError):
+                await self._store.delete(self._place)
+
+    # ------------------------------------------------------------ one connection
+
+    async def open(self, era: Era, group: TaskGroup, declared: Json, session: str | None = None) -> ServerConnection:
+        """A connection of that era, or of the legacy one, and then nobody's, where the server turns out to speak no
+        other. `declared` are the capabilities that a legacy server is told of, `session` whose it is from its first
+        word on. Raises `Lost` or `OSError`; the wire is closed again then."""
+        wire, began = self._wire(era), anyio.current_time()
+        try:
+            with anyio.fail_after(HANDSHAKE_TIME) as scope:
+                if isinstance(wire, StdioTransport):
+                    wire.stirred = partial(_renew, scope, anyio.current_time() + START_TIME)
+                if era == "modern":
+                    return await self._modern(wire, group, declared, session)
+                return await self._legacy(self._legacy_on(wire, declared, session), group)
+        except (Lost, TimeoutError) as error:
+            await wire.close()
+            is_slow = isinstance(error, TimeoutError) and isinstance(wire, StdioTransport)
+            if era == "modern" and not self._is_told and (is_slow or isinstance(error, NotModern)):
+                self.eras = self.eras and LEGACY_ONLY
+                return await self._once_more(group, declared, session)
+            what = "initialize" if era == "legacy" else "server/discover"
+            silence = Lost(f"the server did not answer {what} in {anyio.current_time() - began:.0f} s", sent=False)
+            refusal = error if isinstance(error, Lost) else silence
+            if isinstance(wire, HttpSseTransport) and refusal.status in _OLDER_TRANSPORT:
+                self._is_older = self._settings.transport == "sse"  # it was, and is not any more
+            if not self._may_be_older(wire, refusal, era):
+                if era == "legacy":
+                    await self._doubt(wire, refusal)
+                raise refusal from None
+            return await self._open_older(refusal, group, declared, session)
+        except BaseException:
+            await wire.close()
+            raise
+
+    def _may_be_older(self, wire: Transport, lost: Lost, era: Era) -> bool:
+        """Whether that refusal could be a server's of the 2024 transport, and it should be asked so."""
+        is_refusal = isinstance(wire, StreamableHttpTransport) and _OLDER_TRANSPORT & {lost.status, wire.refusal}
+        is_open = self._settings.transport == "auto" and "modern" not in (self.eras or ())
+        return era == "legacy" and is_open and bool(is_refusal)
+
+    async def _once_more(self, group: TaskGroup, declared: Json, session: str | None) -> ServerConnection:
+        """Starts a legacy server that did not survive the probe. Until it has answered or failed, what is known of its
+        last end stays, so that `servers` never shows less than before."""
+        probed = self.stderr.written
+        try:
+            connection = await self.open("legacy", group, declared, session)
+        finally:
+            self.stderr.forget(probed)
+        self.stderr.exit = ""
+        return connection
+
+    async def _open_older(
+        self, refusal: Lost, group: TaskGroup, declared: Json, session: str | None
+    ) -> ServerConnection:
+        self._is_older = True
+        try:
+            return await self.open("legacy", group, declared, session)
+        except (OSError, TimeoutError) as error:
+            self._is_older = False
+            lost = as_lost(error)
+            text = f"{refusal.text} to initialize, and with HTTP+SSE (2024-11-05): {lost.text}"
+            raise Lost(text, sent=False, status=refusal.status, detail=lost.detail) from None
+
+    def _wire(self, era: Era) -> Transport:
+        if self._settings.command is not None:
+            return StdioTransport(self._settings, self.stderr, self._share)
+        if self._transport is None:
+            raise Lost("no transport", sent=False)
+        if self._is_older and era == "legacy":
+            return HttpSseTransport(self._settings, self._transport, self._share)
+        return StreamableHttpTransport(self._settings, self._transport, era, self._share)
+
+    def _legacy_on(self, wire: Transport, declared: Json, session: str | None = None) -> LegacyConnection:
+        connection = LegacyConnection(
+            self._settings, wire, self._heard, self._client_info, declared, self._parking
+        )  # fmt: skip
+        connection.session = session
+        return connection
+
+    async def _legacy(self, connection: LegacyConnection, group: TaskGroup) -> ServerConnection:
+        await connection.open(group)
+        self.discovered["legacy"] = connection.discovered
+        if "modern" not in (self.eras or ()):
+            await self._learn(LEGACY_ONLY)
+        return connection
+
+    async def _modern(self, wire: Transport, group: TaskGroup, declared: Json, session: str | None) -> ServerConnection:
+        connection = ModernConnection(self._settings, wire, self._heard, self._client_info)
+        await connection.open(group)
+        if isinstance(wire, StdioTransport):
+            found = await self._ask_child(connection, group, declared, session)
+            if isinstance(found, ServerConnection):
+                return found
+            answer = found
+        else:
+            answer = await self._ask(connection)
+        eras = judge(answer)
+        if "modern" not in eras:
+            raise NotModern
+        if answer.error is not None:
+            # It names the revision that it was asked in: once more (2026-07-28 basic/versioning)
+            answer = await connection.discover()
+        if answer.result is None:
+            raise Lost(f"the server answered server/discover with: {code_of(answer.error)}", sent=False)
+        await self._learn(eras)
+        connection.start(answer.result, group)
+        self.discovered["modern"] = connection.discovered
+        return connection
+
+    async def _ask(self, connection: ModernConnection) -> Response:
+        try:
+            return await connection.discover()
+        except (Lost, TimeoutError) as error:
+            if isinstance(error, Lost) and proves_legacy(error):
+                raise NotModern from None
+            raise as_lost(error, "the server does not answer server/discover") from None
+
+    async def _ask_child(
+        self, modern: ModernConnection, group: TaskGroup, declared: Json, session: str | None
+    ) -> Response | ServerConnection:
+        """Its answer to `server/discover`; where that proves no modern server, a legacy connection to the same process
+        (2026-07-28 basic/transports/stdio#backward-compatibility). Raises `NotModern` where the process has ended."""
+        asked = modern.ask_first()
+        answer = await _answer(asked, inf if self.eras else SILENCE)
+        if answer is not None and "modern" in judge(answer):
+            return answer
+        if self._is_told:
+            raise asked.error or NotModern()
+        legacy = self._legacy_on(modern.wire, declared, session)
+        legacy.take_over(modern)
+        try:
+            connection = await self._legacy(legacy, group)
+        except InitializeRefused:  # a modern server refuses it, too: one that was slow to answer
+            modern.take_over(legacy)
+            if (answer := await _answer(asked, SILENCE)) is None:
+                raise NotModern from None
+            return answer
+        except Lost:
+            raise NotModern from None
+        await self._learn(LEGACY_ONLY)
+        self.stderr.forget(self.stderr.written)  # old servers fill pages about a request that they do not know
+        return connection
+
+
+async def _answer(asked: PendingRequest, seconds: float) -> Response | None:
+    with anyio.move_on_after(seconds), suppress(Lost):
+        return await asked.result()
+    return None
+
+
+def _renew(scope: anyio.CancelScope, end: float) -> None:
+    scope.deadline = min(anyio.current_time() + HANDSHAKE_TIME, end)

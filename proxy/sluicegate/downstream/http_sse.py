@@ -1,0 +1,175 @@
+"""A server of the 2024 transport: one event stream with all that it says, a POST for each thing that it is told.
+
+2024-11-05 basic/transports#http-with-sse. The stream is the session: when it ends, whatever waits for an answer has
+lost it, and nothing can be resumed. The server says itself where to POST, and is believed only on the configured
+origin: our credentials go nowhere else. Knows HTTP and events; knows no MCP.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+
+from sluicegate.downstream.connection import Receive
+from sluicegate.downstream.http_response import (
+    Raw,
+    ServerResponse,
+    fetching,
+    is_event_stream,
+    lost_by,
+    on_origin,
+    refused,
+)
+from sluicegate.downstream.notification_sender import NotificationSender
+from sluicegate.downstream.pending_request import PendingRequest
+from sluicegate.downstream.settings import MAX_MESSAGE, AnswerTooLarge, Lost, ServerSettings
+from sluicegate.downstream.sse_parser import EventParser, StreamPosition
+from sluicegate.protocol.modern_server import Headers
+from sluicegate.protocol.revisions import Revision
+from sluicegate.runtime.loop_budget import LARGE, PIECE, LoopBudget
+
+log = logging.getLogger(__name__)
+
+ENDPOINT_WITHIN: Final = 10.0
+"""Seconds from the beginning of the stream to the event that must come first."""
+_MAX_HOPS: Final = 3
+_MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_NEVER_MOVED: Final = frozenset[int]()
+_MOVED_POST: Final = frozenset({307, 308})  # the others would turn it into a GET
+
+
+class HttpSseTransport:
+    """The `Wire` of one stream. All exchanges share it, as on stdio."""
+
+    is_private = False
+    is_ending = False
+    pid: int | None = None
+
+    def __init__(self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, share: LoopBudget) -> None:
+        self._settings = settings
+        self._share = share
+        self._fetch = fetching(transport)
+        self._url = httpx.URL(settings.url or "")
+        configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
+        self._getting: Raw = [(b"accept", b"text/event-stream"), (b"accept-encoding", b"identity"), *configured]
+        self._posting: Raw = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity"), *configured]
+        self._place = StreamPosition()
+        self._arrived = anyio.Event()  # the endpoint, or the end before it
+        self._messages: httpx.URL | None = None
+        self._life = anyio.CancelScope()
+        self.tell: NotificationSender
+
+    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        self._receive = receive
+        self._retire = retire
+
+    async def open(self, group: TaskGroup) -> None:
+        self._group = group
+        self.tell = NotificationSender(self._settings.key, group, self.notify)
+        response = await self._follow("GET", self._url, self._getting, b"", _MOVED)
+        if response.status != 200 or not is_event_stream(response):
+            status = response.status
+            await response.aclose()
+            raise refused(status) if status != 200 else Lost("the server gave no event stream", sent=False)
+        group.start_soon(self._listen, response)
+        with anyio.move_on_after(ENDPOINT_WITHIN):
+            await self._arrived.wait()
+        if not self._place.endpoint:
+            raise Lost("the server's event stream did not begin with its endpoint", sent=False)
+        self._messages = on_origin(self._url, self._place.endpoint)
+        if self._messages is None:
+            raise Lost("the server's endpoint event leads to another origin, which is refused", sent=False)
+
+    # ------------------------------------------------------------ to the server
+
+    async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
+        """A task of its own: some servers accept a message only when they have done what it says."""
+        self._group.start_soon(self._send, exchange, body)
+
+    async def _send(self, exchange: PendingRequest, body: bytes) -> None:
+        try:
+            with anyio.move_on_after(self._settings.max_time):
+                await self._post(body, exchange.once)
+        except Lost as lost:
+            exchange.settle(error=lost)
+
+    async def notify(self, body: bytes) -> None:
+        await self._post(body, once=False)
+
+    async def _post(self, body: bytes, once: bool) -> None:
+        """What may be sent only once follows no redirect."""
+        if self._messages is None:
+            raise Lost("the server has not said where to send messages", sent=False)
+        moved = _NEVER_MOVED if once else _MOVED_POST
+        response = await self._follow("POST", self._messages, self._posting, body, moved)
+        await response.aclose()
+        if response.status == 404:  # the session is over, or never was; no page says that nothing was executed then
+            self._retire("the server ended the session", False)
+            raise Lost("the server ended the session", sent=True, gone=True, status=404)
+        if not 200 <= response.status < 300:
+            raise refused(response.status, response.headers)
+
+    async def _follow(
+        self, method: str, url: httpx.URL, headers: Raw, body: bytes, moved: frozenset[int]
+    ) -> ServerResponse:
+        """The answer, after redirects on the origin: `/sse` is `/sse/` for many servers. Raises `Lost`."""
+        for _ in range(_MAX_HOPS + 1):
+            try:
+                response = await self._fetch(url, headers, body, method)
+            except httpx.TransportError as error:
+                raise lost_by(error) from None
+            if response.status not in moved:
+                return response
+            await response.aclose()
+            place = on_origin(url, response.headers.get(b"location", b"").decode("latin-1"))
+            if place is None:
+                raise Lost("the server redirects to another origin, which is refused", sent=False)
+            url = place
+            if method == "GET":
+                self._url = url
+            else:
+                self._messages = url
+        raise Lost("the server redirects without end", sent=False)
+
+    # ------------------------------------------------------------ from the server
+
+    async def _listen(self, response: ServerResponse) -> None:
+        why = "the server closed its event stream"
+        events = EventParser(self._place, MAX_MESSAGE)
+        with self._life:
+            try:
+                async for chunk in response:
+                    for start in range(0, len(chunk), PIECE):
+                        await self._take(events.feed(chunk[start : start + PIECE]))
+                    if self._place.endpoint:
+                        self._arrived.set()
+            except httpx.TransportError as error:
+                why = f"the event stream broke: {error or type(error).__name__}"
+            except AnswerTooLarge:
+                why = f"the server sent an event of more than {MAX_MESSAGE} bytes"
+            finally:
+                await response.aclose()
+        self.is_ending = True
+        self._arrived.set()
+        self._retire(why, True)
+
+    async def _take(self, found: list[bytes]) -> None:
+        since = self._share.now()
+        owners = [self._receive(data, None) for data in found]
+        if any(owner is None or not owner.is_over for owner in owners) or any(len(data) > LARGE for data in found):
+            await anyio.sleep(self._share.take(since))
+
+    def agreed(self, revision: Revision) -> None:
+        """Nothing on this wire depends on the revision."""
+
+    async def live(self) -> None:
+        """What the server says by itself comes on the stream that is open."""
+
+    def hush(self) -> None:
+        self._life.cancel()
+
+    async def close(self) -> None:
+        self._life.cancel()

@@ -1,0 +1,427 @@
+"""A connection of the initialize era: handshake, one log level for all, cancels as messages, questions both ways.
+
+Knows whom a server's question is for: the call on whose stream it came; else the calls of the one session that the
+connection belongs to; else the only open call; outside of any call that session itself. A question that is nobody's
+is refused at once: a server left waiting would never finish its call.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from sluicegate.downstream import task_polling, url_elicitation
+from sluicegate.downstream.connection import UPDATED, Heard, ServerConnection, Transport
+from sluicegate.downstream.era_probe import REVISION
+from sluicegate.downstream.failure_rules import unmet
+from sluicegate.downstream.legacy_task import LegacyTask
+from sluicegate.downstream.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.resource_subscribe import OneByOne, has_subscriptions, without
+from sluicegate.downstream.settings import Lost, ServerSettings, code_of
+from sluicegate.downstream.suspended_calls import InteractiveExchange, SuspendedCalls
+from sluicegate.downstream.task_progress import Begun, say
+from sluicegate.protocol import input_requests_server, tasks
+from sluicegate.protocol import legacy_server as dialect
+from sluicegate.protocol.jsonrpc import Json, Notification, Request, RequestId, Response, dump, encode
+from sluicegate.protocol.model import (
+    ABOUT_A_TASK,
+    Ask,
+    Call,
+    Era,
+    Failure,
+    InputRequired,
+    Outcome,
+    TaskStarted,
+)
+from sluicegate.protocol.revisions import ASKING_METHODS, LOG_LEVELS
+
+log = logging.getLogger(__name__)
+
+_LEVEL_TIME = 5.0
+STREAM_TIME: Final = 2.0
+"""Seconds that a new connection waits until what its server says by itself can be heard."""
+MAX_ASIDE: Final = 16  # questions outside of any call that may be open at once
+LAST_CHANCE: Final = 0.5  # seconds that a server has to end a call by itself once its questions were refused
+_PAGE_VISITED: Final = "notifications/elicitation/complete"
+
+
+class InitializeRefused(Lost):
+    """The server answered `initialize`, and does not speak what Sluice speaks."""
+
+
+class LegacyConnection(ServerConnection):
+    era: Era = "legacy"
+    _level = len(LOG_LEVELS)  # none was asked for yet
+    _tasks: Json | None = None
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        wire: Transport,
+        heard: Heard,
+        client_info: Json,
+        declared: Json,
+        parking: SuspendedCalls,
+    ) -> None:
+        super().__init__(settings, wire, heard, client_info)
+        self._declared = declared
+        self._parking = parking
+        self._may_be_asked = input_requests_server.may_ask(declared)
+        self._calls: dict[int, InteractiveExchange] = {}
+        self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
+        self._roots: Json | None = None
+        self._missed_roots = False
+        self._begun = Begun(heard)
+        self._watched = OneByOne(partial(self.ask, timeout=settings.list_timeout))
+
+    async def open(self, group: TaskGroup) -> None:
+        self._group = group
+        await self.wire.open(group)
+        first, params = PendingRequest(next(self._ids)), dialect.initialize(self.client_info, self._declared)
+        answer = await self.perform(first, "initialize", params, None, [])  # who dials sets its time
+        if answer.result is None:
+            raise InitializeRefused(f"the server refused initialize: {code_of(answer.error)}", sent=False)
+        revision = dialect.negotiated(answer.result)
+        if revision is None:
+            version = str(answer.result.get("protocolVersion"))  # it may be a sentence for whoever reads this
+            wanted = version if REVISION.fullmatch(version) else "no revision of MCP"
+            raise InitializeRefused(f"the server wants to speak {wanted}", sent=False)
+        self.revision = revision.name
+        self.discovered = dialect.discovered(answer.result)
+        self._may_batch = revision.batches
+        self._tasks = tasks.offered(self.capabilities) if revision.tasks else None
+        self.wire.agreed(revision)
+        with anyio.move_on_after(STREAM_TIME):  # a server may ask as soon as it hears that the handshake is over
+            await self.wire.live()
+        await self.wire.notify(encode(Notification("notifications/initialized", {})))
+
+    async def check(self) -> None:
+        await self.ask("ping", {}, self.settings.list_timeout)
+
+    async def live(self) -> None:
+        await self.wire.live()
+
+    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+        return await self._watched.watch(uris) if has_subscriptions(self.capabilities) else without(uris)
+
+    # ------------------------------------------------------------ whose it is
+
+    def belong(self, scope: str | None, session: str | None) -> bool:
+        if session is not None and self.session is None and self._missed_roots:
+            if not self._tells_of_roots:
+                return False  # the server would never learn its roots
+            self.wire.tell(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
+        return super().belong(scope, session)
+
+    @property
+    def is_exclusive(self) -> bool:  # type: ignore[override]
+        """What a server asks on a channel that all calls share says not whose it is. Where the calls are of one
+        session, it does not matter."""
+        return self._may_be_asked and self.session is None and (not self.wire.is_private or self._parking.is_aside)
+
+    @property
+    def is_taken(self) -> bool:  # type: ignore[override]
+        return bool(self._calls)
+
+    @property
+    def _tells_of_roots(self) -> bool:
+        return bool((self._declared.get("roots") or {}).get("listChanged"))
+
+    def tell_roots_changed(self) -> None:
+        self._roots = None
+        if self._tells_of_roots:
+            self.wire.tell(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
+
+    # ------------------------------------------------------------ calls
+
+    def handle(self, call: Call) -> Coroutine[Any, Any, Outcome]:
+        return self._about_task(call) if call.method in ABOUT_A_TASK else self._handle(call)
+
+    async def _about_task(self, call: Call) -> Outcome:
+        return task_polling.outwards(call, await self._handle(task_polling.inwards(call)), self.mark)
+
+    async def _handle(self, call: Call) -> Outcome:
+        is_driven = self._tasks is not None and task_polling.must_drive(call)
+        if is_driven or (self._may_be_asked and call.method in ASKING_METHODS):
+            asking = InteractiveExchange(
+                next(self._ids), call, self._loop.time() + self.settings.max_time, self._forget
+            )
+            self._calls[asking.id] = asking  # before anything is awaited: from here on the connection is taken
+            begin = self._begin_task if is_driven else self._begin
+            return await self._turn(call, asking, partial(begin, call, asking))
+        exchange = PendingRequest(next(self._ids), call)
+        if 0 <= exchange.level < self._level:
+            await self._lower(exchange.level)
+        params = dialect.params(call, exchange.id, self.settings.is_sluice)
+        response = await self.perform(exchange, call.method, params, self.patience(call.method), [])
+        return self._read(call, response, exchange)
+
+    def _read(self, call: Call, response: Response, exchange: PendingRequest) -> Outcome:
+        outcome = dialect.outcome(call, response, self._tasks is not None)
+        if exchange.unmet is not None:
+            outcome = unmet(call, outcome, exchange.unmet)
+        if not isinstance(outcome, TaskStarted):
+            return outcome
+        self._begun.add(exchange.id, call)
+        self.kept_until = max(self.kept_until, self._loop.time() + outcome.task["ttlMs"] / 1000)
+        return task_polling.outwards(call, outcome, self.mark)
+
+    async def _turn(self, call: Call, asking: InteractiveExchange, act: Callable[[], Awaitable[None]]) -> Outcome:
+        """One round: does its part, then waits for the server's answer or its questions."""
+        timeout = self.settings.max_time if call.method == "tasks/result" else self.settings.timeout
+        patience = AnswerDeadline(timeout, max(0.0, asking.ends - self._loop.time()))
+        try:
+            with patience:
+                asking.patience = patience
+                await act()
+                response = await asking.turn()
+        except (TimeoutError, asyncio.CancelledError) as end:
+            self._give_up(asking, "timed out" if isinstance(end, TimeoutError) else "cancelled")
+            raise
+        except BaseException:
+            self._leave(asking)
+            raise
+        if response is None:
+            return self._park(call, asking)
+        self._leave(asking)
+        return url_elicitation.wanted(call, response) or self._read(call, response, asking)
+
+    async def _begin(self, call: Call, asking: InteractiveExchange) -> None:
+        await self._lower(asking.level)
+        if self.is_over:
+            raise await self.ending()
+        params = dialect.params(call, asking.id, self.settings.is_sluice)
+        body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
+        self.pending[asking.id] = asking
+        await self.wire.send(asking, body, [])
+
+    async def _begin_task(self, call: Call, asking: InteractiveExchange) -> None:
+        """The server does this as a task alone, and its client waits."""
+        await self._lower(asking.level)
+        if self.is_over:
+            raise await self.ending()
+        self.pending[asking.id] = asking
+        task = LegacyTask(self, call, asking, next(self._ids), can_cancel="cancel" in (self._tasks or {}))
+        asking.stop_task = partial(self._group.start_soon, self.chore, task.cancel)
+        self._group.start_soon(self.chore, task.live)
+
+    async def _lower(self, level: int) -> None:
+        """The level is the connection's: the lowest that anyone wanted, and each call filters for itself."""
+        if level < 0 or level >= self._level:
+            return
+        if "logging" not in self.capabilities:
+            self._level = 0  # no level is ever to be asked for
+            return
+        self._level = level  # before the answer, so that a hundred calls do not ask a hundred times
+        try:
+            await self.ask("logging/setLevel", {"level": LOG_LEVELS[level]}, _LEVEL_TIME)
+        except TimeoutError:
+            log.warning("server does not answer logging/setLevel", extra={"server": self.settings.key})
+
+    def _abandon(self, exchange: PendingRequest, why: str) -> None:
+        self.wire.tell(_cancelled(exchange, why))
+
+    # ------------------------------------------------------------ rounds
+
+    def _park(self, call: Call, asking: InteractiveExchange) -> InputRequired:
+        requests = {key: input_requests_server.entry(request, call.client) for key, request in asking.asks.items()}
+        asking.park()
+        resume, give_up = partial(self._resume, asking), partial(self._give_up, asking)
+        state = self._parking.park(asking, call.client.principal, resume, give_up)
+        lasts = max(0.0, asking.ends - self._loop.time())
+        return InputRequired(requests, state, is_held=True, takes_errors=True, lasts=lasts)
+
+    async def _resume(self, asking: InteractiveExchange, call: Call) -> Outcome:
+        """The client's next request for that call: its answers, and then whatever the server says to them."""
+        answers = self._read_answers(asking, call.params)
+        if isinstance(answers, Failure):
+            self._give_up(asking, "the client's answer is malformed")
+            return answers
+        asking.attach(call)
+        return await self._turn(call, asking, partial(self._answer, asking, answers))
+
+    def _read_answers(self, asking: InteractiveExchange, params: Json) -> dict[str, Response] | Failure:
+        """To what was asked; other keys are ignored (2026-07-28 basic/patterns/mrtr)."""
+        given = input_requests_server.read_answers(params)
+        if isinstance(given, Failure):
+            return given
+        made: dict[str, Response] = {}
+        for key, request in asking.asks.items():
+            if key in given and key in asking.shown:
+                answer = input_requests_server.answer(request, key, given[key], self.revision)
+                if isinstance(answer, Failure):
+                    return answer
+                made[key] = answer
+                if request.method == input_requests_server.ROOTS:
+                    self._roots = answer.result
+        return made
+
+    async def _answer(self, asking: InteractiveExchange, answers: dict[str, Response]) -> None:
+        asking.answered(set(answers))
+        try:
+            await self._lower(asking.level)
+            for answer in answers.values():
+                if not self.is_over:  # also where the call has ended: the question may have been another's
+                    await self.wire.notify(encode(answer))
+        except Lost as lost:
+            self._cancel(asking, "an answer could not be delivered")
+            raise Lost(lost.text, sent=True, gone=lost.gone) from None
+
+    def _give_up(self, asking: InteractiveExchange, why: str) -> None:
+        """The server's questions get a refusal each; a call that does not end of that is cancelled. Where they came
+        on a channel for several calls they may be another's, which takes them over."""
+        refusals: list[bytes] = []
+        if self.wire.is_private or self._calls.keys() <= {asking.id}:
+            refusals = [
+                encode(input_requests_server.refusal(request.method, request.id, why))
+                for request in asking.asks.values()
+            ]
+            asking.asks.clear()
+        if not refusals or self.is_over:
+            return self._cancel(asking, why)
+        asking.park()
+        self.wire.tell(*refusals)
+        # A cancel that meets the answer on its way is more than some servers stand (mcp 1.30 ends the whole session).
+        self._loop.call_later(LAST_CHANCE, self._cancel, asking, why)
+
+    def _cancel(self, asking: InteractiveExchange, why: str) -> None:
+        if asking.id in self.pending and not asking.is_over and not self.is_over:
+            if asking.stop_task is not None:  # 2025-11-25 basic/utilities/cancellation: tasks are cancelled as such
+                asking.stop_task()
+            else:
+                self.wire.tell(_cancelled(asking, why))
+        self._leave(asking)
+
+    def _leave(self, asking: InteractiveExchange) -> None:
+        """The call is over. What was asked meanwhile may have been another's of its session, or nobody's: many
+        servers ask for roots right after the handshake."""
+        unanswered = asking.close()
+        self._forget(asking)
+        for request in unanswered if not self.is_over else ():
+            if self.session is not None and self._open():
+                self._ask_call(self._call_of_all(), request)
+            else:
+                self._ask_session(request)
+
+    def _forget(self, asking: InteractiveExchange) -> None:
+        """The server has ended it, or never will. If it is parked, its client still comes with answers."""
+        if self._calls.pop(asking.id, None) is None:
+            return
+        self.pending.pop(asking.id, None)
+        if self._is_retired and not self.in_flight:
+            self.drained.set()
+        self._parking.freed()
+
+    # ------------------------------------------------------------ what the server asks
+
+    def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
+        if request.method == "ping":
+            self.wire.tell(encode(Response(request.id, {})))
+        elif (error := input_requests_server.objection(request, self._declared, self.settings.own_pages)) is not None:
+            self.wire.tell(encode(Response(request.id, error=error)))
+            if (owner := exchange or self._only_call()) is not None:
+                owner.unmet = request
+        elif exchange is None and self._open():
+            self._parking.is_aside = True
+            self._ask_call(self._call_of_task(request) or self._call_of_all(), request)
+        elif isinstance(exchange, InteractiveExchange):
+            self._ask_call(exchange, request)
+        else:
+            self._ask_session(request)
+
+    def _ask_call(self, asking: InteractiveExchange | None, request: Request) -> None:
+        if asking is None or not asking.asked(request):
+            why = "it cannot be told which call asks" if asking is None else "too many questions at once"
+            self.wire.tell(encode(input_requests_server.refusal(request.method, request.id, why)))
+
+    def _call_of_task(self, request: Request) -> InteractiveExchange | None:
+        """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-
+        messages)."""
+        id = tasks.relation(request.params)
+        return next((asking for asking in self._open() if id is not None and asking.task_id == id), None)
+
+    def _open(self) -> list[InteractiveExchange]:
+        """One that was answered is among the calls until its task has noticed, and is asked nothing."""
+        return [call for call in self._calls.values() if not call.is_over]
+
+    def _call_of_all(self) -> InteractiveExchange | None:
+        """Of several calls of one session any will do, for its client is asked in any case; best one that has not
+        asked yet, whose time would run on while another's client thinks."""
+        calls = self._open()
+        if len(calls) > 1 and self.session is None:
+            return None
+        return min(calls, key=lambda call: (call.is_parked, len(call.asks)), default=None)
+
+    def _ask_session(self, request: Request) -> None:
+        key = (type(request.id), request.id)
+        if self.session is None or self._parking.ask is None or len(self._aside) >= MAX_ASIDE or key in self._aside:
+            self._answer_alone(request)
+            return
+        scope = self._aside[key] = anyio.CancelScope()
+        self._group.start_soon(
+            self.chore, partial(self._ask_aside, request, self.session, self._parking.ask, key, scope)
+        )
+
+    async def _ask_aside(
+        self, request: Request, session: str, ask: Ask, key: tuple[type, RequestId], scope: anyio.CancelScope
+    ) -> None:
+        try:
+            with scope:
+                answer = await ask(session, request.method, task_polling.marked(request.params, self.mark))
+                if answer is None:
+                    return self._answer_alone(request)
+                if request.method == input_requests_server.ROOTS:
+                    self._roots = answer.result
+                self.wire.tell(
+                    encode(task_polling.belonging(Response(request.id, answer.result, answer.error), request))
+                )
+        finally:
+            del self._aside[key]
+
+    def _answer_alone(self, request: Request) -> None:
+        """There is nobody to ask: the roots may be known from earlier, the rest is refused."""
+        if request.method == input_requests_server.ROOTS and self._roots is not None:
+            self.wire.tell(encode(Response(request.id, self._roots)))
+            return
+        self._missed_roots = self._missed_roots or request.method == input_requests_server.ROOTS
+        self.wire.tell(
+            encode(input_requests_server.refusal(request.method, request.id, "there is no client that could be asked"))
+        )
+
+    def _progressed(self, notification: Notification) -> PendingRequest | None:
+        return super()._progressed(notification) or self._begun.progressed(notification)
+
+    def _noticed(self, notification: Notification, exchange: PendingRequest | None) -> PendingRequest | None:
+        if notification.method == "notifications/cancelled":
+            self._withdraw(notification.params.get("requestId"))
+        elif notification.method == _PAGE_VISITED:
+            owner = exchange if exchange is not None else self._call_of_all()
+            if owner is None or (isinstance(owner, InteractiveExchange) and owner.is_parked):
+                say(self._heard, self.session, notification)
+            else:
+                owner.offer(notification)
+            return owner
+        elif notification.method == "notifications/message":
+            say(self._heard, self.session, notification)
+        elif notification.method == tasks.STATUS:
+            if self._tasks is not None and (task := tasks.read(notification.params)) is not None:
+                self._heard(None, Notification(tasks.STATUS, {**task, "taskId": f"{self.mark}:{task['taskId']}"}))
+        elif notification.method == UPDATED:
+            self.on_updated(notification.params)
+        else:
+            self.publish(notification)
+        return None
+
+    def _withdraw(self, id: RequestId | None) -> None:
+        """The server does not want to know any more what it asked."""
+        if isinstance(id, str | int) and not any(asking.withdraw(id) for asking in self._calls.values()):
+            if (scope := self._aside.get((type(id), id))) is not None:
+                scope.cancel()
+
+
+def _cancelled(exchange: PendingRequest, why: str) -> bytes:
+    return encode(Notification("notifications/cancelled", {"requestId": exchange.id, "reason": why}))

@@ -1,0 +1,272 @@
+"""A connection of the stateless era: every request stands alone, one listen stream tells what changes.
+
+Knows that over HTTP the body is mirrored into headers, and that closing a stream is the cancel there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from sluicegate.catalog.list_bounds import Intake
+from sluicegate.downstream import modern_task, task_polling
+from sluicegate.downstream.change_streams import ChangeStream, tag_of
+from sluicegate.downstream.connection import UPDATED, ServerConnection
+from sluicegate.downstream.modern_task import ModernTask
+from sluicegate.downstream.pending_request import PendingRequest
+from sluicegate.downstream.resource_subscribe import OneStream, has_subscriptions, without
+from sluicegate.downstream.settings import AnswerTooLarge, Lost, code_of
+from sluicegate.downstream.task_polling import PolledTask
+from sluicegate.protocol import modern_server as dialect
+from sluicegate.protocol import tasks
+from sluicegate.protocol.jsonrpc import Json, Notification, Request, Response, encode
+from sluicegate.protocol.model import (
+    ABOUT_A_TASK,
+    HEADER_MISMATCH,
+    MISSING_CAPABILITY,
+    MODERN,
+    UNSUPPORTED_VERSION,
+    Call,
+    Era,
+    Failure,
+    Outcome,
+    Result,
+    TaskStarted,
+)
+from sluicegate.protocol.modern_server import Annotations
+from sluicegate.protocol.revisions import LISTS, REVISIONS
+
+log = logging.getLogger(__name__)
+
+PROBE_TIME: Final = 10.0
+LISTEN: Final = "subscriptions/listen"
+
+
+class ModernConnection(ServerConnection):
+    era: Era = "modern"
+    _changes: ChangeStream | None = None
+
+    async def open(self, group: TaskGroup) -> None:
+        """Connects and lets `answer` be judged by the caller: it may prove the server to be of the other era."""
+        self.revision = MODERN
+        self.mark = task_polling.FREE
+        self._group = group
+        self._streams: list[ChangeStream] = []
+        await self.wire.open(group)
+        self.wire.agreed(REVISIONS[MODERN])
+
+    async def discover(self) -> Response:
+        return await self._own("server/discover", {}, PROBE_TIME)
+
+    def ask_first(self) -> PendingRequest:
+        """Sends a child `server/discover` and waits for nothing: its answer may be that of the other era."""
+        exchange = PendingRequest(next(self._ids))
+        self.pending[exchange.id] = exchange
+        params = {"_meta": dialect.envelope(self.client_info, {})}
+        self.wire.tell(encode(Request(exchange.id, "server/discover", params)))
+        return exchange
+
+    def start(self, discovered: Json, group: TaskGroup) -> None:
+        """The server speaks this era: hear what it announces."""
+        self.discovered = dialect.discovered(discovered)
+        if self.settings.sharing == "shared":  # nothing is declared to it, and so it makes no tasks
+            self.discovered["capabilities"] = tasks.without_extension(self.capabilities)
+        self._watched = OneStream(self._watch, lambda params: self.on_updated(params), self.settings.list_timeout)
+        if wanted := self._announced():
+            self._changes = self._stream(wanted, self.publish, self._catch_up)
+
+    async def _own(self, method: str, params: Json, timeout: float, declared: Json | None = None) -> Response:
+        params = {**params, "_meta": dialect.envelope(self.client_info, declared or {})}
+        return await self.ask(method, params, timeout, dialect.headers(method, params))
+
+    async def check(self) -> None:
+        answer = await self.discover()
+        if answer.error is not None:
+            raise Lost(f"the server refused server/discover: {code_of(answer.error)}", sent=False)
+        if self._changes is not None:  # what was missed is announced first, and so told once
+            await self._changes.reopen()
+
+    async def live(self) -> None:
+        if self._changes is not None:
+            await self._changes.settled.wait()
+
+    # ------------------------------------------------------------ calls
+
+    async def handle(self, call: Call) -> Outcome:
+        if call.method in ABOUT_A_TASK:
+            inner = task_polling.inwards(call)
+            return task_polling.outwards(call, dialect.outcome(inner, await self._send(inner)), self.mark)
+        if "requestState" in call.params and (known := task_polling.driven(call)) is not None:
+            return await self._drive(call, known)
+        response = await self._send(call)
+        if response.error is not None:
+            response = await self._as_wanted(call, response, response.error)
+        outcome = dialect.outcome(call, response)
+        if isinstance(outcome, TaskStarted):
+            if tasks.takes(call.client):
+                return task_polling.outwards(call, outcome, self.mark)
+            return await self._drive(call, modern_task.begun(outcome))
+        if call.method == "tools/list" and self.wire.is_private and isinstance(outcome, Result):
+            return Result(self._offerable(outcome.value))
+        return outcome
+
+    async def _as_wanted(self, call: Call, response: Response, error: Json) -> Response:
+        """The answer to the same call once more, where the error says how its server wants it; else that error."""
+        code = error.get("code")
+        if code == HEADER_MISMATCH and call.method == "tools/call" and self.wire.is_private:
+            # 2026-07-28 basic/transports/streamable-http#client-behavior: its schema has changed since it was listed
+            if (item := await self._current(call.params.get("name"))) is not None and call.target is not None:
+                return await self._send(replace(call, target=replace(call.target, item=item)))
+        elif code == UNSUPPORTED_VERSION and MODERN in _supported(error):
+            return await self._send(call)
+        elif code == MISSING_CAPABILITY and modern_task.may_retry(call, response, self.settings):
+            return await self._begin_task(call)
+        return response
+
+    async def _begin_task(self, call: Call) -> Response:
+        """In a life of its own: a task is also cancelled that was made for a call which ended meanwhile."""
+        begun: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        async def begin() -> None:
+            try:
+                response = await self._send(call, with_tasks=True)
+            except (Lost, TimeoutError, AnswerTooLarge) as error:
+                return None if begun.done() else begun.set_exception(error)
+            if not begun.done():
+                begun.set_result(response)
+            elif isinstance(outcome := dialect.outcome(call, response), TaskStarted):
+                await self._task(call, modern_task.begun(outcome)).cancel()
+
+        self._group.start_soon(self.chore, begin)
+        return await begun
+
+    async def _drive(self, call: Call, known: PolledTask) -> Outcome:
+        """The server makes a task of it, and its client waits."""
+        return await self._task(call, known).run()
+
+    def _task(self, call: Call, known: PolledTask) -> ModernTask:
+        declared = dialect.declared(call, self.settings.sharing == "shared", with_tasks=True)
+
+        async def ask(method: str, params: Json) -> Response:
+            return await self._own(method, params, self.settings.timeout, declared)
+
+        def later(work: Callable[[], Awaitable[None]]) -> None:
+            self._group.start_soon(self.chore, work)
+
+        return ModernTask(call, known, ask, later, self.settings)
+
+    def _send(self, call: Call, with_tasks: bool = False) -> Awaitable[Response]:
+        exchange = PendingRequest(next(self._ids), call)
+        is_shared, to_sluice = self.settings.sharing == "shared", self.settings.is_sluice
+        params = dialect.params(call, exchange.id, self.client_info, is_shared, with_tasks, to_sluice)
+        headers = dialect.headers(call.method, params, _annotated(call)) if self.wire.is_private else []
+        return self.perform(exchange, call.method, params, self.patience(call.method), headers)
+
+    async def _current(self, name: Any) -> Json | None:
+        """A tool's definition as the server has it now; None where that cannot be had in time. Then the refusal stands,
+        which proves that the call was not executed."""
+        params: Json = {}
+        intake = Intake(self.settings.bounds)
+        with anyio.move_on_after(self.settings.list_timeout), suppress(Lost, TimeoutError, AnswerTooLarge):
+            while True:
+                page = (await self._own("tools/list", params, self.settings.list_timeout)).result or {}
+                tools, further = page.get("tools"), page.get("nextCursor")
+                cursor = further if isinstance(further, str) else None
+                taken, cut = intake.take(tools if isinstance(tools, list) else (), cursor)
+                found = next((tool for tool in taken if isinstance(tool, dict) and tool.get("name") == name), None)
+                if found is not None or cut or cursor is None:
+                    return found
+                params = {"cursor": cursor}
+        return None
+
+    def _offerable(self, value: Json) -> Json:
+        tools = value.get("tools")
+        kept, dropped = dialect.offerable(tools if isinstance(tools, list) else [])
+        for name, why in dropped.items():
+            log.warning("tool is not offered", extra={"server": self.settings.key, "tool": name, "why": why})
+        return {**value, "tools": kept} if dropped else value
+
+    # ------------------------------------------------------------ what the server announces
+
+    def _announced(self) -> dict[str, bool]:
+        """The filter of what the server declares that it announces."""
+        declared: Mapping[str, Any] = self.capabilities
+        return {
+            entry.filter: True
+            for entry in LISTS.values()
+            if isinstance(kind := declared.get(entry.capability), dict) and kind.get("listChanged") is True
+        }
+
+    def _stream(self, wanted: Json, tell: Callable[[Notification], None], live: Callable[[bool], None]) -> ChangeStream:
+        """A subscription that is kept open from now on."""
+        self._streams = [stream for stream in self._streams if not stream.is_over]
+        stream = ChangeStream(wanted, self._subscribe, tell, live)
+        self._streams.append(stream)
+        self._group.start_soon(self.chore, stream.keep)
+        return stream
+
+    def _subscribe(self, wanted: Json) -> tuple[PendingRequest, Awaitable[Response]]:
+        exchange = PendingRequest(next(self._ids))
+        params = {"notifications": wanted, "_meta": dialect.envelope(self.client_info, {})}
+        headers = dialect.headers(LISTEN, params)
+        return exchange, self.perform(exchange, LISTEN, params, None, headers)
+
+    def _catch_up(self, is_again: bool) -> None:
+        wanted = self._announced() if is_again else {}
+        for method in {entry.changed for entry in LISTS.values() if entry.filter in wanted}:
+            self.publish(Notification(method, {}))
+
+    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+        if not has_subscriptions(self.capabilities):
+            return without(uris)
+        return await self._watched.watch(uris)
+
+    def _watch(self, wanted: Json, tell: Callable[[Json], None], live: Callable[[bool], None]) -> ChangeStream:
+        def heard(notification: Notification) -> None:
+            if notification.method == UPDATED:
+                tell(notification.params)
+
+        return self._stream(wanted, heard, live)
+
+    def _noticed(self, notification: Notification, exchange: PendingRequest | None) -> PendingRequest | None:
+        if notification.method == "notifications/cancelled":
+            # basic/patterns/cancellation: the server's way to end a subscription
+            if stream := self._stream_of(notification.params.get("requestId"), None):
+                stream.end()
+        elif stream := self._stream_of(tag_of(notification.params), exchange):
+            stream.hear(notification)
+        return exchange
+
+    def _stream_of(self, id: Any, exchange: PendingRequest | None) -> ChangeStream | None:
+        """By the id of its request, or by the HTTP stream that it came on."""
+        for stream in self._streams:
+            if (own := stream.exchange) is not None and (own is exchange or (type(id) is int and id == own.id)):
+                return stream
+        return None
+
+    # ------------------------------------------------------------ manners of the era
+
+    def _abandon(self, exchange: PendingRequest, why: str) -> None:
+        # 2026-07-28 basic/patterns/cancellation: over HTTP the closed stream says it
+        if not self.wire.is_private:
+            params = {"requestId": exchange.id, "reason": why}
+            self.wire.tell(encode(Notification("notifications/cancelled", params)))
+
+    def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
+        # 2026-07-28 basic/transports: servers never ask so, and clients never send responses
+        log.warning("server sent a request", extra={"server": self.settings.key, "method": request.method[:80]})
+
+
+def _annotated(call: Call) -> Annotations | None:
+    """What the called tool mirrors."""
+    return dialect.asked_for(call.target.item) if call.target is not None and call.method == "tools/call" else None
+
+
+def _supported(error: Json) -> list[str]:
+    data = error.get("data")
+    return dialect.versions(data.get("supported")) if isinstance(data, dict) else []

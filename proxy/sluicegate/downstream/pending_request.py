@@ -1,0 +1,163 @@
+"""One request of ours that a server has not answered yet: its answer, and what belongs to it on the way.
+
+Knows calls and notifications; knows no era, no transport. No task is spent on it: whoever reads from the server
+puts messages in (never waiting), and the task that made the call takes them out.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from sluicegate.downstream.settings import Lost
+from sluicegate.protocol.jsonrpc import Notification, Request, Response
+from sluicegate.protocol.model import LOG_LEVEL, Call, Emit, no_emit
+from sluicegate.protocol.revisions import LOG_LEVELS
+from sluicegate.runtime.timers import CoarseTimers, timers_of
+
+# A server may report faster than a client reads. Of what waits longer than this many, the newest is dropped.
+MAX_WAITING = 256
+_RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
+
+
+def severity(level: Any) -> int:
+    """The rank of a log level, -1 for what is none."""
+    return _RANKS.get(level, -1) if isinstance(level, str) else -1
+
+
+class PendingRequest:
+    """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused,
+    `level` the rank from which on log messages are wanted, -1 for none; `once`: it may be sent only once."""
+
+    # The class has the values that most exchanges keep: to set them in each costs more than to find them here, 0.1 us.
+    answer: Response | None = None
+    error: Exception | None = None
+    patience: "AnswerDeadline | None" = None
+    unmet: Request | None = None
+    is_call = once = False
+    level = -1
+    _token: Any = None
+    _progress = -inf
+    _inbox: deque[Notification] | None = None
+    _waiter: asyncio.Future[None] | None = None
+
+    def __init__(self, id: int, call: Call | None = None) -> None:
+        self.id = id
+        self.emit: Emit = no_emit
+        if call is not None:
+            self.is_call, self.emit = True, call.emit
+            self._token, self.level = call.meta.get("progressToken"), severity(call.meta.get(LOG_LEVEL))
+
+    # ------------------------------------------------------------ the reader's side: never waits
+
+    def settle(self, answer: Response | None = None, error: Exception | None = None) -> None:
+        if not self.is_over:
+            self.answer, self.error = answer, error
+            self._wake()
+
+    def offer(self, notification: Notification) -> None:
+        if self.is_over:
+            return  # nothing after the response
+        if self._inbox is None:
+            self._inbox = deque()
+        if len(self._inbox) < MAX_WAITING:
+            self._inbox.append(notification)
+        self._wake()
+
+    def progress(self, notification: Notification) -> None:
+        """Restores the client's token. Values must increase (2026-07-28 basic/patterns/progress)."""
+        value = notification.params.get("progress")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= self._progress:
+            return
+        self._progress = value
+        if self.patience is not None:
+            self.patience.renew()
+        if self._token is not None:
+            self.offer(replace(notification, params={**notification.params, "progressToken": self._token}))
+
+    def log(self, notification: Notification) -> None:
+        """A call that names no level gets no log messages (2026-07-28 server/utilities/logging)."""
+        if 0 <= self.level <= severity(notification.params.get("level")):
+            self.offer(notification)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # ------------------------------------------------------------ the caller's side
+
+    @property
+    def is_over(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+    @property
+    def ready(self) -> Response | None:
+        """The answer where nothing has to be waited for, as after a plain POST: `result` is a coroutine."""
+        return None if self._inbox else self.answer
+
+    async def flush(self) -> None:
+        """Hands on what has come. After it, the order of what the server sent is kept."""
+        while self._inbox:
+            await self.emit(self._inbox.popleft())
+
+    async def result(self) -> Response:
+        """The answer, once it is there; meanwhile what belongs to the call is emitted."""
+        while not self.is_over:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._waiter = None
+            await self.flush()
+        if self._inbox:
+            await self.flush()
+        if self.error is not None:
+            raise self.error
+        if self.answer is None:
+            raise Lost("the server ended its answer without a response", sent=True)
+        return self.answer
+
+    def __repr__(self) -> str:
+        return f"<PendingRequest {self.id} {'over' if self.is_over else 'open'}>"
+
+
+class AnswerDeadline:
+    """How long one request may take: `timeout` without news, `max_time` in all. A context manager that raises
+    `TimeoutError`, at 2 us where `asyncio.timeout` takes 5. News only move the time that is looked at when the alarm
+    rings: a server may report often."""
+
+    _has_ended = False
+
+    def __init__(
+        self, timeout: float, max_time: float, loop: asyncio.AbstractEventLoop | None = None,
+        alarms: CoarseTimers | None = None,
+    ) -> None:  # fmt: skip
+        """`loop` and `alarms` are for whoever has them at hand."""
+        self._timeout, self._max_time = timeout, max_time
+        self._loop = loop or asyncio.get_running_loop()
+        self._alarms = alarms or timers_of(self._loop)
+
+    def renew(self) -> None:
+        self._due = min(self._loop.time() + self._timeout, self._end)
+
+    def __enter__(self) -> None:
+        loop = self._loop
+        task = asyncio.current_task(loop)
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        now = loop.time()
+        self._end = now + self._max_time
+        self._due = min(now + self._timeout, self._end)
+        self._alarm = self._alarms.set(loop, self._due, self._look)
+
+    def _look(self) -> None:
+        if self._loop.time() < self._due:
+            self._alarm = self._alarms.set(self._loop, self._due, self._look)
+        else:
+            self._has_ended = True
+            self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._alarm.cancel()
+        # Somebody else may have cancelled the task as well: then it is that one's to end.
+        if self._has_ended and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error

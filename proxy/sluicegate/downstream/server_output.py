@@ -1,0 +1,92 @@
+"""What a server itself wrote (stderr, noise on stdout), made fit to be shown: cleaned, without secrets, bounded.
+
+A server's stderr may hold anything: terminal orders, instructions to a model, the credentials that it was started
+with. The values of its `env` and `headers`, of `${...}` in its arguments and of its URL's query are replaced by their
+names, and all that the audit log redacts is redacted. A value of 6 characters or more is replaced wherever it stands;
+one of 4 or 5 as a whole word; a shorter one not at all, for `DEBUG: 1` must not hide every 1.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.policy.hidden_text import bare_text
+
+ANYWHERE: Final = 6
+"""Characters of a value that is replaced also inside of words."""
+_AS_A_WORD: Final = 4
+_SCHEMES: Final = frozenset({"basic", "bearer", "digest", "token"})
+LINES: Final = 8
+"""Lines that are quoted in an answer and in the log."""
+LINE: Final = 300
+"""Characters of one of them."""
+
+
+class ServerOutput:
+    """Cleans what one server wrote."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._redact = settings.redact
+        self._names = dict(_named(settings))
+        parts = [
+            re.escape(value) if len(value) >= ANYWHERE else rf"(?<!\w){re.escape(value)}(?!\w)"
+            for value in sorted(self._names, key=len, reverse=True)
+        ]
+        self._secrets = re.compile("|".join(parts)) if parts else None
+        self._last: tuple[str, str] = "", ""  # what was cleaned last, and what became of it: many ask at once
+
+    def clean(self, text: str) -> str:
+        """The text as it may be shown and logged. Its lines stay lines."""
+        text = bare_text(text)
+        if self._secrets is not None:
+            text = self._secrets.sub(lambda match: f"[{self._names[match.group()]}]", text)
+        return self._redact(text)
+
+    def lines(self, text: str, last: int = LINES, width: int = LINE) -> list[str]:
+        """The last lines that are not empty, as a terminal would leave them, each at most about `width` characters."""
+        # Of a progress bar, only the last state; first, so that nothing is hidden from what looks for secrets
+        left = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+        if left != self._last[0]:
+            self._last = left, self.clean(left)
+        lines = [line.rstrip() for line in self._last[1].splitlines() if line.strip()]
+        return [line if len(line) <= width else f"{line[:width]}..." for line in lines[-last:]]
+
+
+def quoted(server: str, lines: Iterable[str]) -> str:
+    """Each line says whose it is: none of them can end the quotation."""
+    return "".join(f"\n[stderr of {server}] {line}" for line in lines)
+
+
+def _named(settings: ServerSettings) -> Iterator[tuple[str, str]]:
+    """Everything that is to be replaced, and by which name."""
+    yield from _parts("header", settings.headers)
+    yield from _parts("env", settings.env)
+    for value in settings.expanded:
+        yield from ((form, "argument") for form in _forms(value))
+    if settings.url:
+        yield from ((form, "url") for part in _in_url(settings.url) for form in _forms(part))
+
+
+def _parts(kind: str, values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        words = [word for word in value.split() if word.lower() not in _SCHEMES]
+        for part in (value, *words, *_in_url(value)):
+            yield from ((form, f"{kind}:{name}") for form in _forms(part))
+
+
+def _in_url(value: str) -> list[str]:
+    """What is secret in a URL."""
+    try:
+        url = urlsplit(value)
+        return [part for part in (url.password, *(text for _, text in parse_qsl(url.query))) if part]
+    except ValueError:
+        return []
+
+
+def _forms(value: str) -> set[str]:
+    """The same value as programs print it."""
+    forms = {value, bare_text(value), quote(value, safe=""), json.dumps(value)[1:-1]}
+    return {form for form in forms if len(form) >= _AS_A_WORD}

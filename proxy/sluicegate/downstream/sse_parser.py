@@ -1,0 +1,92 @@
+"""The event stream format, from chunks of bytes to the data of events.
+
+Pure; knows no HTTP. httpx-sse tells lines and events apart. What is its public face, `EventSource`, has no bound and
+needs an `httpx.Response` of its own: 32 us for an answer that is one event, as many servers give to every call, against
+4 with its decoders alone. So they are fed here, and the bound stands before them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from httpx_sse import ServerSentEvent
+from httpx_sse._decoders import SSEDecoder, SSELineDecoder
+
+from sluicegate.downstream.settings import AnswerTooLarge
+
+DEFAULT_RETRY = 1.0
+_MAX_RETRY: Final = 10**9  # ms; a server may write any number, and not every one has a float
+# Bytes go through the decoders as Latin-1, which has a character for each and gives back the same ones: to the format
+# only ASCII means anything, and whether the rest is text is for the reader of the message to judge.
+_BYTES: Final = "latin-1"
+_BOM: Final = b"\xef\xbb\xbf".decode(_BYTES)
+
+
+@dataclass(slots=True)
+class StreamPosition:
+    """Where in a stream we are, for the case that it breaks, and where its other direction is (2024-11-05)."""
+
+    id: str = ""
+    retry: float = DEFAULT_RETRY
+    endpoint: str = ""
+
+
+class EventParser:
+    """Feed it what comes; `place` follows. An event may have `limit` bytes.
+    (html.spec.whatwg.org, server-sent events, "interpreting an event stream")"""
+
+    def __init__(self, place: StreamPosition, limit: int) -> None:
+        self._place = place
+        self._limit = limit
+        self._lines = SSELineDecoder()
+        self._decoder = SSEDecoder()
+        self._size = 0  # of the lines of the event that is coming
+        self._rest = 0  # of the line that is coming
+        self._is_first = True
+        if place.id:  # a stream that goes on, whose events may leave it out
+            self._decoder.decode(f"id: {place.id.encode().decode(_BYTES)}")
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of each event that is complete now. Raises `AnswerTooLarge`."""
+        found: list[bytes] = []
+        ends = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        self._rest = len(chunk) - ends + (0 if ends else self._rest)
+        for line in self._lines.decode(chunk.decode(_BYTES)):
+            if data := self._line(line):
+                found.append(data)
+        if self._size + self._rest > self._limit:
+            raise AnswerTooLarge
+        return found
+
+    def _line(self, line: str) -> bytes | None:
+        """The data of the event that this line ends, None if it ends none."""
+        if self._is_first:
+            self._is_first = False
+            line = line.removeprefix(_BOM)
+        if not line:
+            self._size = 0
+            return self._event(self._decoder.decode(line))
+        if line.startswith(":"):
+            return None  # keep-alives belong to no event
+        self._size += len(line) + 1
+        if self._size > self._limit:
+            raise AnswerTooLarge
+        if not line.startswith("retry:") or line[6:].removeprefix(" ").isdecimal():  # int() takes more than digits
+            self._decoder.decode(line)
+        return None
+
+    def _event(self, event: ServerSentEvent | None) -> bytes | None:
+        """Its data, None if it is not a message; `place` takes what it says about the stream."""
+        place = self._place
+        if event is None:  # nothing was said, and no id is in force
+            place.id = ""
+            return None
+        place.id = _text(event.id)
+        if event.retry is not None:
+            place.retry = min(event.retry, _MAX_RETRY) / 1000
+        if event.event == "endpoint" and not place.endpoint:
+            place.endpoint = _text(event.data)
+        return event.data.encode(_BYTES) if event.event == "message" else None
+
+
+def _text(value: str) -> str:
+    return value.encode(_BYTES).decode("utf-8", "replace")

@@ -1,0 +1,257 @@
+"""A server that is a child process: one JSON-RPC message a line on its stdin and stdout.
+
+Knows lines and their limits; knows no MCP. The child gets an environment of named variables only: ours holds other
+servers' secrets.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from sluicegate.downstream.connection import Receive
+from sluicegate.downstream.pending_request import PendingRequest
+from sluicegate.downstream.process import Process, describe_exit
+from sluicegate.downstream.settings import MAX_MESSAGE, Lost, ServerSettings
+from sluicegate.downstream.start_errors import not_started
+from sluicegate.protocol.modern_server import Headers
+from sluicegate.protocol.revisions import Revision
+from sluicegate.runtime.loop_budget import LARGE, PIECE, LoopBudget
+
+_INHERITED: Final = frozenset({"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "TMPDIR", "LANG", "LANGUAGE"})
+MAX_UNREAD: Final = MAX_MESSAGE
+"""Bytes that a child may leave unread on its stdin before further calls are refused."""
+# Seconds. A child that answers and exits: its last words may still be in the pipe when its exit is known, and its
+# status may be known only after its pipes have closed.
+_LAST_WORDS: Final = 0.4
+MAX_STDERR: Final = 8 * 1024  # cleaning it holds up calls
+_MAX_NOISE: Final = 200
+_EACH: Final = 64  # bytes whose time a line takes besides its own
+
+
+def environment(
+    configured: Mapping[str, str], ours: Mapping[str, str] | None = None, command: str = ""
+) -> dict[str, str]:
+    """PATH begins with the folder of a command that is written as a path: where `npx` is, `node` is found."""
+    ours = os.environ if ours is None else ours
+    inherited = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
+    if os.path.isabs(command):
+        inherited["PATH"] = os.pathsep.join((os.path.dirname(command), inherited.get("PATH", os.defpath)))
+    return {**inherited, **configured}
+
+
+class StderrTail:
+    """The last of what a server wrote on stderr, over all its restarts, and how its last process ended by itself."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.written = 0
+        """Bytes in all."""
+        self.exit = ""
+
+    def add(self, data: bytes) -> None:
+        self.written += len(data)
+        self._data += data[-MAX_STDERR - 1 :]
+        if len(self._data) > 2 * MAX_STDERR:  # cut seldom: each cut moves what stays
+            del self._data[: -MAX_STDERR - 1]
+
+    def text(self) -> str:
+        """Whole lines only: the rest of a line that was cut could be a part of a secret."""
+        data = bytes(self._data[-MAX_STDERR:])
+        whole = data if len(data) == len(self._data) else data.partition(b"\n")[2]
+        return whole.decode("utf-8", "replace")
+
+    def forget(self, written: int) -> None:
+        """Forgets the first so many bytes. A line that they do not end stays: its rest could be a part of a secret."""
+        first = max(0, len(self._data) - (self.written - written))
+        del self._data[: self._data.rfind(b"\n", 0, first) + 1]
+
+
+class Lines:
+    """Bytes as they come, lines as they are: joined once, searched once, bounded."""
+
+    def __init__(self, limit: int = MAX_MESSAGE) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete now. Raises `ValueError` when one is longer than it may be."""
+        *lines, rest = data.split(b"\n")
+        if lines and self._parts:
+            lines[0] = b"".join((*self._parts, lines[0]))
+            self._parts.clear()
+            self._size = 0
+        if rest:
+            self._parts.append(rest)
+            self._size += len(rest)
+        is_long = len(data) > self._limit and any(len(line) > self._limit for line in lines)
+        if self._size > self._limit or is_long or (lines and len(lines[0]) > self._limit):
+            raise ValueError(f"a line of more than {self._limit} bytes")
+        return lines
+
+
+class StdioTransport:
+    """The `Wire` of one child process."""
+
+    is_private = False
+    is_ending = False
+
+    def __init__(self, settings: ServerSettings, stderr: StderrTail, share: LoopBudget) -> None:
+        self._settings = settings
+        self._stderr = stderr
+        self._share = share
+        self._lines = Lines()
+        self._unread: deque[bytes] = deque()
+        self._is_deaf = self._is_closing = self._is_pausing = False
+        self._why_ended = ""
+        self._process: Process | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._stdout: asyncio.ReadTransport | None = None
+        self.pid: int | None = None
+        self.stirred: Callable[[], None] = _nothing
+        """Called for whatever the child writes to stderr."""
+
+    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        self._receive = receive
+        self._retire = retire
+
+    async def open(self, group: TaskGroup) -> None:
+        if self._process is not None:
+            return  # it was asked for the other era first
+        command = self._settings.command or ()
+        env = environment(self._settings.env, command=command[0] if command else "")
+        try:
+            process = self._process = await Process.start(command, env, self._settings.cwd, self._exited)
+        except (OSError, ValueError) as error:
+            raise not_started(command, env, self._settings.cwd, error) from None
+        self.pid = process.pid
+        self._stdin = await process.write_to(self._closed_input)
+        self._stdout = await process.read_from(1, self._heard, self._closed_output)
+        await process.read_from(2, self._wrote, _nothing)
+
+    # ------------------------------------------------------------ to the child
+
+    async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
+        await self.notify(body)
+
+    async def notify(self, body: bytes) -> None:
+        try:
+            self._write(body)
+        except Lost as lost:
+            if not lost.gone or self._process is None:
+                raise
+            with anyio.move_on_after(_LAST_WORDS):  # its end says more than that of its pipe
+                await self._process.ended()
+            raise Lost(self._why_ended or lost.text, sent=False, gone=True) from None
+
+    def tell(self, *bodies: bytes) -> None:
+        try:
+            for body in bodies:
+                self._write(body)
+        except Lost:
+            pass  # who cannot be reached needs no telling
+
+    def _write(self, body: bytes) -> None:
+        stdin = self._stdin
+        if stdin is None or stdin.is_closing():
+            raise Lost("the server's process has closed its input", sent=False, gone=True)
+        if stdin.get_write_buffer_size() > MAX_UNREAD:
+            raise Lost("the server does not read its input", sent=False)
+        stdin.write(body + b"\n")
+
+    def agreed(self, revision: Revision) -> None:
+        """Nothing on this wire depends on the revision."""
+
+    async def live(self) -> None:
+        """What a child says by itself is always heard."""
+
+    # ------------------------------------------------------------ from the child, called by the event loop
+
+    def _heard(self, data: bytes) -> None:
+        try:
+            lines = self._lines.feed(data)
+        except ValueError as error:
+            self._retire(f"the server wrote {error}", True)
+            self.hush()  # what would follow is the rest of something that is no message
+            return
+        self._unread.extend(lines)
+        if not self._is_pausing:
+            self._work()
+
+    def _work(self) -> None:
+        """Takes a piece of what was read. The rest has its turn after others: a chunk may be thousands of lines."""
+        since, is_counted, size = self._share.now(), False, 0
+        while self._unread and size < PIECE and not self._is_deaf:
+            line = self._unread.popleft()
+            size += len(line) + _EACH
+            if line and line != b"\r":
+                owner = self._receive(line, None)
+                if owner is None and line[:1] not in b"{[":  # words that should have gone to stderr
+                    self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
+                is_counted = is_counted or owner is None or not owner.is_over or len(line) > LARGE
+        pause = self._share.take(since) if is_counted else 0.0
+        if pause or self._unread:
+            self._pause(pause)
+
+    def _wrote(self, data: bytes) -> None:
+        self._stderr.add(data)
+        self.stirred()
+
+    def _pause(self, seconds: float) -> None:
+        """A child that talks without end waits for its turn: the pipe is full meanwhile."""
+        if self._stdout is not None and self._stdout.is_reading():
+            self._stdout.pause_reading()
+        self._is_pausing = True
+        asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._is_pausing = False
+        if self._unread:
+            self._work()
+        if not self._is_pausing and self._stdout is not None and not self._stdout.is_closing():
+            self._stdout.resume_reading()
+
+    def hush(self) -> None:
+        """A child that writes without end would take all of our time."""
+        self._is_deaf = True
+        self._unread.clear()
+        if self._stdout is not None:
+            self._stdout.close()
+
+    def _closed_output(self) -> None:
+        self._retire_soon("the server closed its output")
+
+    def _closed_input(self) -> None:
+        self._retire_soon("the server closed its input")
+
+    def _exited(self, status: int) -> None:
+        """Its last words may still be in the pipe; but no answer is worth more than the reason of its end."""
+        self._why_ended = f"the server's process ended with {describe_exit(status)}"
+        if not self._is_closing:
+            self._stderr.exit = describe_exit(status)
+        self._retire_soon(self._why_ended, _LAST_WORDS / 2)
+
+    def _retire_soon(self, why: str, delay: float = _LAST_WORDS) -> None:
+        self.is_ending = True
+        asyncio.get_running_loop().call_later(delay, lambda: self._retire(why, True))
+
+    async def close(self) -> None:
+        self._is_closing = True
+        if self._process is None:
+            return
+        if self._stdin is not None:
+            # What is still unread would keep the pipe open: a child that does not read does not see its end.
+            if self._stdin.get_write_buffer_size():
+                self._stdin.abort()
+            else:
+                self._stdin.close()
+        await self._process.stop()
+
+
+def _nothing() -> None:
+    """Nobody minds that a child closes its stderr."""

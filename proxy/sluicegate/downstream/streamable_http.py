@@ -1,0 +1,364 @@
+"""A server behind a URL: Streamable HTTP, in both eras.
+
+Knows HTTP statuses, headers and streams, and which of them prove that a request was not executed; knows no
+call. Nothing of the client travels here: the headers are the configured ones and those of the protocol.
+"""
+
+import logging
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from sluicegate.downstream.connection import Receive
+from sluicegate.downstream.execution_proofs import proves
+from sluicegate.downstream.http_response import (
+    Raw,
+    ServerResponse,
+    body_at_hand,
+    fetching,
+    is_event_stream,
+    is_json,
+    lost_by,
+    on_origin,
+    refused,
+    whole_body,
+)
+from sluicegate.downstream.notification_sender import NotificationSender
+from sluicegate.downstream.pending_request import PendingRequest
+from sluicegate.downstream.settings import MAX_MESSAGE, AnswerTooLarge, Lost, ServerSettings
+from sluicegate.downstream.sse_parser import EventParser, StreamPosition
+from sluicegate.downstream.suspended_calls import InteractiveExchange
+from sluicegate.http.client.pool import Route
+from sluicegate.http.client.transport import WireTransport
+from sluicegate.http.egress import Egress
+from sluicegate.protocol.model import Era
+from sluicegate.protocol.modern_server import Headers
+from sluicegate.protocol.revisions import Revision
+from sluicegate.runtime.loop_budget import LARGE, PIECE, LoopBudget
+from sluicegate.telemetry import DEFAULT_BACKOFF
+
+log = logging.getLogger(__name__)
+
+_ACCEPT: Final = (b"accept", b"application/json, text/event-stream")
+_FIXED: Final = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
+_GOODBYE_TIME: Final = 2.0
+_DRAIN_TIME: Final = 1.0
+_MAX_RESUMES: Final = 10
+_MAX_RETRY: Final = 60.0
+_MAX_ERROR_BODY: Final = 256 * 1024
+_MOVED: Final = (307, 308)
+_STEPS: Final = 3
+
+
+def transport_to(settings: ServerSettings, egress: Egress) -> httpx.AsyncBaseTransport | None:
+    """None for a server that is started."""
+    return make_transport(settings, egress) if settings.url else None
+
+
+def make_transport(settings: ServerSettings, egress: Egress | None = None) -> httpx.AsyncBaseTransport:
+    """Every URL that a server can name to us is of the origin of its own, or is not followed: redirects, and the
+    `endpoint` of the 2024 transport. So its configured host is all that is ever connected to."""
+    context = ssl.create_default_context(cafile=settings.ca) if settings.ca else None
+    judge = egress or Egress()
+    return WireTransport(ssl_context=context, way=Route(partial(judge.permit, f"server {settings.key}"), judge.proxy))
+
+
+class StreamableHttpTransport:
+    """The `Wire` of one endpoint: every exchange is a POST of its own. Legacy: with the session that the server
+    gave, and with a GET stream for what it says by itself."""
+
+    is_private = True
+    is_ending = False
+    pid: int | None = None
+    refusal = 0
+    """The status with which the last request was refused."""
+
+    def __init__(
+        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, share: LoopBudget
+    ) -> None:
+        self._settings = settings
+        self._fetch = fetching(transport)
+        self._era = era
+        self._share = share
+        self._url = httpx.URL(settings.url or "")
+        self._configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
+        self._session: str | None = None
+        self._version: Raw = []
+        self._revision: Revision | None = None
+        self.tell: NotificationSender
+        self._heard = anyio.Event()
+        self._is_begun = anyio.Event()
+        self._rebuild()
+
+    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        self._receive = receive
+        self._retire = retire
+
+    async def open(self, group: TaskGroup) -> None:
+        self._group = group
+        self.tell = NotificationSender(self._settings.key, group, self.notify)
+
+    def agreed(self, revision: Revision) -> None:
+        self._revision = revision
+        if revision.version_header:
+            self._version = [(b"mcp-protocol-version", revision.name.encode())]
+        self._rebuild()
+        if revision.era == "legacy":
+            self._group.start_soon(self._hear)
+
+    def _rebuild(self) -> None:
+        ours = [*_FIXED, *self._version]
+        if self._session is not None:
+            ours.append((b"mcp-session-id", self._session.encode()))
+        names = {name for name, _ in (*ours, _ACCEPT)}
+        self._common = [*ours, *((name, value) for name, value in self._configured if name not in names)]
+        self._posting = [_ACCEPT, *self._common]
+
+    # ------------------------------------------------------------ requests
+
+    async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
+        try:
+            response = await self._fetch(self._url, [*self._posting, *headers], body, "POST")
+        except httpx.TransportError as error:
+            raise lost_by(error) from None
+        if response.status in _MOVED:
+            response = await self._follow(response, body, headers, exchange.once)
+        try:
+            await self._take(response, exchange)
+        except BaseException:
+            await response.aclose()
+            raise
+
+    async def _follow(self, response: ServerResponse, body: bytes, own: Raw, once: bool = False) -> ServerResponse:
+        """The answer from where the server has moved to; the redirect itself for what may be sent only once."""
+        url = self._moved(response)
+        if url is None:
+            return response
+        self._url = url
+        if once:
+            return response
+        await response.aclose()
+        return await self._request("POST", [*self._posting, *own], body)
+
+    async def _request(self, method: str, headers: Raw, body: bytes = b"") -> ServerResponse:
+        try:
+            return await self._fetch(self._url, headers, body, method)
+        except httpx.TransportError as error:
+            raise lost_by(error) from None
+
+    def _moved(self, response: ServerResponse) -> httpx.URL | None:
+        """Another path of the same origin; any other redirect could carry the credentials away."""
+        url = on_origin(self._url, response.headers.get(b"location", b"").decode("latin-1"))
+        return None if url == self._url else url
+
+    async def _take(self, response: ServerResponse, exchange: PendingRequest) -> None:
+        status = response.status
+        if 200 <= status < 300:
+            self._keep_session(response)
+            if is_json(response):
+                limit = self._settings.max_result
+                data = body_at_hand(response, limit)
+                data = await self._body(response, limit) if data is None else data
+                if len(data) > LARGE:
+                    await self._answer_in_turn(data, exchange)
+                elif data:
+                    self._receive(data, exchange)
+            elif is_event_stream(response):
+                if isinstance(exchange, InteractiveExchange) and response.content is None:
+                    self._group.start_soon(self._stream_alone, response, exchange)
+                    return
+                return await self._stream(response, exchange)
+        elif status == 404 and self._session is not None:
+            self._retire("the server ended the session", False)
+            sent = not proves(status, response.headers, in_session=True)
+            exchange.settle(error=Lost("the server ended the session", sent=sent, gone=True, status=status))
+        elif is_json(response):
+            self.refusal = status
+            if data := await self._body(response, _MAX_ERROR_BODY):
+                self._receive(data, exchange)
+        if not response.complete:
+            await response.aclose()
+        if not exchange.is_over:
+            exchange.settle(error=refused(status, response.headers))
+
+    async def _answer_in_turn(self, data: bytes, exchange: PendingRequest) -> None:
+        """A megabyte takes milliseconds: here, and at each step of its way to the client, which is taken meanwhile."""
+        async with self._share.turn:
+            await self._share.rest()
+            since = self._share.now()
+            self._receive(data, exchange)
+            for _ in range(_STEPS):
+                await checkpoint()
+            self._share.take(since)
+
+    async def _body(self, response: ServerResponse, limit: int) -> bytes:
+        try:
+            return await whole_body(response, limit)
+        except httpx.TransportError as error:
+            raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
+
+    def _keep_session(self, response: ServerResponse) -> None:
+        """Only the answer to `initialize` gives a session: one from a probe would poison the handshake."""
+        if self._revision is not None or self._era == "modern" or self._session is not None:
+            return
+        session = response.headers.get(b"mcp-session-id", b"").decode("latin-1")
+        if session.isascii() and session.isprintable() and " " not in session:
+            self._session = session or None
+
+    # ------------------------------------------------------------ event streams
+
+    async def _stream(self, response: ServerResponse, exchange: PendingRequest) -> None:
+        place = StreamPosition()
+        await self._read(response, exchange, place)
+        resumes = 0
+        while not exchange.is_over and place.id and self._era == "legacy" and resumes < _MAX_RESUMES:
+            # 2025-11-25 basic/transports#resumability-and-redelivery: also for the streams of POSTs
+            await anyio.sleep(min(place.retry, _MAX_RETRY))
+            seen = place.id
+            await self._resume(exchange, place)
+            resumes = 0 if place.id != seen else resumes + 1
+        if not exchange.is_over:
+            exchange.settle(error=Lost("the stream ended without an answer", sent=True))
+
+    async def _stream_alone(self, response: ServerResponse, exchange: InteractiveExchange) -> None:
+        """The stream of an exchange that may outlive whoever began it; it ends with the exchange."""
+        with exchange.reading():
+            try:
+                await self._stream(response, exchange)
+            except (Lost, AnswerTooLarge) as error:
+                exchange.settle(error=error)
+        if exchange.answer is None:
+            await response.aclose()
+
+    async def _resume(self, exchange: PendingRequest, place: StreamPosition) -> None:
+        try:
+            response = await self._get(place)
+        except Lost:
+            return
+        if response.status == 200 and is_event_stream(response):
+            await self._read(response, exchange, place)
+        else:
+            await response.aclose()
+            exchange.settle(error=Lost("the broken stream cannot be resumed", sent=True))
+
+    async def _get(self, place: StreamPosition) -> ServerResponse:
+        resumed = [(b"last-event-id", place.id.encode())] if place.id else []
+        return await self._request("GET", [(b"accept", b"text/event-stream"), *self._common, *resumed])
+
+    async def _read(self, response: ServerResponse, exchange: PendingRequest, place: StreamPosition) -> None:
+        """Until the answer, or the end of the stream."""
+        events = EventParser(place, MAX_MESSAGE)
+        try:
+            if (content := response.content) is not None:
+                return await self._hand_on(events, content, exchange)
+            async for chunk in response:
+                await self._hand_on(events, chunk, exchange)
+                if exchange.is_over and not response.complete:  # its end is near, and the connection good for more
+                    return await response.leave(_DRAIN_TIME)
+        except httpx.TransportError:
+            pass  # the caller sees that there is no answer
+        except BaseException:
+            await response.aclose()
+            raise
+        await response.aclose()
+
+    async def _hand_on(self, events: EventParser, chunk: bytes, exchange: PendingRequest) -> None:
+        for start in range(0, len(chunk), PIECE):
+            since = self._share.now()
+            for data in events.feed(chunk[start : start + PIECE]):
+                if len(data) > LARGE:
+                    await self._answer_in_turn(data, exchange)
+                else:
+                    self._receive(data, exchange)
+                if not isinstance(exchange, InteractiveExchange):  # who waits for that takes it by itself
+                    await exchange.flush()
+            if not exchange.is_over:  # others have their turn, and a server that talks without end waits for its own
+                await anyio.sleep(self._share.take(since))
+
+    # ------------------------------------------------------------ what has no answer
+
+    async def notify(self, body: bytes) -> None:
+        response = await self._request("POST", self._posting, body)
+        if response.status in _MOVED:
+            response = await self._follow(response, body, [])
+        await response.aclose()
+        if response.status >= 400:
+            raise refused(response.status)
+        self._is_begun.set()  # `initialized` is the first
+
+    # ------------------------------------------------------------ what the server says by itself (legacy)
+
+    async def live(self) -> None:
+        await self._heard.wait()
+
+    async def _hear(self) -> None:
+        """The GET stream, for as long as the server offers one (2025-11-25 basic/transports#listening)."""
+        place = StreamPosition()
+        failures, had_one = 0, False
+        while True:
+            is_begun = self._is_begun.is_set()
+            try:
+                response = await self._get(place)
+            except Lost:
+                failures += 1
+            else:
+                if 400 <= response.status < 500:
+                    await self._without_stream(response, had_one)
+                    if is_begun or response.status == 405:
+                        return
+                    await self._is_begun.wait()
+                    continue
+                had_one = had_one or response.status == 200
+                failures = 0 if await self._listen(response, place) else failures + 1
+            self._heard.set()
+            pause = DEFAULT_BACKOFF.pause(failures) if failures else 0.0
+            await anyio.sleep(max(min(place.retry, _MAX_RETRY), pause))
+
+    async def _without_stream(self, response: ServerResponse, had_one: bool) -> None:
+        """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
+        that the session has ended."""
+        await response.aclose()
+        if response.status == 404 and self._session is not None and had_one:
+            self._retire("the server ended the session", False)
+        self._heard.set()
+
+    async def _listen(self, response: ServerResponse, place: StreamPosition) -> bool:
+        """Whether anything came."""
+        was_useful = False
+        try:
+            if response.status == 200 and is_event_stream(response):
+                self._heard.set()
+                events = EventParser(place, MAX_MESSAGE)
+                async for chunk in response:
+                    for start in range(0, len(chunk), PIECE):
+                        since = self._share.now()
+                        for data in events.feed(chunk[start : start + PIECE]):
+                            was_useful = True
+                            if touched := self._receive(data, None):
+                                await touched.flush()
+                        await anyio.sleep(self._share.take(since))
+        except (httpx.TransportError, AnswerTooLarge):
+            pass
+        finally:
+            await response.aclose()
+        return was_useful
+
+    def hush(self) -> None:
+        """Each answer ends by itself, and the stream of its own with the connection."""
+
+    async def close(self) -> None:
+        """2025-11-25 basic/transports#session-management: a session that is not needed any more is deleted."""
+        if self._session is None:
+            return
+        with anyio.move_on_after(_GOODBYE_TIME, shield=True):
+            try:
+                goodbye = await self._request("DELETE", [_ACCEPT, *self._common])
+                await goodbye.aclose()
+            except Lost:
+                pass

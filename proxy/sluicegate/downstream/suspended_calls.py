@@ -1,0 +1,218 @@
+"""Calls that wait for their client: a legacy server asked something, and the client answers with a request of its own.
+
+Knows exchanges, the asks on them and how long to wait; knows no wire and no dialect. An exchange on which a server
+asks outlives the task that began it: it is parked under a random key, and who brings the key takes it up again.
+A key is good once, for whom it was made for, in this process: anything else is an error, never a fresh start.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+
+from sluicegate.downstream.pending_request import PendingRequest, severity
+from sluicegate.downstream.settings import Lost
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Request, RequestId, Response
+from sluicegate.protocol.model import LOG_LEVEL, Ask, Call, Failure, Outcome, no_emit
+
+DEBOUNCE: Final = 0.03
+"""Seconds: what a server asks in one breath goes to the client in one round."""
+LIFE: Final = 600.0
+"""Seconds that a parked call waits for its client."""
+MAX_ASKS: Final = 32  # open on one call
+MAX_PARKED: Final = 100  # calls of one principal at one server
+
+Left = Callable[["InteractiveExchange"], None]
+
+
+class InteractiveExchange(PendingRequest):
+    """An exchange on which the server may ask before it answers. `asks` are its open questions under keys of ours,
+    `shown` the keys that the client was asked; `left` is called when the server ends it while it is parked."""
+
+    def __init__(self, id: int, call: Call, ends: float, left: Left) -> None:
+        super().__init__(id, call)
+        self.call_id = call.trail.id
+        self.ends = ends
+        self.asks: dict[str, Request] = {}
+        self.shown: frozenset[str] = frozenset()
+        self.is_parked = False
+        self.stop_task: Callable[[], object] | None = None  # where the server makes a task of the call
+        self.task_id: str | None = call.params.get("taskId")
+        self._reader: anyio.CancelScope | None = None
+        self._left = left
+        self._count = 0
+        self._is_ripe = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------ the reader's side
+
+    def asked(self, request: Request) -> bool:
+        """Takes a question; False where there are too many already."""
+        if self.is_over or len(self.asks) >= MAX_ASKS:
+            return False
+        self._count += 1
+        self.asks[f"ask{self._count}"] = request
+        self._ripen_soon()
+        return True
+
+    def withdraw(self, id: RequestId) -> bool:
+        """The server does not want to know any more. Whether it had asked."""
+        keys = [key for key, request in self.asks.items() if request.id == id and type(request.id) is type(id)]
+        for key in keys:
+            del self.asks[key]
+        return bool(keys)
+
+    def settle(self, answer: Response | None = None, error: Exception | None = None) -> None:
+        super().settle(answer, error)
+        if self.is_parked:
+            self._left(self)
+
+    def reading(self) -> anyio.CancelScope:
+        """The life of whoever reads its own stream: not that of the task which began it."""
+        self._reader = anyio.CancelScope()
+        if self.is_over:
+            self._reader.cancel()
+        return self._reader
+
+    def _ripen_soon(self) -> None:
+        if self._timer is None and not self.is_parked:
+            self._timer = asyncio.get_running_loop().call_later(DEBOUNCE, self._ripen)
+
+    def _ripen(self) -> None:
+        self._timer = None
+        self._is_ripe = True
+        self._wake()
+
+    # ------------------------------------------------------------ the caller's side
+
+    async def turn(self) -> Response | None:
+        """The answer; None where the server waits for the client first."""
+        while not (self.is_over or (self._is_ripe and self.asks)):
+            self._is_ripe = False  # all that was asked has been withdrawn
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._waiter = None
+            await self.flush()
+        return await self.result() if self.is_over else None
+
+    def park(self) -> None:
+        """Until it is taken up again, nobody listens."""
+        self.shown = frozenset(self.asks)
+        self.is_parked = True
+        self.emit, self._token, self.level = no_emit, None, -1
+        self._stop()
+
+    def attach(self, call: Call) -> None:
+        """From now on it belongs to that request of the client."""
+        self.is_parked = False
+        self.emit = call.emit
+        self._token, self.level = call.meta.get("progressToken"), severity(call.meta.get(LOG_LEVEL))
+
+    def answered(self, keys: set[str]) -> None:
+        """What is still open is asked again."""
+        for key in keys:
+            self.asks.pop(key, None)
+        if self.asks:
+            self._ripen_soon()
+
+    def close(self) -> list[Request]:
+        """Ends it, and its stream; gives what was never answered."""
+        self._stop()
+        if self.answer is None and self._reader is not None:
+            self._reader.cancel()
+        self.settle(error=Lost("the call is over", sent=True))
+        unanswered = list(self.asks.values())
+        self.asks.clear()
+        return unanswered
+
+    def _stop(self) -> None:
+        self._is_ripe = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+# ---------------------------------------------------------------- the lot
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedCall:
+    principal: str
+    call_id: str
+    resume: Callable[[Call], Awaitable[Outcome]]
+    give_up: Callable[[str], None]
+    timer: asyncio.TimerHandle
+
+
+class SuspendedCalls:
+    """All parked calls of one server, and what its connections must know of asking. `ask` reaches the client of a
+    session outside of any call. `is_aside`: the server has asked beside the streams of its calls, so that one call
+    at a time is all that can be told apart."""
+
+    def __init__(self, ask: Ask | None = None, life: float = LIFE) -> None:
+        self.ask = ask
+        self.life = life
+        self.is_aside = False
+        self.freed: Callable[[], None] = _nothing
+        """Called when a call has ended on which its server could ask."""
+        self._here = secrets.token_hex(8)
+        self._parked: dict[str, SuspendedCall] = {}
+
+    def park(
+        self, asking: InteractiveExchange, principal: str, resume: Callable[[Call], Awaitable[Outcome]],
+        give_up: Callable[[str], None],
+    ) -> str:  # fmt: skip
+        """The state with which the call is taken up again."""
+        mine = [key for key, parked in self._parked.items() if parked.principal == principal]
+        if len(mine) >= MAX_PARKED:
+            self._end(mine[0], "too many calls wait for this client")
+        loop = asyncio.get_running_loop()
+        key = secrets.token_hex(16)
+        wait = min(self.life, max(0.0, asking.ends - loop.time()))
+        timer = loop.call_later(wait, self._end, key, "the client did not answer in time")
+        self._parked[key] = SuspendedCall(principal, asking.call_id, resume, give_up, timer)
+        return f"parked {self._here} {key}"
+
+    def take(self, state: Any, principal: str) -> SuspendedCall | Failure:
+        """The call that waits under `state`, once."""
+        _, here, key = state.split(" ", 2) if isinstance(state, str) and state.count(" ") == 2 else ("", "", "")
+        if here != self._here:
+            return Failure(INVALID_PARAMS, "requestState: this call waited in a process that is not this one")
+        parked = self._parked.get(key)
+        if parked is None or parked.principal != principal:
+            return Failure(INVALID_PARAMS, "requestState: the call that waited for this has expired")
+        del self._parked[key]
+        parked.timer.cancel()
+        return parked
+
+    def abandon(self, call_id: str) -> None:
+        """Nobody will come back for that call."""
+        for key in [key for key, parked in self._parked.items() if parked.call_id == call_id]:
+            self._end(key, "the call was cancelled")
+
+    def keep(self, principals: Container[str]) -> None:
+        """All others cannot come in any more."""
+        for key in [key for key, parked in self._parked.items() if parked.principal not in principals]:
+            self._end(key, "the client's credential is over")
+
+    def close(self) -> None:
+        for key in tuple(self._parked):
+            self._end(key, "the server is being stopped")
+
+    def _end(self, key: str, why: str) -> None:
+        parked = self._parked.pop(key)
+        parked.timer.cancel()
+        parked.give_up(why)
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def __repr__(self) -> str:
+        return f"<SuspendedCalls {len(self)} parked>"
+
+
+def _nothing() -> None:
+    """Nobody waits."""

@@ -1,0 +1,281 @@
+"""Calls that wait for a person as tasks: for clients that can be answered later, Sluice makes the call once it may.
+
+Its client gets a task of Sluice's own at once (2025-11-25 basic/utilities/tasks, SEP-2663). Behind it the same call is
+made anew through the guards from the decision on, and waits there as long as its approval does: what becomes of it is
+what becomes of the task. Where a server makes a task of it in its turn, that one goes on under the same id. Knows
+guards as one Handler, and the place where tasks are kept as functions.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from sluicegate.approval import messages
+from sluicegate.approval.presentation import stamp
+from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.record import Approval
+from sluicegate.protocol import tasks
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
+from sluicegate.protocol.model import (
+    Call,
+    Client,
+    Failure,
+    Handler,
+    InputRequired,
+    Outcome,
+    Publish,
+    Result,
+    Target,
+    TaskStarted,
+    Trail,
+    refuse,
+)
+
+AFTER: Final = 2 * 3600.0  # seconds beyond the time to decide: to run, and to be asked for
+KEPT: Final = 3600.0  # seconds that an answer waits for its client
+ANSWER_WITHIN: Final = 540.0  # below the life of a round's sealed state
+POLL: Final = 5000  # milliseconds: a person is waited for
+CANCELLED: Final = "NOT EXECUTED: its task was cancelled before it began."
+CANCELLED_LATE: Final = "Its task was cancelled after the server had got the call: what was executed is not known."
+
+Job = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalTaskDeps:
+    """What is asked of others. `again` are the guards from the decision on, and what is behind them; the approval is
+    waited for there. `start` has something run that nobody waits for, and run again where it fails; `hand_over` makes
+    a server's task go on under the id of one of ours."""
+
+    again: Handler
+    start: Callable[[Job], object]
+    unfit: Callable[[Call, Target], Awaitable[Failure | None]]
+    may_hold: Callable[[Call], Awaitable[bool]]
+    keep: Callable[[Call, Target, TaskStarted, Handler], Awaitable[Outcome]]
+    hand_over: Callable[[str, str, str], Awaitable[None]]
+    forget: Callable[[str, str], Awaitable[None]]
+    about: Handler
+    announce: Publish
+    current: Callable[[Client], Client]
+
+
+class ApprovalTasks:
+    """The calls that wait in this process. One that is made again while it waits is the same task."""
+
+    def __init__(self, desk: ApprovalQueue, ways: ApprovalTaskDeps) -> None:
+        self._desk, self._ways = desk, ways
+        self._waiting: dict[str, _Held] = {}
+
+    def __repr__(self) -> str:
+        return f"ApprovalTasks({len(self._waiting)} calls)"
+
+    async def unfit(self, call: Call, target: Target) -> Failure | None:
+        """Why no task can be made of it although its client wants one: then nobody need be asked, either."""
+        return await self._ways.unfit(call, target)
+
+    async def hold(self, call: Call, target: Target, approval: Approval) -> Outcome | None:
+        """Its task; None where its client has to wait."""
+        if call.trail.round is not None or not await self._ways.may_hold(call):
+            return None
+        held = self._waiting.get(approval.id)
+        is_new = held is None
+        if held is None:
+            held = self._waiting[approval.id] = _Held(self._desk, self._ways, call, approval)
+        started = await self._ways.keep(call, target, TaskStarted(held.task), held.answer)
+        if not isinstance(started, TaskStarted):
+            self._waiting.pop(approval.id, None)
+        elif is_new:
+            held.id = started.task["taskId"]
+            self._ways.start(partial(self._run, approval.id, held))
+        return started
+
+    async def _run(self, id: str, held: "_Held") -> None:
+        try:
+            await held.run()
+        finally:
+            self._waiting.pop(id, None)
+        await held.stay()
+
+
+class _Held:
+    """One call, and the task that its client knows it by."""
+
+    def __init__(self, desk: ApprovalQueue, ways: ApprovalTaskDeps, call: Call, approval: Approval) -> None:
+        self._desk, self._ways, self._approval = desk, ways, approval
+        kept = {key: value for key, value in call.meta.items() if key != "progressToken"}  # its stream is over
+        self._call = Call(call.client, call.method, call.params, kept, call.target)
+        self._first = f"{call.trail.id}-task"
+        now = time.time()
+        self.id = ""
+        self.task: Json = {
+            "taskId": f"approval:{approval.id}", "status": "working", "createdAt": stamp(now),
+            "lastUpdatedAt": stamp(now), "ttlMs": int((max(0.0, approval.expires - now) + AFTER) * 1000),
+            "pollIntervalMs": POLL, "statusMessage": messages.awaited(approval),
+        }  # fmt: skip
+        self._outcome: Outcome | None = None
+        self._is_theirs = False  # it goes on as the server's
+        self._asked: InputRequired | None = None
+        self._answers: Json = {}
+        self._scope = anyio.CancelScope()
+        self._news = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"_Held({self._approval.id}, {self.task['status']})"
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.task["status"] in tasks.TERMINAL
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_theirs or self._has_ended
+
+    # ------------------------------------------------------------ the call
+
+    async def run(self) -> None:
+        """Once: whoever starts it again, after it has failed, finds that it has ended."""
+        if self._is_over:
+            return
+        try:
+            with self._scope:
+                outcome = await self._rounds()
+                if isinstance(outcome, TaskStarted):
+                    await self._ways.hand_over(self._call.client.principal, self.id, outcome.task["taskId"])
+                    self._is_theirs = True
+                    self._stir()
+                else:
+                    self._end(outcome)
+        finally:
+            if not self._is_over:
+                self._end(Failure(INTERNAL_ERROR, "Internal error: nobody knows whether it was executed"))
+
+    async def stay(self) -> None:
+        """Until its client need not ask any more."""
+        if not self._is_theirs:
+            await anyio.sleep(KEPT)
+            await self._ways.forget(self._call.client.principal, self.id)
+
+    async def _rounds(self) -> Outcome:
+        """The call, and again with the answers for as long as its server asks."""
+        call, number = self._call, 0
+        while True:
+            client = self._ways.current(call.client)
+            trail = Trail(f"{self._first}-{number}" if number else self._first)
+            outcome = await self._ways.again(replace(call, client=client, trail=trail))
+            if not isinstance(outcome, InputRequired):
+                return outcome
+            number += 1
+            answers = await self._answered(outcome, number)
+            if answers is None:
+                return Failure(INTERNAL_ERROR, "The client did not answer the server in time.")
+            state = {} if outcome.state is None else {"requestState": outcome.state}
+            call = replace(self._call, params={**self._call.params, **state, "inputResponses": answers})
+
+    async def _answered(self, asked: InputRequired, number: int) -> Json | None:
+        """Keys of questions are used once in a task's life (SEP-2663, Task Update Requests)."""
+        if not asked.requests:  # a state alone: the server wants to be called again
+            await anyio.sleep(min(0.05 * number, 1.0))
+            return {}
+        mark, self._answers = f"{number}-", {}
+        requests = {mark + key: ask for key, ask in asked.requests.items()}
+        self._asked = replace(asked, requests=requests, state=None, is_held=True, leave=None)
+        self._become("input_required", "the server asks for input")
+        with anyio.move_on_after(ANSWER_WITHIN):
+            while not self._answers.keys() >= self._asked.requests.keys():
+                await self._news.wait()
+        given = {key.removeprefix(mark): value for key, value in self._answers.items()}
+        self._asked = None
+        if given.keys() != asked.requests.keys():
+            return None
+        self._become("working", "the server goes on")
+        return given
+
+    def _end(self, outcome: Outcome) -> None:
+        if self._has_ended:
+            return
+        self._outcome = outcome
+        if isinstance(outcome, Failure):
+            self._become("failed", outcome.message)
+        elif isinstance(outcome, Result):
+            is_error = outcome.value.get("isError") is True
+            # 2025-11-25 basic/utilities/tasks: an error of the tool is `failed`; SEP-2663: that is for errors of the
+            # protocol, which have no result.
+            is_failed = is_error and self._call.client.era == "legacy"
+            self._become("failed" if is_failed else "completed", _text(outcome) if is_error else "")
+
+    def _become(self, status: tasks.Status, message: str) -> None:
+        rest = {key: value for key, value in self.task.items() if key != "statusMessage"}
+        said: Json = {"statusMessage": message[: tasks.MAX_TEXT]} if message else {}
+        self.task = {**rest, "status": status, "lastUpdatedAt": stamp(time.time()), **said}
+        self._stir()
+        self._ways.announce(self._approval.matter.server, None, Notification(tasks.STATUS, self.task))
+
+    def _stir(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    # ------------------------------------------------------------ what its client asks
+
+    async def answer(self, call: Call) -> Outcome:
+        """The requests about this task, with its id as we gave it."""
+        self._take(call.params.get("inputResponses"))
+        if call.method == "tasks/get":
+            return Result(self._detailed() if call.client.era == "modern" else self.task)
+        if call.method == "tasks/cancel":
+            return await self._cancel(call)
+        return await self._result(call) if call.method == "tasks/result" else Result({})
+
+    def _take(self, answers: Any) -> None:
+        """What is not asked, or answered already, is left alone."""
+        if self._asked is None or not isinstance(answers, dict):
+            return
+        self._answers = {key: answers[key] for key in self._asked.requests if key in answers} | self._answers
+        self._stir()
+
+    def _detailed(self) -> Json:
+        """SEP-2663: with what the status promises."""
+        if self._asked is not None:
+            return {**self.task, "inputRequests": self._asked.requests}
+        outcome = self._outcome
+        if self.task["status"] == "completed" and isinstance(outcome, Result):
+            return {**self.task, "result": {**outcome.value, "resultType": "complete"}}
+        if self.task["status"] == "failed":
+            code = outcome.code if isinstance(outcome, Failure) else INTERNAL_ERROR
+            more = {"data": outcome.data} if isinstance(outcome, Failure) and outcome.data is not None else {}
+            return {**self.task, "error": {"code": code, "message": self.task.get("statusMessage", "failed"), **more}}
+        return self.task
+
+    async def _result(self, call: Call) -> Outcome:
+        """2025-11-25: waits for it, and asks on the way."""
+        while self._outcome is None:
+            if self._is_theirs:
+                return await self._ways.about(replace(call, params={"taskId": self.id}))
+            if self._asked is not None and not self._answers.keys() >= self._asked.requests.keys():
+                return self._asked
+            await self._news.wait()
+        return self._outcome
+
+    async def _cancel(self, call: Call) -> Outcome:
+        if not self._has_ended:
+            who, why = call.client.principal, "its task was cancelled"
+            ended = await self._desk.end(self._approval.id, "cancelled", who, why)
+            if not self._has_ended:  # while that was written, it may have
+                is_late = ended is not None and ended.state == "consumed"
+                late = refuse("tools/call", "outcome_unknown", CANCELLED_LATE)
+                self._outcome = late if is_late else refuse("tools/call", "approval_denied", CANCELLED)
+                self._become("cancelled", "cancelled after it had begun" if is_late else "cancelled before it began")
+                self._scope.cancel()
+        elif call.client.era == "legacy":  # 2025-11-25 basic/utilities/tasks#task-cancellation
+            return Failure(INVALID_PARAMS, f"Cannot cancel task: it is {self.task['status']}")
+        return Result({} if call.client.era == "modern" else self.task)
+
+
+def _text(outcome: Result) -> str:
+    content = outcome.value.get("content")
+    blocks = content if isinstance(content, list) else []
+    texts = (block.get("text") for block in blocks if isinstance(block, dict))
+    return next((text for text in texts if isinstance(text, str)), "")

@@ -1,0 +1,136 @@
+"""Who sends this request: a key's name, the subject of a token, anonymous where that is configured, or nobody.
+
+Knows credentials and no rights: what a principal may do is decided elsewhere. A way in that is not configured
+is closed. Keys are looked up by the SHA-256 of what was sent, so that the work is the same for every guess; a token
+is verified once and then looked up the same way.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+from sluicegate.http.hosts import is_loopback
+from sluicegate.listen.auth.issuers import KeySets
+from sluicegate.listen.auth.principal import CredentialRefused, Principal
+from sluicegate.listen.auth.tokens import Tokens, TokenSettings
+
+__all__ = ["ClientKey", "CredentialRefused", "Identity", "IdentitySettings", "Principal"]
+
+_MAX_KNOWN: Final = 1024
+_NOBODY: Final = CredentialRefused("none")
+_UNKNOWN: Final = CredentialRefused("credential")
+_EXPIRED: Final = CredentialRefused("expired")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """`digest` is the lower-case hex SHA-256 of the key; `expires` the second from which it is no longer good."""
+
+    name: str
+    digest: str
+    roles: tuple[str, ...] = ()
+    owner: str = ""
+    expires: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitySettings:
+    """`anonymous` has the roles of who comes without a credential; None closes that way."""
+
+    keys: tuple[ClientKey, ...] = ()
+    anonymous: tuple[str, ...] | None = None
+    tokens: TokenSettings = field(default_factory=TokenSettings)
+
+
+class Identity:
+    """`keysets` are the public keys of token issuers; without them no token is taken."""
+
+    def __init__(
+        self, settings: IdentitySettings, clock: Callable[[], float] = time.time, keysets: KeySets | None = None
+    ) -> None:
+        self._clock = clock
+        self._tokens = Tokens(keysets or KeySets(None), clock)
+        self.replace(settings)
+
+    def __repr__(self) -> str:
+        return f"Identity({len(self._keys)} keys, {self._tokens!r})"
+
+    def replace(self, settings: IdentitySettings) -> None:
+        """Other credentials from now on; whoever is no longer known loses sessions and streams at the next sweep."""
+        self._known: dict[bytes, Principal] = {}
+        self._keys = {
+            key.digest: Principal(f"key:{key.name}", key.roles, key.owner, key.expires) for key in settings.keys
+        }
+        self._by_name = {principal.name: principal for principal in self._keys.values()}
+        anonymous = settings.anonymous
+        self._anonymous = None if anonymous is None else Principal("anonymous", anonymous)
+        self._tokens.replace(settings.tokens)
+        self.scopes = settings.tokens.scopes
+        self.issuers = tuple(dict.fromkeys(one.issuer for one in settings.tokens.issuers))
+
+    # ------------------------------------------------------------ who it is
+
+    def identify(self, authorization: bytes | None, forwarded: bool, address: str | None) -> Principal | None:
+        """Without waiting; None where `verify` may know more. `forwarded`: the request passed another proxy.
+        `address`: that of the accepting socket."""
+        if authorization is None:
+            local = address is None or is_loopback(address)
+            return self._anonymous if local and not forwarded else None
+        found = self._known.get(authorization) or self._look_up(authorization)
+        if found is None or (found.expires is not None and self._clock() >= found.expires):
+            return None
+        return found
+
+    def _look_up(self, authorization: bytes) -> Principal | None:
+        """Remembers the keys it finds, and nothing else: hashing one anew for each of its calls costs 2 us."""
+        token = _bearer(authorization)
+        if token is None:
+            return None
+        digest = sha256(token).hexdigest()
+        found = self._keys.get(digest)
+        if found is None:
+            return self._tokens.known(digest)
+        if len(self._known) >= _MAX_KNOWN:  # the same key can be written in many ways
+            self._known.clear()
+        self._known[authorization] = found
+        return found
+
+    async def verify(self, authorization: bytes | None) -> Principal | CredentialRefused:
+        """Whose credential this is, or why it is nobody's."""
+        token = _bearer(authorization) if authorization is not None else None
+        if token is None:
+            return _NOBODY if authorization is None else _UNKNOWN
+        digest = sha256(token).hexdigest()
+        known = self._keys.get(digest)
+        if known is not None:
+            return known if known.expires is None or self._clock() < known.expires else _EXPIRED
+        return await self._tokens.verify(token, digest)
+
+    # ------------------------------------------------------------ who can still come in
+
+    def find(self, name: str) -> Principal | None:
+        """Whom a token that is still good has shown to be there, under that name."""
+        return self._tokens.find(name)
+
+    def is_current(self, principal: Principal) -> bool:
+        """Whether the credential with which it came in is still good, and gives what it gave."""
+        if principal.name.startswith("jwt:"):
+            expires = principal.expires
+            return expires is not None and self._clock() < expires and self._tokens.find(principal.name) is not None
+        now = self._anonymous if principal.name == "anonymous" else self._by_name.get(principal.name)
+        return now == principal and (now.expires is None or self._clock() < now.expires)
+
+    def current(self) -> frozenset[str]:
+        """The names that can still come in."""
+        now = self._clock()
+        names = {p.name for p in self._keys.values() if p.expires is None or now < p.expires}
+        if self._anonymous is not None:
+            names.add("anonymous")
+        return frozenset(names | self._tokens.current())
+
+
+def _bearer(authorization: bytes) -> bytes | None:
+    scheme, _, token = authorization.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else None

@@ -1,0 +1,196 @@
+"""Bearer tokens of OAuth issuers (RFC 9068, RFC 7519): taken if everything about them is as configured, else refused.
+
+A token is verified once; until it expires its digest is enough. Knows claims and clocks; fetches no key by itself
+and decides no right: what a claim says becomes a group, never a role.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sluicegate.listen.auth import jws
+from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
+from sluicegate.listen.auth.jws import Jws
+from sluicegate.listen.auth.principal import CredentialRefused, Principal
+from sluicegate.protocol.jsonrpc import Json
+
+SKEW: Final = 60.0  # seconds that an issuer's clock may be ahead of ours
+MAX_KNOWN: Final = 4_096
+MAX_NAMES: Final = 65_536
+MAX_GROUPS: Final = 200
+MAX_TEXT: Final = 256
+_TYPES: Final = frozenset({"jwt", "at+jwt"})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """`scopes` is what every token has to hold."""
+
+    issuers: tuple[TokenIssuer, ...] = ()
+    scopes: tuple[str, ...] = ()
+
+
+class Tokens:
+    def __init__(self, keysets: KeySets, clock: Callable[[], float]) -> None:
+        self._keysets, self._clock = keysets, clock
+        self._settings = TokenSettings()
+        self._issuers: dict[str, list[TokenIssuer]] = {}
+        self._known: dict[str, Principal] = {}
+        self._there: dict[
+            str, tuple[TokenIssuer, Principal]
+        ] = {}  # by name: of the tokens seen, the one that lasts longest
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self._settings.issuers)} issuers, {len(self._known)} known)"
+
+    def replace(self, settings: TokenSettings) -> None:
+        """Every token is verified anew. Whose issuer stays as it was is still there."""
+        self._known.clear()
+        self._issuers = {one.issuer: [] for one in settings.issuers}
+        for one in settings.issuers:
+            self._issuers[one.issuer].append(one)
+        same = set(settings.issuers) if settings.scopes == self._settings.scopes else set()
+        self._there = {name: entry for name, entry in self._there.items() if entry[0] in same}
+        self._settings = settings
+
+    # ------------------------------------------------------------ what is known
+
+    def known(self, digest: str) -> Principal | None:
+        return self._known.get(digest)
+
+    def find(self, name: str) -> Principal | None:
+        entry = self._there.get(name)
+        return None if entry is None or self._is_over(entry[1]) else entry[1]
+
+    def current(self) -> set[str]:
+        """Whoever has a token that is still good, as far as it was shown. Forgets the others."""
+        for name in [name for name, (_, principal) in self._there.items() if self._is_over(principal)]:
+            del self._there[name]
+        return set(self._there)
+
+    def _is_over(self, principal: Principal) -> bool:
+        return principal.expires is not None and self._clock() >= principal.expires
+
+    def _remember(self, digest: str, issuer: TokenIssuer, principal: Principal) -> None:
+        if len(self._known) >= MAX_KNOWN:
+            self._known = {key: one for key, one in self._known.items() if not self._is_over(one)}
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[digest] = principal
+        before = self.find(principal.name)
+        if before is None or (principal.expires or 0) >= (before.expires or 0):
+            if len(self._there) >= MAX_NAMES:
+                self._there.pop(next(iter(self._there)))
+            self._there[principal.name] = (issuer, principal)
+
+    # ------------------------------------------------------------ what is not
+
+    async def verify(self, token: bytes, digest: str) -> Principal | CredentialRefused:
+        if not self._issuers or not jws.looks_like_one(token):
+            return CredentialRefused("credential")
+        read = jws.read(token)
+        if read is None:
+            return CredentialRefused("malformed")
+        issuer = self._issuer_of(read)
+        if isinstance(issuer, CredentialRefused):
+            return issuer
+        problem = self._judge_times(read.claims)
+        if problem:
+            return CredentialRefused(problem)
+        problem = await self._keysets.of(issuer).judge(read)
+        if problem:
+            return CredentialRefused(problem)
+        if issuer not in self._issuers.get(issuer.issuer, ()):  # reloaded while the keys were fetched
+            return CredentialRefused("issuer")
+        principal = self._principal(issuer, read.claims)
+        if isinstance(principal, Principal):
+            self._remember(digest, issuer, principal)
+        return principal
+
+    def _issuer_of(self, token: Jws) -> TokenIssuer | CredentialRefused:
+        """Exact comparison, of strings: no normalisation could be the same on both sides."""
+        name, audience = token.claims.get("iss"), token.claims.get("aud")
+        there = self._issuers.get(name, []) if isinstance(name, str) else []
+        if not there:
+            return CredentialRefused("issuer")
+        audiences = audience if isinstance(audience, list) else [audience]
+        issuer = next((one for one in there if one.audience in audiences), None)
+        if issuer is None:
+            return CredentialRefused("audience")
+        if token.algorithm not in issuer.algorithms:
+            return CredentialRefused("algorithm")
+        return issuer if _is_typed(token.header.get("typ"), issuer.typ) else CredentialRefused("typ")
+
+    def _judge_times(self, claims: Json) -> str:
+        """`exp` is what everything that hangs on the token ends by, so it is taken as it is."""
+        now, expires = self._clock(), _moment(claims.get("exp"))
+        if expires is None:
+            return "no_expiry"
+        if now >= expires:
+            return "expired"
+        for name in ("nbf", "iat"):
+            if name in claims and ((moment := _moment(claims[name])) is None or moment > now + SKEW):
+                return "not_yet_valid"
+        return ""
+
+    def _principal(self, issuer: TokenIssuer, claims: Json) -> Principal | CredentialRefused:
+        subject = claims.get("sub")
+        if not _is_text(subject):
+            return CredentialRefused("subject")
+        if "cnf" in claims:  # RFC 7800: it is good only together with a proof that we could not check
+            return CredentialRefused("sender_constrained")
+        if not set(self._settings.scopes) <= set(_scopes(claims)):
+            return CredentialRefused("insufficient_scope", is_known=True)
+        groups = [value for claim in issuer.roles_from for value in _values(claims, claim)]
+        # A group that is left out could be one that is denied something.
+        if len(groups) > MAX_GROUPS or not all(map(_is_text, groups)):
+            return CredentialRefused("groups")
+        roles = tuple(f"group:{group}" for group in dict.fromkeys(groups))
+        return Principal(f"jwt:{issuer.issuer}#{subject}", roles, expires=_moment(claims["exp"]))
+
+
+def _is_typed(typ: Any, wanted: str | None) -> bool:
+    """RFC 8725 3.11, RFC 7515 4.1.9: `application/` may be left out, case does not count."""
+    if typ is None:
+        return wanted is None
+    if not isinstance(typ, str):
+        return False
+    short = typ.lower().removeprefix("application/")
+    return short == wanted.lower().removeprefix("application/") if wanted is not None else short in _TYPES
+
+
+def _moment(value: Any) -> float | None:
+    """RFC 7519 2, NumericDate."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e12 < value < 1e12:
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_TEXT and value.isprintable() and value == value.strip()
+
+
+def _scopes(claims: Json) -> list[str]:
+    """RFC 8693 4.2 has `scope`, one string; some issuers have `scp`, a string or a list."""
+    scope = claims.get("scope", claims.get("scp"))
+    if isinstance(scope, str):
+        return scope.split(" ")
+    return [one for one in scope if isinstance(one, str)] if isinstance(scope, list) else []
+
+
+def _values(claims: Json, claim: str) -> Iterator[Any]:
+    """What stands in a claim, one or many. A claim that is too large for the token is somewhere else then
+    (OpenID Connect Core 5.6.2), and cannot be left out either."""
+    found: Any = claims.get(claim)
+    if found is None and claim not in claims:
+        elsewhere = claims.get("_claim_names")
+        if isinstance(elsewhere, dict) and claim in elsewhere:
+            yield None
+        found = claims
+        for name in claim.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+    if isinstance(found, list):
+        yield from found
+    elif found is not None:
+        yield found

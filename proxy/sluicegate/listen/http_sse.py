@@ -1,0 +1,143 @@
+"""HTTP+SSE, the transport of 2024-11-05: one event stream with all that a client is told, POSTs with what it says.
+
+2024-11-05 basic/transports#http-with-sse. The stream is the session: it begins with the `endpoint` event, whose address
+holds an id that nobody can guess and that is good for the principal that opened the stream; it ends with the stream,
+and its calls end with it. Which revision is spoken is settled by the handshake, as everywhere. Knows HTTP and streams;
+what messages mean is the conversation's.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qs
+
+import anyio
+
+from sluicegate.listen.auth import Principal
+from sluicegate.listen.http_exchange import HttpExchange, event
+from sluicegate.listen.jsonrpc_session import JsonRpcSession, SessionDeps
+from sluicegate.listen.line_streams import Output, Put
+from sluicegate.listen.streamable_http import EndpointContext, accepts, check_form, received
+from sluicegate.protocol.jsonrpc import Json, Response
+from sluicegate.protocol.model import Client
+
+SSE: Final = "/sse"
+MESSAGES: Final = "/messages"
+
+
+@dataclass(frozen=True, slots=True)
+class SseSession:
+    """One open stream. Only its own principal reaches it."""
+
+    principal: str
+    conversation: JsonRpcSession
+
+
+class HttpSse:
+    """All open streams of a listener. Their number is bounded with that of all other streams of a principal."""
+
+    def __init__(self, edge: EndpointContext, on_session_end: Callable[[str], None]) -> None:
+        self._edge = edge
+        self._terms = SessionDeps(
+            edge.handler, edge.server_info, on_session_end, edge.abandon, edge.trail, "sse",
+            edge.settings.limits.max_batch, is_legacy=True,
+        )  # fmt: skip
+        self._lines: dict[str, SseSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __repr__(self) -> str:
+        return f"HttpSse({len(self)} open)"
+
+    # ------------------------------------------------------------ GET: the stream
+
+    async def open(self, exchange: HttpExchange, principal: Principal, prefix: str) -> None:
+        """`prefix` is what clients see before our paths."""
+        if not accepts(exchange.head.get(b"accept", b"*/*"))[1]:
+            await exchange.error(406, "Accept must have text/event-stream")
+            return
+        async with anyio.create_task_group() as group:
+            output = Output(_event_writer(exchange), exchange.end)
+            conversation = JsonRpcSession(self._terms, _client(principal), output, group)
+            if not self._edge.streams.enter(principal, exchange, lambda: conversation.finish(exchange.end)):
+                await exchange.error(429, "too many open streams")
+                return
+            id = secrets.token_urlsafe(24)
+            self._lines[id] = SseSession(principal.name, conversation)
+            try:
+                exchange.preamble = lambda: _endpoint(prefix, id)
+                await exchange.open()
+                group.start_soon(_expect_handshake, conversation, exchange, self._edge.settings.pace.handshake)
+                await exchange.until_over()
+            finally:
+                del self._lines[id]
+                self._edge.streams.leave(principal, exchange)
+                conversation.end_session()
+                group.cancel_scope.cancel()
+        await exchange.close()
+
+    # ------------------------------------------------------------ POST: a message
+
+    async def post(self, exchange: HttpExchange, principal: Principal) -> None:
+        """Accepted is not answered: whatever a message leads to is on the stream."""
+        problem = check_form(exchange, takes_answer=False)
+        if problem is not None:
+            await exchange.error(*problem)
+            return
+        async with received(exchange, principal, self._edge) as value:
+            line = self._lines.get(_session_id(exchange.peer.head.query))
+            if line is None or line.principal != principal.name:  # over, or somebody else's: no difference may show
+                await exchange.error(404, "Session not found")
+                return
+            message = line.conversation.read(value)
+            line.conversation.recognise(_client(principal))
+            await exchange.empty(202)
+            await line.conversation.take(message)
+
+    # ------------------------------------------------------------ from the other side
+
+    def __contains__(self, session: object) -> bool:
+        return self._of(session) is not None
+
+    async def ask(self, session: str, method: str, params: Json) -> Response | None:
+        """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
+        conversation = self._of(session)
+        return None if conversation is None else await conversation.ask(session, method, params)
+
+    def _of(self, session: object) -> JsonRpcSession | None:
+        talks = (line.conversation for line in self._lines.values())
+        return next((talk for talk in talks if talk.session and talk.session.client.session == session), None)
+
+
+def _client(principal: Principal) -> Client:
+    return Client(principal.name, principal.roles, principal.owner)
+
+
+def _endpoint(prefix: str, id: str) -> bytes:
+    """The path alone: whatever scheme, host and port the client came by, it stays there."""
+    return f"event: endpoint\ndata: {prefix}{MESSAGES}?session_id={id}\n\n".encode()
+
+
+def _session_id(query: bytes) -> str:
+    ids = parse_qs(query.decode("latin-1")).get("session_id", [])
+    return ids[0] if len(ids) == 1 else ""
+
+
+def _event_writer(exchange: HttpExchange) -> Put:
+    """Waits for a slow reader, as long as the connection lets us: answers may be large."""
+
+    async def put(data: bytes) -> None:
+        # the second is nothing, in its turn: it returns when there is room for more
+        if not (await exchange.write(event(data), patient=True) and await exchange.write(b"", patient=True)):
+            raise BrokenPipeError
+
+    return put
+
+
+async def _expect_handshake(conversation: JsonRpcSession, exchange: HttpExchange, within: float) -> None:
+    """A stream on which nobody says anything is not kept for ever."""
+    await anyio.sleep(within)
+    if conversation.session is None:
+        exchange.end()

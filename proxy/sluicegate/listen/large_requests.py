@@ -1,0 +1,122 @@
+"""Large requests: what is judged before their bytes are decoded, and how much of the event loop their clients may have.
+
+A small request costs less than the call that it asks for, so its rate is judged with the call. Decoding a megabyte
+takes milliseconds: a large one is refused first where its client's rate would refuse it, or where the client has too
+many bytes in flight. Large ones of one client are decoded one at a time. The refusal of a small one costs as much as a
+call: a client whose requests are refused has its part of the loop for them, too. Knows principals, bytes and outcomes.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, Final
+
+from sluicegate.listen.settings import RequestLimits
+from sluicegate.protocol import reserved_keys
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, decode_weighed, weigh
+from sluicegate.protocol.model import Call, Failure, Handler, Outcome, Result
+from sluicegate.runtime.loop_budget import LoopBudget
+
+LARGE: Final = 16 * 1024
+"""Bytes. What has more is large."""
+_EVERYBODY: Final = 0.2
+"""Of the loop's time, for what is large or refused of all clients together."""
+_MAX_REMEMBERED: Final = 1_000
+_RETRY: Final = 1.0
+
+UntilFree = Callable[[str], float]
+"""Seconds until this principal may send another request, 0.0 where it may now. Counts no request."""
+
+
+class RequestRefused(Exception):
+    """A large request may not come in now; `wait` is in seconds."""
+
+    def __init__(self, wait: float, text: str) -> None:
+        super().__init__(text)
+        self.wait = wait
+        self.error = {"code": INTERNAL_ERROR, "message": text, "data": {"reason": "rate_limited"}}
+
+
+class LargeRequests:
+    def __init__(self, limits: RequestLimits, until_free: UntilFree = lambda principal: 0.0) -> None:
+        self._limits, self._until_free = limits, until_free
+        self._held: Counter[str] = Counter()
+        self._turns: dict[str, LoopBudget] = {}
+        self._everybody = LoopBudget(part=_EVERYBODY)
+
+    def __repr__(self) -> str:
+        return f"LargeRequests({self._held.total()} bytes)"
+
+    def judge(self, principal: str, size: int) -> None:
+        """Raises `RequestRefused`."""
+        if wait := self._until_free(principal):
+            raise RequestRefused(wait, "Too many requests, this one was not executed: it was not even read.")
+        if self._held[principal] + size > self._limits.in_flight:
+            text = f"More than {self._limits.in_flight} bytes of requests are in flight, this one was not executed."
+            raise RequestRefused(_RETRY, text)
+
+    @contextmanager
+    def holding(self, principal: str, size: int) -> Iterator[None]:
+        """A request of that size is in flight. Raises `RequestRefused`."""
+        self.judge(principal, size)
+        self._held[principal] += size
+        try:
+            yield
+        finally:
+            self._held[principal] -= size
+            if not self._held[principal]:
+                del self._held[principal]
+
+    async def decode(self, principal: str, data: bytes) -> Any:
+        """The JSON value, read in two steps of the event loop. Raises `Malformed`."""
+        turns, everybody = self._of(principal), self._everybody
+        async with turns.turn:
+            await turns.rest()
+            async with everybody.turn:
+                await everybody.rest()
+                since = turns.now()
+                try:
+                    pairs = weigh(data, self._limits.max_depth, self._limits.nodes)
+                    turns.take(since)
+                    everybody.take(since)
+                    await asyncio.sleep(0)
+                    since = turns.now()
+                    return reserved_keys.from_client(decode_weighed(data, pairs), data)
+                finally:
+                    turns.take(since)
+                    everybody.take(since)
+
+    async def handle(self, handler: Handler, call: Call) -> Outcome:
+        """Counts the work of a call that is refused before it reaches a server, or the disk."""
+        since = perf_counter()
+        outcome = await handler(call)
+        trail = call.trail
+        is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
+        if is_refused and not trail.away and not trail.kept:
+            self.refused(call.client.principal, since)
+        return outcome
+
+    def refused(self, principal: str, since: float) -> None:
+        self._of(principal).refused(since)
+        self._everybody.refused(since)
+
+    def may_enter(self, principal: str) -> bool:
+        """Whether a small request need not `enter`."""
+        turns = self._turns.get(principal)
+        return turns is None or turns.is_unused()
+
+    async def enter(self, principal: str) -> None:
+        if not self.may_enter(principal):
+            await self._of(principal).enter()
+            await self._everybody.enter()
+
+    def _of(self, principal: str) -> LoopBudget:
+        found = self._turns.get(principal)
+        if found is None:
+            if len(self._turns) >= _MAX_REMEMBERED:
+                kept = (item for item in self._turns.items() if item[1].turn.locked() or not item[1].is_unused())
+                self._turns = dict(kept)
+            found = self._turns[principal] = LoopBudget()
+        return found

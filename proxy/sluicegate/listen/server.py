@@ -1,0 +1,160 @@
+"""One address that is served: uvicorn as a task of ours, or a Unix socket. Knows no application and no MCP.
+
+Signals, logs and the life of the application belong to whoever composes the program: uvicorn is only asked to accept
+and to drain, connections are our own (http1.py). The socket is bound here, so that a taken port is an `OSError` and
+no exit.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, cast
+
+import anyio
+import uvicorn
+from anyio.abc import TaskStatus
+from uvicorn.server import ServerState
+
+from sluicegate.listen.http1 import Http1
+from sluicegate.listen.http_request import Serve
+from sluicegate.listen.settings import ConnectionLimits
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class AddressServer:
+    """`bind` tells the port (asked for 0: any free one), `run` serves until `stop`. Where `bound` are given, they are
+    served and nothing is bound."""
+
+    def __init__(
+        self, serve: Serve, host: str, port: int, wire: ConnectionLimits | None = None, drain: float = 30.0,
+        backlog: int = 2048, bound: Sequence[socket.socket] = (),
+    ) -> None:  # fmt: skip
+        self._address = (host, port)
+        self._sockets: list[socket.socket] = list(bound)
+        self._serve, self._wire = serve, wire or ConnectionLimits()
+        self._server = _Server(
+            uvicorn.Config(
+                serve,
+                interface="asgi3",  # nobody calls it so: connections know what to do
+                http=cast(Any, self._connection),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                backlog=backlog,
+                timeout_graceful_shutdown=drain,  # type: ignore[arg-type]
+            )
+        )
+
+    def _connection(self, server_state: ServerState, first: bytes = b"", **_: object) -> Http1:
+        return Http1(self._serve, self._wire, cast(Any, server_state.connections), server_state.tasks, first)
+
+    def __repr__(self) -> str:
+        return f"AddressServer({self._address[0]}:{self.port if self._sockets else 'unbound'})"
+
+    @property
+    def port(self) -> int:
+        return int(self._sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        return len(self._server.server_state.connections)
+
+    def bind(self) -> int:
+        """Takes the address, every one that its name stands for. Raises `CannotListen`."""
+        if not self._sockets:
+            self._sockets = bind(*self._address)
+        return self.port
+
+    async def adopt(self, connection: socket.socket, first: bytes) -> None:
+        """Serves a connection that somebody else accepted, and has read `first` of."""
+        factory = partial(self._connection, self._server.server_state, first)
+        _, protocol = await asyncio.get_running_loop().connect_accepted_socket(factory, connection)
+        if self.is_stopping:
+            protocol.shutdown()
+
+    async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serves until `stop`, then lets running requests end within the drain time."""
+        self.bind()
+        task_status.started(self.port)
+        try:
+            await self._server.serve(sockets=self._sockets)
+        finally:
+            for listener in getattr(self._server, "servers", ()):
+                listener.close()
+            for bound in self._sockets:
+                bound.close()
+            for connection in list(self._server.server_state.connections):
+                cast(Http1, connection).abort()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._server.should_exit
+
+    def stop(self, now: bool = False) -> None:
+        """Accepts nothing more, neither a connection nor a further request on one; `now` does not wait for requests
+        that are running."""
+        self._server.should_exit = True
+        self._server.force_exit = self._server.force_exit or now
+        # At once: uvicorn looks ten times a second, and would let in what begins when everything else is ending.
+        for listener in getattr(self._server, "servers", ()):
+            listener.close()
+        for connection in list(self._server.server_state.connections):
+            connection.shutdown()
+
+
+class CannotListen(OSError):
+    """The system refuses an address; `host` and `port` are as they were asked for."""
+
+    def __init__(self, error: OSError, host: str, port: int) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.host, self.port = host, port
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets on every address that the host's name stands for, all with one port. Raises `CannotListen`."""
+    bound: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            wanted = bound[0].getsockname()[1] if bound and port == 0 else port
+            bound.append(_bind(family, kind, protocol, (address[0], wanted)))
+    except OSError as error:
+        for one in bound:
+            one.close()
+        raise CannotListen(error, host, port) from None
+    return bound
+
+
+@asynccontextmanager
+async def on_unix_socket(serve: Serve, address: str) -> AsyncIterator[None]:
+    """Serves on a Unix socket inside the block. Raises `OSError`."""
+    connections, tasks = set[Http1](), set[asyncio.Task[None]]()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(lambda: Http1(serve, ConnectionLimits(), connections, tasks), address)
+    try:
+        yield
+    finally:
+        server.close()
+        for connection in list(connections):
+            connection.abort()
+
+
+def _bind(family: int, kind: int, protocol: int, address: tuple[Any, int]) -> socket.socket:
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.setblocking(False)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,264 @@
+"""POST of a modern client, and what every request shares: its form, its way into a call.
+
+2026-07-28 basic/transports/streamable-http. A modern request stands alone: the client that closes its stream
+or connection cancels the call, and nothing is sent after. Knows calls and outcomes, no server.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import Any, Final
+
+from sluicegate.listen.auth import Principal
+from sluicegate.listen.http_exchange import HttpExchange, event
+from sluicegate.listen.large_requests import LARGE, LargeRequests
+from sluicegate.listen.settings import ListenSettings
+from sluicegate.protocol import modern_client, reserved_keys
+from sluicegate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    Json,
+    Malformed,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+    decode,
+    encode,
+    encode_result,
+)
+from sluicegate.protocol.model import MODERN, Call, Client, Handler, Outcome, Result, Trail
+
+_JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
+_STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
+_NEVER: Final = re.compile(r"q=0(\.0{0,3})?")
+
+
+class StreamSlots:
+    """Open GET and listen streams, so many for each principal."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: dict[str, dict[HttpExchange, tuple[Principal, Callable[[], object]]]] = {}
+
+    def enter(self, principal: Principal, exchange: HttpExchange, stop: Callable[[], object]) -> bool:
+        """Whether there is room; `stop` will end the stream in good order."""
+        mine = self._open.setdefault(principal.name, {})
+        if len(mine) >= self._limit:
+            return False
+        mine[exchange] = principal, stop
+        return True
+
+    def leave(self, principal: Principal, exchange: HttpExchange) -> None:
+        mine = self._open[principal.name]
+        del mine[exchange]
+        if not mine:
+            del self._open[principal.name]
+
+    def sweep(self, current: frozenset[str], is_current: Callable[[Principal], bool]) -> None:
+        """Closes the streams of those who could not come in any more, and has those opened anew that were opened with
+        a credential which is over, or gave other roles."""
+        for name, mine in list(self._open.items()):
+            for exchange, (principal, stop) in list(mine.items()):
+                if name not in current:
+                    exchange.peer.abort()
+                elif not is_current(principal):
+                    stop()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    def stop(self) -> None:
+        """Ends all of them; none begins any more."""
+        self._limit = 0
+        for mine in list(self._open.values()):
+            for _, stop in list(mine.values()):
+                stop()
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointContext:
+    """What the two eras' sides of a listener share."""
+
+    handler: Handler
+    server_info: Json
+    new_id: Callable[[], str]
+    settings: ListenSettings
+    streams: StreamSlots
+    abandon: Callable[[str], None]  # of a call that waited for answers in vain: the id of its first round
+    large: LargeRequests
+
+    def trail(self) -> Trail:
+        return Trail(self.new_id())
+
+
+# ---------------------------------------------------------------- form
+
+
+@lru_cache(maxsize=256)
+def accepts(accept: bytes) -> tuple[bool, bool]:
+    """Whether an Accept header takes JSON, and event streams."""
+    kinds = set()
+    for part in accept.decode("latin-1").lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        if not any(_NEVER.fullmatch(parameter) for parameter in parameters):
+            kinds.add(kind)
+    return not kinds.isdisjoint(_JSON_RANGES), not kinds.isdisjoint(_STREAM_RANGES)
+
+
+def is_json(content_type: bytes) -> bool:
+    kind, *parameters = (piece.strip() for piece in content_type.decode("latin-1").lower().split(";"))
+    charsets = [value.split("=", 1)[1].strip('"') for value in parameters if value.startswith("charset=")]
+    return kind == "application/json" and all(charset in ("utf-8", "utf8") for charset in charsets)
+
+
+def check_form(exchange: HttpExchange, takes_answer: bool = True) -> tuple[int, str] | None:
+    """Status and text for a POST that no MCP client sends. Unless it `takes_answer`, what it accepts is no matter."""
+    head = exchange.head
+    if head.duplicate is not None and head.duplicate != b"mcp-protocol-version":
+        return 400, f"{head.duplicate.decode('latin-1')} is given twice"
+    return _judge_form(
+        head.get(b"content-type", b""),
+        head.get(b"content-encoding", b"identity"),
+        head.get(b"accept", b"*/*") if takes_answer else b"*/*",  # RFC 9110 12.5.1: no header takes anything
+    )
+
+
+@lru_cache(maxsize=256)
+def _judge_form(content_type: bytes, encoding: bytes, accept: bytes) -> tuple[int, str] | None:
+    if not is_json(content_type):
+        return 415, "Content-Type must be application/json"
+    if encoding.lower() != b"identity":
+        return 415, "Content-Encoding is not supported"
+    if not all(accepts(accept)):
+        return 406, "Accept must have application/json and text/event-stream"
+    return None
+
+
+def version(exchange: HttpExchange) -> bytes | None:
+    """The header's revision. Given twice it counts as modern, whose ladder refuses it with the right code."""
+    head = exchange.head
+    return MODERN.encode() if head.duplicate == b"mcp-protocol-version" else head.get(b"mcp-protocol-version")
+
+
+def read_json(exchange: HttpExchange, principal: Principal, edge: "EndpointContext") -> Any:
+    """The body, once it is whole. Raises `TooLarge`, `ClientGone` and `Malformed`."""
+    limits, since = edge.settings.limits, perf_counter()
+    body = exchange.peer.body_at_hand(limits.max_request)
+    try:
+        return reserved_keys.from_client(decode(body, limits.max_depth, limits.nodes), body)
+    except Malformed:
+        edge.large.refused(principal.name, since)
+        raise
+
+
+@asynccontextmanager
+async def received(exchange: HttpExchange, principal: Principal, edge: "EndpointContext") -> AsyncIterator[Any]:
+    """The same of a body that is large, or not here yet; it is in flight as long as the context lasts. Raises `Refused`
+    before much of it is read."""
+    peer, most = exchange.peer, edge.settings.limits.max_request
+    size = peer.declared
+    if size <= LARGE:  # or in chunks, of which nobody says how many
+        await peer.whole(LARGE)
+        if peer.size <= LARGE:
+            await edge.large.enter(principal.name)
+            yield read_json(exchange, principal, edge)
+            return
+    with edge.large.holding(principal.name, size or most):
+        await peer.whole(most)
+        yield await edge.large.decode(principal.name, peer.body_at_hand(most))
+
+
+def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
+    """What cannot be said in JSON becomes an error that can: its client must not wait for ever. Where the result is the
+    outcome's value as it came, the audit log has encoded it."""
+    try:
+        if isinstance(outcome, Result) and response.result is outcome.value:
+            return encode_result(response.id, outcome.text)
+        return encode(response)
+    except Malformed as bad:
+        return encode(Response(response.id, error={"code": INTERNAL_ERROR, "message": bad.text}))
+
+
+# ---------------------------------------------------------------- modern
+
+
+def serve_modern(
+    edge: EndpointContext, exchange: HttpExchange, request: Request, principal: Principal
+) -> Awaitable[None]:
+    known = exchange.head.known
+    routing = known.routing
+    if routing is None:
+        routing = known.routing = modern_client.routing(exchange.head.headers)
+    parsed = modern_client.parse(request, routing)
+    if isinstance(parsed, modern_client.Rejection):
+        return exchange.json(parsed.status, to_bytes(parsed.response))
+    client = Client(
+        principal.name, principal.roles, principal.owner, parsed.revision, parsed.info, parsed.capabilities, None,
+        parsed.capability_key,
+    )  # fmt: skip
+    emit = partial(_emit, exchange, parsed.method, request.id)
+    call = Call(client, parsed.method, parsed.params, parsed.meta, None, parsed.mirrored, emit, edge.trail())
+    return _answer(edge, exchange, request.id, call, principal)
+
+
+async def _emit(exchange: HttpExchange, method: str, id: RequestId, note: Notification) -> None:
+    shown = modern_client.notification(note, method, id)
+    if shown is not None:
+        await exchange.open()
+        await exchange.write(event(encode(shown)))
+
+
+async def _answer(
+    edge: EndpointContext, exchange: HttpExchange, id: RequestId, call: Call, principal: Principal
+) -> None:
+    """A client that goes away cancels (#sending-messages), and nothing is sent. A listen stream that we end ends with
+    its result (basic/patterns/subscriptions)."""
+    peer = exchange.peer
+    task = asyncio.current_task(peer.loop)
+    assert task is not None
+    is_stream = call.method == "subscriptions/listen"
+    if is_stream and not edge.streams.enter(principal, exchange, partial(_stop, exchange, task)):
+        await exchange.error(429, "too many open streams", id=id)
+        return
+    peer.on_lost = task.cancel
+    exchange.arm()
+    try:
+        outcome = await edge.handler(call)
+    except asyncio.CancelledError:
+        if not peer.lost and not exchange.ending:
+            raise
+        task.uncancel()
+        outcome = Result({})
+    finally:
+        peer.on_lost = None
+        if is_stream:
+            edge.streams.leave(principal, exchange)
+    if peer.lost:
+        return
+    status, data = _render(id, call.method, outcome, edge.server_info)
+    if exchange.opened:
+        await exchange.close(event(data))
+    elif not exchange.json_at_once(status, data):
+        await exchange.json(status, data)
+
+
+def _render(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> tuple[int, bytes]:
+    """HTTP status and body. A result that only has members added is not encoded again, as in `to_bytes`."""
+    if isinstance(outcome, Result):
+        added = modern_client.added(id, method, outcome.value, server_info)
+        if added.keys().isdisjoint(outcome.value):
+            try:
+                return 200, encode_result(id, outcome.text, added)
+            except Malformed:
+                pass  # below, too, and there it becomes an answer
+    status, response = modern_client.respond(id, method, outcome, server_info)
+    return status, to_bytes(response)
+
+
+def _stop(exchange: HttpExchange, task: "asyncio.Task[None]") -> None:
+    exchange.end()
+    task.cancel()

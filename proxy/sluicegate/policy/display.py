@@ -1,0 +1,98 @@
+"""Definitions for human eyes: what servers wrote, so that nothing in it hides, steers a terminal or poses as ours.
+
+Pure. Every character that a person would not see as itself becomes ⟨U+XXXX⟩, each line of a text stands behind a bar,
+and lines are cut where a terminal would wrap them: a text cannot begin a line that looks like one of the diff.
+"""
+
+import difflib
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sluicegate.protocol.jsonrpc import Json
+
+WIDTH: Final = 110
+MAX_COMPARED: Final = 4_000  # lines; comparing more takes longer than anybody waits
+CONTEXT: Final = 2
+
+_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+# Drawn as nothing or as a blank, though Unicode calls them letters, marks or symbols.
+_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_OURS: Final = frozenset("\u27e8\u27e9")
+_OF_EMOJI: Final = frozenset("\u200d\ufe0f")
+
+
+def is_hidden(char: str) -> bool:
+    """Whether a person would not see it: controls, tags, bidirectional marks, variation selectors, fillers."""
+    if char.isascii():
+        return not char.isprintable()
+    if unicodedata.category(char) in _CATEGORIES or char in _BLANK:
+        return True
+    return "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
+
+
+def visible(text: str) -> str:
+    """The text with everything hidden in it named; ours are named too, so that they cannot be forged."""
+    if text.isascii() and text.isprintable():
+        return text
+    named = {ord(char): f"\u27e8U+{ord(char):04X}\u27e9" for char in set(text) if is_hidden(char) or char in _OURS}
+    return text.translate(named) if named else text
+
+
+def hidden(value: Any) -> int:
+    """How many hidden characters stand in a JSON value, keys included. Line ends and tabs, and what emoji are joined
+    by, are not meant to hide anything."""
+    if isinstance(value, str):
+        if value.isascii() and value.isprintable():
+            return 0
+        counts = Counter(value)  # each character is judged once: a text of a million has some thousands
+        return sum(counts[char] for char in counts.keys() - _OF_EMOJI - set("\n\r\t") if is_hidden(char))
+    if isinstance(value, dict):
+        return sum(hidden(key) + hidden(item) for key, item in value.items())
+    return sum(map(hidden, value)) if isinstance(value, list) else 0
+
+
+def lines(value: Any) -> list[str]:
+    """A JSON value as `path: value` lines, in the order of the keys."""
+    return [cut for line in _lines("", value) for cut in _cut(line)]
+
+
+def _lines(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key in sorted(value):
+            yield from _lines(f"{path}.{_key(key)}" if path else _key(key), value[key])
+    elif isinstance(value, list) and value:
+        for index, item in enumerate(value):
+            yield from _lines(f"{path}[{index}]", item)
+    elif isinstance(value, str) and "\n" in value:
+        yield f"{path}:"
+        yield from (f"    | {visible(line)}" for line in value.split("\n"))
+    else:
+        yield f"{path}: {visible(json.dumps(value, ensure_ascii=False))}".removeprefix(": ")
+
+
+def _key(key: str) -> str:
+    return key if key.isidentifier() and key.isascii() else visible(json.dumps(key, ensure_ascii=False))
+
+
+def _cut(line: str) -> Iterator[str]:
+    yield line[:WIDTH]
+    for start in range(WIDTH, len(line), WIDTH):
+        yield f"    \u2026 {line[start : start + WIDTH]}"
+
+
+def diff(old: str | None, new: str | None) -> list[str]:
+    """Two canonical texts compared, line by line: `- ` was accepted, `+ ` is now. None is nothing."""
+    before, after = ([] if text is None else lines(json.loads(text)) for text in (old, new))
+    if len(before) + len(after) > MAX_COMPARED or not (before and after):
+        return [*(f"- {line}" for line in before), *(f"+ {line}" for line in after)]
+    shown = difflib.unified_diff(before, after, n=CONTEXT, lineterm="")
+    return [f"{line[0]} {line[1:]}" if line[0] in "+- " else "  ..." for line in list(shown)[3:]]
+
+
+def summary(row: Json) -> str:
+    """One line about a pin, and what is hidden in it."""
+    told = [row["state"], *row["flags"]]
+    return f"{row['server']} ({row['era']}): {row['kind']} {visible(row['name'])}: {visible(', '.join(told))}"

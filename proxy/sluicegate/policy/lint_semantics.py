@@ -1,0 +1,238 @@
+"""What a policy says that it hardly means: rows without effect, names that nobody has, too much for everybody.
+
+Pure. Findings are warnings, because a policy is written before its servers and people are there; the one error is a
+pair of approvals of which nobody can say whom to ask.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from operator import itemgetter
+from typing import Final
+
+from sluicegate.policy.csv_rows import Row
+from sluicegate.policy.engine import RESERVED
+from sluicegate.policy.finding import Level, PolicyFinding
+from sluicegate.policy.globs import covers, is_glob, literal_start, matches, meets
+from sluicegate.policy.lint_syntax import suggest
+from sluicegate.policy.profiles import NONE, ApprovalProfile, clash
+from sluicegate.policy.roles import ANYBODY, AUTHENTICATED, BUILT_IN, EVERYONE, Grants, chains
+
+_ALL: Final = frozenset({ANYBODY, EVERYONE})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNames:
+    """What exists besides the policy; None where that is not known, so that nothing is said about it.
+    `tools` are the own names of each server's tools; `roles` are those that clients get from the config."""
+
+    servers: frozenset[str] | None = None
+    tools: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    roles: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+    forwarding: frozenset[str] = frozenset()  # servers of which names are relayed that they did not list
+
+
+def check_sense(
+    rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile], known: KnownNames
+) -> Iterator[PolicyFinding]:
+    """`rows` have no wrong words."""
+    rules, grants = [row for row in rows if row.kind != "g"], [row for row in rows if row.kind == "g"]
+    yield from _never_granted(rows, grants, known)
+    yield from _never_approved(rules, grants, profiles, known)
+    yield from _circles(grants)
+    yield from _duplicates(rows)
+    for row in rules:
+        yield from _names(row, known)
+        yield from _never_matches(row)
+        yield from _nearly_sluice(row)
+    yield from _shadowed(rules)
+    yield from _too_much(rules)
+    yield from _clashes(rules, profiles, _read(grants))
+
+
+def _warn(row: Row, at: str, code: str, message: str, hint: str = "", level: Level = "warning") -> PolicyFinding:
+    return PolicyFinding(row.file, row.line, row.column(at), code, level, message, hint)
+
+
+# ---------------------------------------------------------------- names that nobody has
+
+
+def _never_granted(rows: Iterable[Row], grants: Iterable[Row], known: KnownNames) -> Iterator[PolicyFinding]:
+    if known.roles is None:
+        return
+    granted = {row.last for row in grants} | known.roles | BUILT_IN
+    hints: dict[str, str] = {}  # comparing a name with all others takes long, and many rows have the same one
+    for row in rows:
+        name = row.fields[0]
+        if name.startswith("role:") and name not in granted:
+            if name not in hints:
+                hints[name] = suggest(name, granted, "give it in the config's clients, or with a g row")
+            at = "member" if row.kind == "g" else "sub"
+            yield _warn(row, at, "role-never-granted", f"nobody has {name}", hints[name])
+
+
+def _never_approved(
+    rules: Iterable[Row], grants: Iterable[Row], profiles: Mapping[str, ApprovalProfile], known: KnownNames
+) -> Iterator[PolicyFinding]:
+    if known.roles is None:
+        return
+    granted = {row.last for row in grants} | known.roles | BUILT_IN
+    for row in rules:
+        deciders = profiles[row.last].deciders if row.kind == "p2" and row.last in profiles else frozenset()
+        if deciders and all(name.startswith("role:") and name not in granted for name in deciders):
+            names = " or ".join(sorted(deciders))
+            hint = "give it in the config's clients, or with a g row"
+            yield _warn(row, "profile", "approver-never-granted", f"nobody has {names}, so nobody can approve", hint)
+
+
+def _names(row: Row, known: KnownNames) -> Iterator[PolicyFinding]:
+    sub, srv, obj, _, _ = row.fields
+    if known.keys is not None and sub.startswith("key:") and sub.removeprefix("key:") not in known.keys:
+        yield _warn(row, "sub", "unknown-key", f"there is no {sub}", suggest(sub, (f"key:{key}" for key in known.keys)))
+    if srv == RESERVED or known.servers is None:
+        return
+    reached = [server for server in known.servers if matches(server, srv)]
+    if row.denies and obj.startswith(("tool:", "prompt:")) and not known.forwarding.isdisjoint(reached):
+        message = "a row that denies does not know the names that the server does not list, and those are relayed"
+        hint = "allow by name what may be used, or remove unlisted: forward"
+        yield _warn(row, "obj", "denies-unlisted", message, hint)
+    if not reached:
+        yield _warn(row, "srv", "unknown-server", f'no server is called "{srv}"', suggest(srv, known.servers))
+    elif obj.startswith("tool:") and all(server in known.tools for server in reached):
+        names = sorted(name for server in reached for name in known.tools[server])
+        if not any(matches(name, obj.removeprefix("tool:")) for name in names):
+            hint = suggest(obj, (f"tool:{name}" for name in names))
+            yield _warn(row, "obj", "unknown-tool", f"no tool there is called {obj.removeprefix('tool:')}", hint)
+
+
+def _circles(grants: Iterable[Row]) -> Iterator[PolicyFinding]:
+    edges = _read(grants)
+    for row in grants:
+        member, role = row.fields
+        if member in chains((role,), edges):
+            yield _warn(row, "role", "role-circle", f"{member} and {role} give each other: they are one role")
+
+
+def _read(grants: Iterable[Row]) -> dict[str, tuple[str, ...]]:
+    edges: dict[str, tuple[str, ...]] = {}
+    for row in grants:
+        edges[row.fields[0]] = (*edges.get(row.fields[0], ()), row.last)
+    return edges
+
+
+# ---------------------------------------------------------------- rows without effect
+
+
+def _duplicates(rows: Iterable[Row]) -> Iterator[PolicyFinding]:
+    first: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        same = first.setdefault((row.kind, *row.fields), row)
+        if same is not row:
+            at = "member" if row.kind == "g" else "sub"
+            yield _warn(row, at, "same-row", f"the same as {same.where}", "remove it")
+
+
+def _never_matches(row: Row) -> Iterator[PolicyFinding]:
+    _, srv, obj, act, _ = row.fields
+    if obj.startswith(("prompt:", "res:")) and act in ("write", "destroy"):
+        message = f"prompts and resources are always read, never {act}"
+        yield _warn(row, "act", "never-matches", message, "write read or *")
+    if srv == RESERVED and act == "destroy":
+        yield _warn(row, "act", "never-matches", "rights on Sluice are read or write", "write write")
+
+
+def _shadowed(rules: Sequence[Row]) -> Iterator[PolicyFinding]:
+    denies = Denies(rules)
+    for row in rules:
+        if not row.denies:
+            over = next((deny for deny in denies.near(row) if is_wider(deny, row)), None)
+            if over:
+                yield _warn(row, "obj", "shadowed", f"everything here is denied by {over.where}", "remove one of them")
+
+
+class Denies:
+    """The deny rows that could be wider than another row, found without a look at the others: each row compared with
+    each is minutes for a policy of ten thousand. A glob is wider only than what begins with its own beginning."""
+
+    def __init__(self, rules: Iterable[Row]) -> None:
+        self._rows: dict[tuple[str, str, str], list[tuple[int, Row]]] = {}
+        self._lengths: set[int] = set()
+        for order, row in enumerate(rules):
+            if row.denies:
+                sub, srv, obj, _, _ = row.fields
+                start = literal_start(obj)
+                self._lengths.add(len(start))
+                self._rows.setdefault((sub, "*" if is_glob(srv) else srv, start), []).append((order, row))
+
+    def near(self, row: Row) -> Iterator[Row]:
+        """In the order of the files."""
+        sub, srv, obj, _, _ = row.fields
+        begin = literal_start(obj)
+        starts = [begin[:length] for length in self._lengths if length <= len(begin)]
+        keys = product({*_ALL, AUTHENTICATED, sub}, {srv, "*"}, starts)
+        found = [numbered for key in keys if key in self._rows for numbered in self._rows[key]]
+        return (deny for _, deny in sorted(found, key=itemgetter(0)))
+
+
+def is_wider(deny: Row, row: Row) -> bool:
+    """Whether all that `row` can match is matched by `deny`, too."""
+    sub, srv, obj, act, _ = deny.fields
+    if act not in ("*", row.fields[3]):
+        return False
+    who = sub in _ALL or sub == row.fields[0] or (sub == AUTHENTICATED and row.fields[0].startswith(("key:", "jwt:")))
+    return who and covers(srv, row.fields[1]) and covers(obj, row.fields[2])
+
+
+# ---------------------------------------------------------------- more than was meant
+
+
+def _nearly_sluice(row: Row) -> Iterator[PolicyFinding]:
+    srv = row.fields[1]
+    if not row.denies and srv not in (RESERVED, "*") and is_glob(srv) and matches(RESERVED, srv):
+        message = f"{srv} does not reach Sluice itself: no wildcard does"
+        hint = f"write {RESERVED} in a row of its own, if that was meant"
+        yield _warn(row, "srv", "wildcard-on-sluice", message, hint)
+
+
+def _too_much(rules: Sequence[Row]) -> Iterator[PolicyFinding]:
+    asks = [row for row in rules if row.kind == "p2" and row.last != NONE]
+    for row in rules:
+        sub, srv, obj, act, last = row.fields
+        everybody = row.kind == "p" and last == "allow" and sub in _ALL
+        if everybody and act in ("destroy", "*") and covers(obj, "tool:*") and not _is_asked(srv, asks):
+            message = "everybody may use every tool here, those that destroy included"
+            hint = "name roles, or ask with: p2, *, *, tool:*, destroy, confirm"
+            yield _warn(row, "act", "allows-everything", message, hint)
+
+
+def _is_asked(server: str, asks: Iterable[Row]) -> bool:
+    """Whether everybody needs an approval for every tool that destroys."""
+    return any(
+        sub in _ALL and act in ("destroy", "*") and covers(srv, server) and covers(obj, "tool:*")
+        for sub, srv, obj, act, _ in (ask.fields for ask in asks)
+    )
+
+
+def _clashes(rules: Iterable[Row], profiles: Mapping[str, ApprovalProfile], edges: Grants) -> Iterator[PolicyFinding]:
+    asks = [row for row in rules if row.kind == "p2" and row.last != NONE]
+    clashing = {row.last for row in asks for other in profiles.values() if clash(profiles[row.last], other)}
+    for one, other in combinations((row for row in asks if row.last in clashing), 2):
+        if not clash(profiles[one.last], profiles[other.last]) or not _may_meet(one, other):
+            continue
+        surely = _same_people(one.fields[0], other.fields[0], edges)
+        message = f"{other.last} is as strict as {one.last} ({one.where}) but names other approvers"
+        hint = "a call that both match is denied: make one of them stricter, or keep them apart"
+        yield _warn(other, "profile", "clashing-approvals", message, hint, "error" if surely else "warning")
+
+
+def _may_meet(one: Row, other: Row) -> bool:
+    act, act_too = one.fields[3], other.fields[3]
+    same_act = act == act_too or "*" in (act, act_too)
+    return same_act and meets(one.fields[1], other.fields[1]) and meets(one.fields[2], other.fields[2])
+
+
+def _same_people(one: str, other: str, edges: Grants) -> bool:
+    """Whether somebody surely is both; two groups or two roles may or may not share a person."""
+    everybody = _ALL | {AUTHENTICATED}
+    return bool({one, other} & everybody) or other in chains((one,), edges) or one in chains((other,), edges)

@@ -1,0 +1,46 @@
+"""The pages that a server may ask a person to open: web pages, and none that Sluice itself serves. Pure.
+
+A browser reads a URL more freely than most parsers do (WHATWG URL: backslashes, user names, numbers as hosts). Only the
+plain form is accepted, and a host that could be read as an address counts as ours where the port is.
+"""
+
+import re
+import unicodedata
+from typing import Final
+
+_PAGE: Final = re.compile(
+    r"(https?)://([^\x00-\x20\x7f/?#@\\%:\[\]]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:[/?#][^\x00-\x20\x7f]*)?", re.I
+)
+# A host whose last label is a number is an IPv4 address in one of its spellings (WHATWG URL, "ends in a number").
+_NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)*(?!0x[0-9a-f]*\Z)[a-z0-9_-]*[a-z_-][a-z0-9_-]*")
+_DEFAULT: Final = {"http": 80, "https": 443}
+
+
+def address(url: object) -> tuple[str, int] | None:
+    """Host and port of a web page; None for everything else."""
+    found = _PAGE.fullmatch(url) if isinstance(url, str) else None
+    if found is None:
+        return None
+    port = int(found[3]) if found[3] else _DEFAULT[found[1].lower()]
+    host = unicodedata.normalize("NFKC", found[2]).lower().rstrip(".")
+    return (host, port) if 0 < port < 65536 and host else None
+
+
+class OwnUrls:
+    """Where Sluice itself listens: `add` is told of each of its URLs once the port is known."""
+
+    def __init__(self) -> None:
+        self._names = {"localhost"}
+        self._ports: set[int] = set()
+
+    def add(self, url: str) -> None:
+        if (found := address(url)) is not None:
+            self._names.add(found[0])
+            self._ports.add(found[1])
+
+    def __contains__(self, url: object) -> bool:
+        found = address(url)
+        if found is None or found[1] not in self._ports:
+            return False
+        host = found[0]
+        return host in self._names or host.endswith(".localhost") or _NAME.fullmatch(host) is None

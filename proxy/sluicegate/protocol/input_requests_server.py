@@ -1,0 +1,336 @@
+"""Questions of legacy servers: as the middle has them, and a client's answers as those servers expect them.
+
+A legacy server sends requests to its client (<= 2025-11-25 client/elicitation, client/sampling, client/roots); in
+the middle the same question is an entry of `inputRequests` and its answer a bare result in `inputResponses`
+(2026-07-28 basic/patterns/mrtr). Here is also what may be asked at all: what the client declared and Sluice can
+carry. Pure: it knows no connection, and not how long anybody waits.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from sluicegate.protocol import tasks, union_members
+from sluicegate.protocol.elicitation_urls import OwnUrls, address
+from sluicegate.protocol.input_refusal import InputRefusal
+from sluicegate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Json,
+    Request,
+    RequestId,
+    Response,
+)
+from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure
+from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS
+
+ELICIT: Final = "elicitation/create"
+SAMPLE: Final = "sampling/createMessage"
+ROOTS: Final = "roots/list"
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+
+# What must be declared before a server may send such a request.
+_CAPABILITY: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
+_ASKING: Final = frozenset(_CAPABILITY.values())
+# Extensions that pass through Sluice as they are; others are dropped both ways.
+APPS: Final = "io.modelcontextprotocol/ui"
+APP: Final = "text/html;profile=mcp-app"
+"""The one type of content that MCP Apps define (SEP-1865)."""
+CARRIED_EXTENSIONS: Final = frozenset({APPS, tasks.EXTENSION})
+# What these promise is known to those who made them alone.
+_UNKNOWN: Final = frozenset({"extensions", "experimental"})
+NO_PAGES: Final = OwnUrls()
+_TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
+# What only the other kind of the same question has: of both, a client could read the one that was not judged.
+_FOREIGN: Final = {
+    (ELICIT, "form"): frozenset({"url", "elicitationId"}), (ELICIT, "url"): frozenset({"requestedSchema"}),
+}  # fmt: skip
+# From 2025-11-25 on elicitation has modes, and sampling has tools and context.
+_PARTS: Final = {"elicitation": ("form", "url"), "sampling": ("tools", "context")}
+
+# ---------------------------------------------------------------- what is declared on a client's behalf
+
+
+def for_modern_server(client: Client) -> Json:
+    """A modern client's capabilities exactly, without unknown extensions; a legacy client's in today's words."""
+    declared = client.capabilities
+    if client.era == "legacy":
+        return _without_changes(_translated(client))
+    if _UNKNOWN.isdisjoint(declared):
+        return declared
+    return {key: value for key, value in declared.items() if key not in _UNKNOWN} | carried_extensions(declared)
+
+
+def for_legacy_server(client: Client) -> Json:
+    """What `initialize` declares. Only that a legacy client tells of changed roots has a way to its servers:
+    nothing that a modern one sends says so (2026-07-28 client/roots has no listChanged)."""
+    made = _translated(client)
+    return made if client.era == "legacy" else _without_changes(made)
+
+
+def _translated(client: Client) -> Json:
+    declared = client.capabilities
+    revision = REVISIONS[client.revision]
+    made: Json = {}
+    for name in ("elicitation", "sampling"):
+        parts = declared.get(name)
+        if isinstance(parts, dict) and (name != "elicitation" or revision.elicitation):
+            known = _PARTS[name] if revision.name >= NEWEST_LEGACY else ()
+            made[name] = {part: {} for part in known if isinstance(parts.get(part), dict)}
+    if isinstance(roots := declared.get("roots"), dict):
+        made["roots"] = {"listChanged": True} if roots.get("listChanged") is True else {}
+    # SEP-2663, Backward Compatibility: in these revisions the extension is not defined
+    return tasks.without_extension(made | _plain_extensions(carried_extensions(declared)))
+
+
+def _plain_extensions(extensions: Json) -> Json:
+    """Only what is defined for them: each other value would be a connection of its own, and a process."""
+    listed = extensions.get("extensions", {})
+    apps = listed.get(APPS)
+    if isinstance(apps, dict):
+        types = apps.get("mimeTypes")
+        listed = {**listed, APPS: {"mimeTypes": [APP]} if isinstance(types, list) and APP in types else {}}
+    return {"extensions": listed} if listed else {}
+
+
+def _without_changes(capabilities: Json) -> Json:
+    return {**capabilities, "roots": {}} if "roots" in capabilities else capabilities
+
+
+def carried_extensions(declared: Json) -> Json:
+    """The extensions among capabilities that are relayed, whoever declares them."""
+    extensions = declared.get("extensions")
+    entries = extensions.items() if isinstance(extensions, dict) else ()
+    kept = {name: value for name, value in entries if name in CARRIED_EXTENSIONS}
+    return {"extensions": kept} if kept else {}
+
+
+def capability_set(declared: Json) -> str:
+    """Which capabilities a server may choose its definitions by, of those that it is told of. They are few: whatever
+    else a client writes into its capabilities makes no other set, so that there are at most 32."""
+    elicitation, extensions = declared.get("elicitation"), declared.get("extensions")
+    words = {
+        mode: isinstance(elicitation, dict) and _has_mode(elicitation, mode) for mode in _PARTS["elicitation"]
+    } | {
+        "sampling": isinstance(declared.get("sampling"), dict),
+        "roots": isinstance(declared.get("roots"), dict),
+        "tasks": isinstance(extensions, dict) and tasks.EXTENSION in extensions,
+    }  # fmt: skip
+    return " ".join(word for word, is_declared in words.items() if is_declared)
+
+
+def may_ask(capabilities: Json) -> bool:
+    """Whether a server to which that was declared may ask anything."""
+    return not _ASKING.isdisjoint(capabilities)
+
+
+def opens_pages(client: Client) -> bool:
+    elicitation = client.capabilities.get("elicitation")
+    return isinstance(elicitation, dict) and isinstance(elicitation.get("url"), dict)
+
+
+# ---------------------------------------------------------------- what a server asks
+
+
+def objection(request: Request, declared: Json, own: OwnUrls = NO_PAGES) -> Json | None:
+    """The JSON-RPC error for a request that nobody answers, None for one that may go on to a client. This is the one
+    gate for questions, whatever the era of the server and of the client. `own` are the pages that Sluice serves."""
+    method, params = request.method, request.params
+    capability = declared.get(_CAPABILITY.get(method, ""))
+    if not isinstance(capability, dict):
+        return _error(METHOD_NOT_FOUND, f"{method} is not supported")
+    if not _FORMS[method](params):
+        return _error(INVALID_PARAMS, f"malformed {method}")
+    if method == ELICIT and not _has_mode(capability, params.get("mode", "form")):
+        # 2025-11-25 client/elicitation#error-handling
+        return _error(INVALID_PARAMS, "elicitation in that mode was not declared")
+    if method == ELICIT and params.get("url") in own:
+        return _error(INVALID_PARAMS, "the page to open is one of Sluice's own")
+    if method == SAMPLE and "tools" not in capability and _wants_tools(params):
+        # 2025-11-25 client/sampling#capabilities
+        return _error(INVALID_PARAMS, "sampling with tools was not declared")
+    return None
+
+
+def judged(requests: Json, client: Client, own: OwnUrls) -> Json | Failure:
+    """The `inputRequests` of a server as this client may be asked them, or why it may not."""
+    declared = for_modern_server(client)
+    made: Json = {}
+    for key, ask in requests.items():
+        method, params = (ask.get("method"), ask.get("params", {})) if isinstance(ask, dict) else (None, None)
+        if not isinstance(method, str) or not isinstance(params, dict):
+            return Failure(INVALID_PARAMS, "The server asked for input in a form that is not known")
+        request = Request(0, method, params)
+        if (error := objection(request, declared, own)) is not None:
+            text = f"The server asked for input that this client cannot be asked for: {error['message']}"
+            needed = missing(request, client) if client.era == "modern" else None
+            return Failure(error["code"], text) if needed is None else lacking(text, needed)
+        foreign = _FOREIGN.get((method, params.get("mode", "form")), frozenset())
+        if not foreign.isdisjoint(params):
+            ask = {**ask, "params": {name: value for name, value in params.items() if name not in foreign}}
+        if method == SAMPLE:
+            ask = {**ask, "params": {**ask["params"], "messages": list(map(union_members.message, params["messages"]))}}
+        made[key] = ask
+    return made
+
+
+def lacking(text: str, capabilities: Json) -> Failure:
+    """2026-07-28 basic/index#error-codes: what the client would have to declare."""
+    return Failure(MISSING_CAPABILITY, text, {"requiredCapabilities": capabilities})
+
+
+def missing(request: Request, client: Client) -> Json | None:
+    """The capability that a client would need to be asked that; None for one that has it."""
+    name, params = _CAPABILITY.get(request.method), request.params
+    if name is None or not _FORMS[request.method](params) or objection(request, for_legacy_server(client)) is None:
+        return None
+    part = "tools" if name == "sampling" else params.get("mode", "form")
+    is_general = name == "roots" or (name == "sampling" and not _wants_tools(params))
+    return {name: {} if is_general else {part: {}}}
+
+
+def _has_mode(declared: Json, mode: Any) -> bool:
+    """An empty object declares forms (2025-11-25 client/elicitation#capabilities)."""
+    return mode in declared if declared else mode == "form"
+
+
+def _is_sampling(params: Json) -> bool:
+    messages = params.get("messages")
+    return isinstance(messages, list) and all(isinstance(message, dict) for message in messages) and all(
+        isinstance(block.get("type"), str) for block in _blocks(messages) if isinstance(block, dict)
+    )
+
+
+def _wants_tools(params: Json) -> bool:
+    blocks = (block for block in _blocks(params["messages"]) if isinstance(block, dict))
+    return "tools" in params or "toolChoice" in params or any(block["type"] in _TOOL_BLOCKS for block in blocks)
+
+
+def _blocks(messages: list[Json]) -> Iterator[Any]:
+    for message in messages:
+        content = message.get("content")
+        yield from content if isinstance(content, list) else [content]
+
+
+def _is_elicitation(params: Json) -> bool:
+    mode = params.get("mode", "form")
+    is_said = isinstance(params.get("message"), str)
+    if mode == "url":
+        return is_said and address(params.get("url")) is not None
+    return is_said and mode == "form" and isinstance(params.get("requestedSchema"), dict)
+
+
+_FORMS: Final[dict[str, Callable[[Json], bool]]] = {
+    ELICIT: _is_elicitation,
+    SAMPLE: _is_sampling,
+    ROOTS: lambda params: True,
+}
+
+
+def entry(request: Request, client: Client) -> Json:
+    """The question as `inputRequests` has it: without what belongs to the hop or to another revision. `_meta` is gone
+    from questions in 2026-07-28; between legacy peers it carries traces."""
+    params = {key: value for key, value in request.params.items() if key not in ("_meta", "task")}
+    meta = request.params.get("_meta")
+    if client.era == "legacy" and isinstance(meta, dict):
+        kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
+        params |= {"_meta": kept} if kept else {}
+    if request.method == ELICIT:
+        params["mode"] = params.get("mode", "form")
+        if client.era == "modern":  # gone in 2026-07-28; a legacy client is told by it when the page is done with
+            params.pop("elicitationId", None)
+    return {"method": request.method, "params": params} if params else {"method": request.method}
+
+
+def visits(error: Json) -> str:
+    """The pages that a user must visit first, in words: for a client that cannot be asked to open them."""
+    listed = pages(error) or {}
+    found = (f"{page['params']['message']}: {page['params']['url']}" for page in listed.values())
+    return "\n".join((str(error.get("message") or "Error"), *found))
+
+
+def pages(error: Json) -> Json | None:
+    """The pages that a user must visit first, as `inputRequests` (2025-11-25 client/elicitation#url-mode-errors);
+    None where the error names none."""
+    data = error.get("data")
+    listed = data.get("elicitations") if isinstance(data, dict) else None
+    found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    if not found or not all(item.get("mode", "url") == "url" and _is_elicitation({**item, "mode": "url"})
+                            for item in found):  # fmt: skip
+        return None
+    return {
+        f"page{number}": {
+            "method": ELICIT, "params": {"mode": "url", "message": item["message"], "url": item["url"]}
+        }
+        for number, item in enumerate(found, 1)
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- what a client answers
+
+
+def read_answers(params: Json) -> Json | Failure:
+    """The `inputResponses` of a retry; none at all is no mistake: what is missing is asked again."""
+    answers = params.get("inputResponses")
+    if answers is None:
+        return {}
+    return answers if isinstance(answers, dict) else Failure(INVALID_PARAMS, "inputResponses must be an object")
+
+
+def are_answers(responses: Any) -> bool:
+    """Whether that can be `inputResponses` at all: answers by key. What a server did not ask for it ignores, whatever
+    it says (2026-07-28 basic/patterns/mrtr)."""
+    return isinstance(responses, dict) and all(isinstance(value, dict) for value in responses.values())
+
+
+def answer(request: Request, key: str, value: Any, revision: str) -> Response | Failure:
+    """One bare result as the response to the server's own request."""
+    if isinstance(value, InputRefusal):
+        return Response(request.id, error=dict(value))
+    if not isinstance(value, dict) or not _ANSWERS[request.method](value):
+        return Failure(INVALID_PARAMS, f"inputResponses[{key!r}] is no answer to {request.method}")
+    if request.method == SAMPLE and isinstance(value["content"], list) and revision < NEWEST_LEGACY:
+        if len(value["content"]) != 1:
+            return Failure(INVALID_PARAMS, f"inputResponses[{key!r}]: the server takes one block of content")
+        value = {**value, "content": value["content"][0]}
+    made = {name: part for name, part in value.items() if part is not None}
+    task = tasks.relation(request.params)  # the answer belongs to the task to which the question belongs
+    return Response(request.id, made if task is None else tasks.related(made, task))
+
+
+def _is_elicited(value: Json) -> bool:
+    content = value.get("content")
+    is_filled = content is None or (isinstance(content, dict) and all(_is_field(field) for field in content.values()))
+    return value.get("action") in ("accept", "decline", "cancel") and is_filled
+
+
+def _is_field(value: Any) -> bool:
+    return isinstance(value, str | int | float) or (
+        isinstance(value, list) and all(isinstance(item, str) for item in value)
+    )
+
+
+def _is_sampled(value: Json) -> bool:
+    content = value.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    is_said = isinstance(value.get("role"), str) and isinstance(value.get("model"), str)
+    return is_said and bool(blocks) and all(isinstance(block, dict) and "type" in block for block in blocks)
+
+
+def _is_rooted(value: Json) -> bool:
+    roots = value.get("roots")
+    return isinstance(roots, list) and all(isinstance(r, dict) and isinstance(r.get("uri"), str) for r in roots)
+
+
+_ANSWERS: Final = {ELICIT: _is_elicited, SAMPLE: _is_sampled, ROOTS: _is_rooted}
+
+
+def refusal(method: str, id: RequestId, why: str) -> Response:
+    """The answer where none will come. Only an elicitation has a form for it that is no error."""
+    if method == ELICIT:
+        return Response(id, {"action": "cancel"})
+    return Response(id, error=_error(INTERNAL_ERROR, why))
+
+
+def _error(code: int, text: str) -> Json:
+    return {"code": code, "message": text}

@@ -1,0 +1,148 @@
+"""Values that a modern client mirrors from the body into HTTP headers, both ways.
+
+2026-07-28 basic/transports/streamable-http#value-encoding and #custom-headers-from-tool-parameters.
+Pure text: knows nothing of HTTP libraries or of where a header came from.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import HEADER_MISMATCH, Failure
+
+_SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
+# Visible ASCII, with blanks inside only, that is not read as the sentinel.
+_PLAIN = re.compile(r"(?!=\?base64\?.*\?=\Z)(?:[!-~](?:[ -~]*[!-~])?)?")
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_SAFE_INTEGER = 2**53 - 1
+
+Annotations = Mapping[tuple[str, ...], str]
+"""Property path -> header name."""
+
+# Definitions by identity, each kept so that its identity stays its own.
+_KNOWN: dict[int, tuple[Json, Annotations | None]] = {}
+_MAX_KNOWN = 4096
+
+
+def encode_value(value: str | int | bool) -> str:
+    """A parameter as a header value: plain where that is unambiguous, else in the base64 sentinel."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+def decode_value(value: str) -> str | None:
+    """The text a header value stands for; None where its sentinel holds no base64 of UTF-8, or holds it in another
+    spelling than the one that encoding gives (RFC 4648 3.5): decoders differ about bits that stand for nothing."""
+    sentinel = _SENTINEL.fullmatch(value)
+    if sentinel is None:
+        return value
+    try:
+        data = base64.b64decode(sentinel[1], validate=True)
+        return data.decode() if base64.b64encode(data).decode() == sentinel[1] else None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def annotations(schema: Any) -> dict[tuple[str, ...], str]:
+    """Property path -> header name for each `x-mcp-header` of an inputSchema.
+
+    Raises `ValueError` with the reason where one breaks the constraints of the page above: the tool
+    definition as a whole is invalid then.
+    """
+    found = dict(_annotated(schema, ()))
+    if _count(schema) != len(found):
+        raise ValueError("x-mcp-header where no chain of `properties` leads")
+    names = [name.lower() for name in found.values()]
+    if len(set(names)) != len(names):
+        raise ValueError("two x-mcp-header values differ only in case")
+    return found
+
+
+def annotations_of(tool: Json) -> Annotations | None:
+    """Those of a tool's definition, None where they are invalid. Walking a schema costs more than relaying a call
+    (9 us for a small one), and snapshots keep one object for each definition: so it is walked once."""
+    known = _KNOWN.get(id(tool))
+    if known is None:
+        if len(_KNOWN) >= _MAX_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[id(tool)] = (tool, _valid(tool.get("inputSchema")))
+    return known[1]
+
+
+def _valid(schema: Any) -> Annotations | None:
+    try:
+        return annotations(schema)
+    except ValueError:
+        return None
+
+
+def _annotated(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return
+    for key, value in properties.items():
+        if isinstance(value, dict) and "x-mcp-header" in value:
+            yield (*path, key), _checked(value["x-mcp-header"], value.get("type"))
+        yield from _annotated(value, (*path, key))
+
+
+def _checked(name: Any, kind: Any) -> str:
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        raise ValueError("x-mcp-header is not a header name")
+    if kind not in ("string", "integer", "boolean"):
+        raise ValueError(f"x-mcp-header on a parameter of type {kind}")
+    return name
+
+
+def _count(schema: Any, in_properties: bool = False) -> int:
+    """How many annotations stand anywhere; a *property* of that name is none."""
+    if isinstance(schema, list):
+        return sum(_count(value) for value in schema)
+    if not isinstance(schema, dict):
+        return 0
+    own = 0 if in_properties else int("x-mcp-header" in schema)
+    return own + sum(_count(value, key == "properties" and not in_properties) for key, value in schema.items())
+
+
+def argument(arguments: Any, path: tuple[str, ...]) -> Any:
+    """The value at a property path; None where there is none."""
+    for key in path:
+        if not isinstance(arguments, dict):
+            return None
+        arguments = arguments.get(key)
+    return arguments
+
+
+def check_mirrored(tool: Json, arguments: Json, mirrored: Mapping[str, str]) -> Failure | None:
+    """Whether the client's `Mcp-Param-*` headers (lower-cased, without that prefix) say what the body says
+    (#server-validation). Headers that no annotation asks for are ignored, and so are invalid annotations: such a
+    tool is not listed over HTTP, and its server judges."""
+    for path, name in (annotations_of(tool) or {}).items():
+        value, header = argument(arguments, path), mirrored.get(name.lower())
+        if header is None:
+            if value is not None:
+                return _mismatch(f"Mcp-Param-{name} is missing")
+        elif value is None or not _same(decode_value(header), value):
+            return _mismatch(f"Mcp-Param-{name} does not say what the body says")
+    return None
+
+
+def _same(header: str | None, value: Any) -> bool:
+    if header is None:
+        return False
+    if isinstance(value, bool):
+        return header == ("true" if value else "false")
+    if isinstance(value, int):
+        return bool(re.fullmatch(r"-?[0-9]{1,16}", header)) and int(header) == value and abs(value) <= _SAFE_INTEGER
+    return bool(header == value)
+
+
+def _mismatch(text: str) -> Failure:
+    return Failure(HEADER_MISMATCH, f"Header mismatch: {text}")

@@ -1,0 +1,365 @@
+"""The vocabulary of the middle: who calls, what for, and how it can end.
+
+The middle speaks the newest, stateless revision only (2026-07-28). Edges translate their peer's dialect
+into these types and back; guards, router and servers see nothing else. No I/O, no wire, no library.
+
+`Call.method` is one of: server/discover, tools/list, tools/call, prompts/list, prompts/get, resources/list,
+resources/templates/list, resources/read, completion/complete, subscriptions/listen, the five of `TASK_METHODS`; and,
+with an outcome that nobody waits for, notifications/roots/list_changed of a legacy client. `Call.params` is the
+request's params without `_meta`; `task` among them is a legacy client's wish to be answered later. `Call.meta` is
+`_meta` without what describes the sender (revision, clientInfo, clientCapabilities: those are the `Client`).
+`meta["progressToken"]` is the client's own token.
+`Result.value` is the result without `resultType` and without the reserved serverInfo key of `_meta`.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from sluicegate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    Json,
+    Notification,
+    Response,
+    dump,
+    light,
+)
+
+MODERN = "2026-07-28"
+
+Era = Literal["legacy", "modern"]
+Kind = Literal["tool", "prompt", "res"]
+
+# 2026-07-28 basic/index#error-codes
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+# <= 2025-11-25 server/resources#error-handling; never emitted to a modern client
+RESOURCE_NOT_FOUND = -32002
+
+# About one task, by its id; `tasks/list` is about all of a client's. 2025-11-25 basic/utilities/tasks, SEP-2663
+ABOUT_A_TASK = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
+TASK_METHODS = ABOUT_A_TASK | {"tasks/list"}
+
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+REASON = "dev.sluice/reason"
+
+Reason = Literal[
+    "denied", "invalid_arguments", "approval_denied", "approval_pending", "approval_expired", "rate_limited",
+    "server_unavailable", "timeout", "result_too_large", "result_withheld", "outcome_unknown",
+    "audit_unavailable",
+]  # fmt: skip
+
+
+@light
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The peer that calls. `session` is the id of a legacy session, None for stateless clients.
+    `capability_key` is the canonical text of `capabilities`: equal keys, equal capability sets."""
+
+    principal: str
+    roles: tuple[str, ...] = ()
+    owner: str = ""
+    revision: str = MODERN
+    info: Json = field(default_factory=dict)
+    capabilities: Json = field(default_factory=dict)
+    session: str | None = None
+    capability_key: str = "{}"
+
+    @property
+    def era(self) -> Era:
+        return "modern" if self.revision >= MODERN else "legacy"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a call is about: one tool, prompt or resource of one server. `item` is the definition as that
+    server gave it, None where there is none (an unlisted resource)."""
+
+    server: str
+    kind: Kind
+    own: str
+    public: str
+    item: Json | None = None
+    is_unlisted: bool = False  # relayed though the server has not listed it: other spellings of a rule's names count
+    is_stored: bool = False  # the definition is from an earlier run, and the server has not listed it since
+
+
+class Verdict(StrEnum):
+    """A text itself, so that keys and labels with it need no code of `enum`: every call makes some."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    ASK = "ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRef:
+    """What a round that is sealed says of an approval: which one, what it is for (`digest`), and by which rule and
+    profile it was needed. `key` is that of our own question; without one the call was let through, and its later
+    rounds are covered."""
+
+    id: str
+    digest: str
+    rule: str
+    profile: str
+    key: str = ""
+
+
+class ApprovalUse(Protocol):
+    """What lets a call pass that needed a human: said in its intent, and good when it is redeemed, once."""
+
+    @property
+    def note(self) -> Json: ...
+
+    async def redeem(self) -> bool: ...
+
+
+class Trail:
+    """What happened to one call, in order: the one object that grows, so that guards further out can tell.
+    Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round); `leave`
+    what it says of an approval. `ticket` is what the call passes with, if it needs one. Of the call's
+    seconds, `away` went by at its server or before a person, and `kept` until its intent was on the disk."""
+
+    __slots__ = ("_decisions", "_round", "_target", "away", "id", "kept", "leave", "ticket")
+
+    def __init__(self, id: str = "") -> None:
+        self.id = id
+        self._decisions: tuple[Decision, ...] = ()
+        self._target: Target | None = None
+        self._round: tuple[str, int] | None = None
+        self.leave: ApprovalRef | None = None
+        self.ticket: ApprovalUse | None = None
+        self.away = 0.0
+        self.kept = 0.0
+
+    @property
+    def target(self) -> Target | None:
+        return self._target
+
+    def aim(self, target: Target) -> None:
+        self._target = self._target or target
+
+    @property
+    def round(self) -> tuple[str, int] | None:
+        return self._round
+
+    def resume(self, id: str, round: int, leave: ApprovalRef | None = None) -> None:
+        self._round = self._round or (id, round)
+        self.leave = leave
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return self._decisions
+
+    def add(self, decision: Decision) -> None:
+        self._decisions += (decision,)
+
+    def __repr__(self) -> str:
+        return f"Trail({self.id} {' '.join(f'{d.verdict.value}:{d.rule}' for d in self._decisions)})"
+
+
+Emit = Callable[[Notification], Awaitable[None]]
+"""Takes a notification that belongs to this call (progress, log message, a listen stream's events)."""
+
+
+async def no_emit(notification: Notification) -> None:
+    """For calls nobody listens to."""
+
+
+@light
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request being handled. `mirrored` is the client's `Mcp-Param-*` headers (modern HTTP only)."""
+
+    client: Client
+    method: str
+    params: Json
+    meta: Json = field(default_factory=dict)
+    target: Target | None = None
+    mirrored: Mapping[str, str] | None = None
+    emit: Emit = no_emit
+    trail: Trail = field(default_factory=Trail)
+
+
+@light
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`value` is final: whoever wants another one copies it. `reason` is set where Sluice itself refused the call: only
+    this field says so, never what stands in `value`, which a server may have written."""
+
+    value: Json
+    _text: bytes | None = field(default=None, compare=False, repr=False)
+    reason: Reason | None = None
+
+    @property
+    def text(self) -> bytes:
+        """The value as JSON, encoded once: the audit log's digest is of what the answer then has. A megabyte takes
+        milliseconds each time. Raises `Malformed`."""
+        text = self._text
+        if text is None:
+            text = dump(self.value)
+            object.__setattr__(self, "_text", text)
+        return text
+
+
+class OwnState(str):
+    """A state that Sluice itself made for a server's part in a round. It is told from a server's own by its type, which
+    the sealed envelope keeps: a server may write any text."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequired:
+    """The server asks the client: key -> {method, params}, and the server's opaque state
+    (2026-07-28 basic/patterns/mrtr). None is "no state", the empty string is a state. `is_held`: the call is still
+    open at its server, so that its own time bounds the rounds, not their number; `lasts` are the seconds left of it.
+    `takes_errors`: that server asked with requests of its own, which may be answered with an error. With a `leave` that
+    has a key it is Sluice that asks."""
+
+    requests: Json
+    state: str | None = None
+    is_held: bool = False
+    takes_errors: bool = False
+    leave: ApprovalRef | None = None
+    lasts: float | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.leave is not None and self.leave.key != ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A JSON-RPC error. `reason` is set where Sluice itself refused the call, as in `Result`."""
+
+    code: int
+    message: str
+    data: Any = None
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """The server answers this `tools/call` later: the task that it made of it, flat, in the words of the extension
+    (SEP-2663). Its `taskId` is the server's own inside the router, and ours outside of it."""
+
+    task: Json
+
+
+Outcome = Result | InputRequired | Failure | TaskStarted
+Handler = Callable[[Call], Awaitable[Outcome]]
+
+
+class Guard(Protocol):
+    """Decides about a call before it gives it to `inner`, and about its outcome after."""
+
+    def __call__(self, call: Call, inner: Handler) -> Awaitable[Outcome]: ...
+
+
+Publish = Callable[[str, str | None, Notification], None]
+"""(server key, scope, notification) of a notification that belongs to no call. A scope of None means every
+scope of that server; `session_scope` is that of one legacy session alone. Never blocks."""
+
+
+Updated = Callable[[Json], None]
+"""(params of `notifications/resources/updated`, in the server's own URIs). Never blocks."""
+
+
+Subscribed = tuple[Callable[[], None], Mapping[str, Failure]]
+"""What ends it, and the resources that the server refused."""
+
+
+def session_scope(session: str) -> str:
+    """For what a server says to one legacy client and to no call of it: a log message, a page that was visited. It is
+    no state: told as often as it is said, and only to that client."""
+    return f"session:{session}"
+
+
+Ask = Callable[[str, str, Json], Awaitable[Response | None]]
+"""(session id, method, params): asks the client of one legacy session something that belongs to no call. None when
+it cannot be asked or does not answer in time; else its response, whose id says nothing."""
+
+
+class McpServer(Protocol):
+    """One configured server as the middle sees it: a Handler that also says how it is doing."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def identity(self) -> str:
+        """What is kept of this server is kept under it: another URL or command under the same key is another server."""
+
+    @property
+    def status(self) -> Literal["starting", "up", "down", "disabled"]: ...
+
+    def trouble(self, client: Client) -> str:
+        """Why it cannot be reached, in sentences, as far as that client may know; empty where it can."""
+
+    def era_for(self, client: Client) -> Era | None:
+        """The era this server is spoken to in for that client; None while it is not known yet."""
+
+    def scope(self, client: Client) -> str:
+        """Clients with equal scope see equal lists of this server. Cheap: it is on the hot path."""
+
+    def capability_set(self, client: Client, era: Era) -> str:
+        """Which of that client's capabilities this server is told of in that era, as one of few words: a server may
+        list other definitions to each set."""
+
+    async def ready(self, is_needed: bool = False) -> None:
+        """Returns once the first attempt to reach the server has ended, well or badly. Of a lazy server only
+        `is_needed` waits for that, and has it started."""
+
+    @property
+    def start_timeout(self) -> float:
+        """Seconds that a list may wait for its start."""
+
+    @property
+    def start_left(self) -> float:
+        """Seconds of those that are left, 0 once it has failed to start."""
+
+    async def hold(self, client: Client) -> Callable[[], None]:
+        """Returns when this server's list_changed notifications for that client reach the hub, and the
+        function that ends the need for it. Raises `ConnectionError` while the server cannot be reached."""
+
+    async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
+        """Returns when `tell` is told of the updates of these resources and of their sub-resources, also after the
+        server was away. Raises `ConnectionError` while the server cannot be reached."""
+
+    async def __call__(self, call: Call) -> Outcome:
+        """Every method of the middle; list methods relay `params["cursor"]` and the server's own page."""
+
+
+# ---------------------------------------------------------------- answers that Sluice makes itself
+
+
+def refuse(method: str, reason: Reason, text: str) -> Outcome:
+    """A refusal as the contract words it: for `tools/call` a result that a model can act on, else an error."""
+    if method == "tools/call":
+        value: Json = {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {REASON: reason}}
+        return Result(value, reason=reason)
+    return Failure(INTERNAL_ERROR, text, {"reason": reason}, reason)
+
+
+def not_found(method: str, params: Json) -> Failure:
+    """The answer for what does not exist, and so for what is hidden. Legacy edges turn a resource's code
+    into -32002 (2026-07-28 server/resources#error-handling: -32602 with data.uri)."""
+    if method == "resources/read":
+        return Failure(INVALID_PARAMS, "Resource not found", {"uri": params.get("uri")})
+    if method == "completion/complete":
+        return Failure(INVALID_PARAMS, "Unknown reference")
+    if method in ABOUT_A_TASK:  # unknown, expired, hidden or somebody else's: no difference may show
+        return Failure(INVALID_PARAMS, "Task not found")
+    noun = "prompt" if method == "prompts/get" else "tool"
+    return Failure(INVALID_PARAMS, f"Unknown {noun}: {params.get('name')}")

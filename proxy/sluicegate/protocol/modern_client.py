@@ -1,0 +1,278 @@
+"""A modern client (2026-07-28) is at the other end: its requests in, our outcomes out.
+
+Every request describes its sender in `_meta`, and over HTTP says method, name and revision in headers too,
+so that intermediaries can route it. This file is the ladder that checks both before anything else looks.
+It knows no transport: headers come as raw pairs, statuses go as numbers, and stdio has no headers at all.
+Pages: 2026-07-28 basic/index#meta, basic/transports/streamable-http#server-validation, basic/versioning.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from sluicegate.protocol import downgrade, input_requests_server
+from sluicegate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Json,
+    ListResponse,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+    light,
+)
+from sluicegate.protocol.mirrored_headers import decode_value
+from sluicegate.protocol.model import (
+    HEADER_MISMATCH,
+    MISSING_CAPABILITY,
+    MODERN,
+    RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    Failure,
+    InputRequired,
+    Outcome,
+    Result,
+)
+from sluicegate.protocol.parameter_names import check, is_token
+from sluicegate.protocol.revisions import (
+    CACHEABLE,
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LISTS,
+    MODERN_METHODS,
+    MRTR_METHODS,
+    PROTOCOL_VERSION,
+    REVISIONS,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+    SUPPORTED,
+)
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
+_PARAM: Final = b"mcp-param-"
+# basic/transports/streamable-http#standard-request-headers
+# and SEP-2663, Routing Headers
+_NAMED: Final = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri",
+    "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
+}  # fmt: skip
+_STATUS: Final = {HEADER_MISMATCH: 400, MISSING_CAPABILITY: 400, UNSUPPORTED_VERSION: 400, METHOD_NOT_FOUND: 404}
+
+
+@light
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A request in the middle's words: what `Client` and `Call` are made of. `mirrored` has the `Mcp-Param-*`
+    headers, lower-cased and without that prefix; None where the transport has no headers."""
+
+    method: str
+    params: Json
+    meta: Json
+    revision: str
+    info: Json
+    capabilities: Json
+    capability_key: str
+    mirrored: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A request that is refused for its form: the HTTP status, and the JSON-RPC error for the body."""
+
+    status: int
+    response: Response
+
+
+class Routing(NamedTuple):
+    """What a request's headers say of it (2026-07-28 basic/transports/streamable-http): `mirrored` are its
+    `Mcp-Param-*`, `problem` is that one came twice."""
+
+    version: str | None
+    method: str | None
+    name: str | None
+    mirrored: Mapping[str, str]
+    problem: str | None
+
+
+def is_modern(message: Request | Notification) -> bool:
+    """Whether the body itself says so (basic/versioning): the era is decided per request."""
+    meta = message.params.get("_meta")
+    return isinstance(meta, dict) and PROTOCOL_VERSION in meta
+
+
+def parse(request: Request, routing: Routing | None) -> Parsed | Rejection:
+    """The ladder: `_meta` whole, headers (None where there are none, as in a pipe) equal to the body, revision spoken,
+    method known."""
+    # Copied, and what is not the call's taken out: to filter key by key takes three times as long.
+    params = request.params.copy()
+    envelope = params.pop("_meta", None)
+    if not isinstance(envelope, dict):
+        return _reject(request, INVALID_PARAMS, "Invalid params: _meta is required")
+    meta = envelope.copy()
+    version, info = meta.pop(PROTOCOL_VERSION, None), meta.pop(CLIENT_INFO, {})
+    capabilities = meta.pop(CLIENT_CAPABILITIES, None)
+    problem = _check_meta(meta, version, info, capabilities)
+    if problem is not None:
+        return _reject(request, INVALID_PARAMS, f"Invalid params: {problem}")
+    if routing is not None:
+        problem = _check_headers(request, version, routing)
+        if problem is not None:
+            return _reject(request, HEADER_MISMATCH, f"Header mismatch: {problem}")
+    if version != MODERN:
+        data = {"supported": list(SUPPORTED), "requested": version}
+        return _reject(request, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+    if request.method not in MODERN_METHODS:
+        return _reject(request, METHOD_NOT_FOUND, "Method not found")
+    if (problem := check(request.method, params)) is not None:
+        return _reject(request, INVALID_PARAMS, f"Invalid params: {problem}")
+    if "inputResponses" in params and not input_requests_server.are_answers(params["inputResponses"]):
+        return _reject(request, INVALID_PARAMS, "Invalid params: inputResponses")
+    params.pop("task", None)  # SEP-2663, Backward Compatibility: a wish of 2025-11-25, to be ignored
+    return Parsed(
+        method=request.method,
+        params=params,
+        meta=meta,
+        revision=version,
+        info=info,
+        capabilities=capabilities,
+        capability_key=capability_key(capabilities),
+        mirrored=None if routing is None else routing.mirrored,
+    )
+
+
+def _reject(request: Request, code: int, text: str, data: Any = None) -> Rejection:
+    return Rejection(_STATUS.get(code, 400), _error(request.id, Failure(code, text, data)))
+
+
+def capability_key(capabilities: Json) -> str:
+    return json.dumps(capabilities, sort_keys=True, separators=(",", ":")) if capabilities else "{}"
+
+
+def _check_meta(meta: Json, version: Any, info: Any, capabilities: Any) -> str | None:
+    """What is wrong with how a request describes its sender; `meta` is the rest of it."""
+    if not isinstance(version, str):
+        return f"_meta must have {PROTOCOL_VERSION}"
+    if not isinstance(capabilities, dict):
+        return f"_meta must have {CLIENT_CAPABILITIES}"
+    if not isinstance(info, dict):
+        return f"{CLIENT_INFO} must be an object"
+    if "progressToken" in meta and not is_token(meta["progressToken"]):
+        return "progressToken must be a string or an integer"
+    return None
+
+
+def routing(headers: Headers) -> Routing:
+    """What the headers say of the request. The same lines mean the same, so that it can be kept."""
+    said: dict[bytes, str] = {}
+    mirrored: dict[str, str] = {}
+    problem: str | None = None
+    for name, raw in headers:
+        if name in _ROUTING:
+            if name in said:
+                problem = problem or f"{name.decode()} is given twice"
+            said[name] = raw.decode("latin-1").strip(" \t")
+        elif name.startswith(_PARAM):
+            key = name[len(_PARAM) :].decode("latin-1")
+            if key in mirrored:
+                problem = problem or f"Mcp-Param-{key} is given twice"
+            mirrored[key] = raw.decode("latin-1").strip(" \t")
+    own = said.get(b"mcp-name")
+    return Routing(
+        said.get(b"mcp-protocol-version"), said.get(b"mcp-method"), None if own is None else decode_value(own),
+        mirrored, problem,
+    )  # fmt: skip
+
+
+def _check_headers(request: Request, version: str, routing: Routing) -> str | None:
+    """The first disagreement between headers and body."""
+    if routing.problem is not None:
+        return routing.problem
+    if routing.version != version:
+        return "MCP-Protocol-Version is missing or does not say what _meta says"
+    if routing.method != request.method:
+        return "Mcp-Method is missing or does not say what the body says"
+    return _check_name(request, routing.name)
+
+
+def _check_name(request: Request, header: str | None) -> str | None:
+    key = _NAMED.get(request.method)
+    if key is None:
+        return None
+    if header is None:
+        return "Mcp-Name is missing"
+    if header != request.params.get(key):
+        return "Mcp-Name does not say what the body says"
+    return None
+
+
+# ---------------------------------------------------------------- outwards
+
+
+def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> tuple[int, Response]:
+    """HTTP status and message for an outcome. Errors that come from a handler keep 200, because clients took
+    any 400 on a call for a dead server; only the statuses that the revision fixes differ."""
+    if isinstance(outcome, Result):
+        return 200, _complete(id, method, outcome.value, server_info)
+    if isinstance(outcome, Failure):
+        if outcome.code == RESOURCE_NOT_FOUND:  # server/resources#error-handling: never emitted in this revision
+            outcome = replace(outcome, code=INVALID_PARAMS)
+        return _STATUS.get(outcome.code, 200), _error(id, outcome)
+    if isinstance(outcome, InputRequired):
+        if method not in MRTR_METHODS:
+            return 200, _error(id, Failure(INTERNAL_ERROR, f"the server asked for input during {method}"))
+        return 200, Response(id, _input_required(outcome, server_info))
+    meta = {**outcome.task.get("_meta", {}), SERVER_INFO: server_info}
+    return 200, Response(id, {**outcome.task, "resultType": "task", "_meta": meta})
+
+
+def _complete(id: RequestId, method: str, value: Json, server_info: Json) -> Response:
+    result = {**value, **added(id, method, value, server_info)}
+    return ListResponse(id, result, key=LISTS[method].key) if method in LISTS else Response(id, result)
+
+
+def added(id: RequestId, method: str, value: Json, server_info: Json) -> Json:
+    """What a complete result says besides the value, or in the place of what that says."""
+    meta = {**value["_meta"], SERVER_INFO: server_info} if "_meta" in value else {SERVER_INFO: server_info}
+    if method == "subscriptions/listen":
+        meta[SUBSCRIPTION_ID] = id
+    made: Json = {"resultType": "complete", "_meta": meta}
+    if method in CACHEABLE:
+        made |= {"ttlMs": value.get("ttlMs", 0), "cacheScope": value.get("cacheScope", "private")}
+    if method in LISTS:
+        key = LISTS[method].key
+        made[key] = downgrade.items(method, value[key], REVISIONS[MODERN])
+    return made
+
+
+def _input_required(outcome: InputRequired, server_info: Json) -> Json:
+    """basic/patterns/mrtr: at least one of inputRequests and requestState; an absent state stays absent."""
+    result: Json = {"resultType": "input_required", "_meta": {SERVER_INFO: server_info}}
+    if outcome.requests:
+        result["inputRequests"] = outcome.requests
+    if outcome.state is not None:
+        result["requestState"] = outcome.state
+    return result
+
+
+def notification(note: Notification, method: str, id: RequestId) -> Notification | None:
+    """What belongs to a call, as this client may see it: a listen stream carries its subscription's id on every
+    message and neither progress nor log messages (basic/patterns/subscriptions)."""
+    belongs_to_call = note.method in ("notifications/progress", "notifications/message")
+    if method != "subscriptions/listen":
+        return note if belongs_to_call else None
+    if belongs_to_call:
+        return None
+    meta = {**note.params.get("_meta", {}), SUBSCRIPTION_ID: id}
+    return Notification(note.method, {**note.params, "_meta": meta})
+
+
+def _error(id: RequestId, failure: Failure) -> Response:
+    error: Json = {"code": failure.code, "message": failure.message}
+    if failure.data is not None:
+        error["data"] = failure.data
+    return Response(id, error=error)

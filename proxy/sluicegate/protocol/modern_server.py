@@ -1,0 +1,232 @@
+"""The 2026-07-28 dialect towards a server: a Call as its request, the answer as an Outcome.
+
+Pure. May not know how bytes travel, nor anything of sessions: every request stands alone. The HTTP headers
+that mirror the body are made here too, because what they must say is protocol, not transport.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sluicegate.protocol import tasks, union_members
+from sluicegate.protocol.input_requests_server import for_modern_server
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response
+from sluicegate.protocol.mirrored_headers import annotations, annotations_of, argument, encode_value
+from sluicegate.protocol.model import (
+    HEADER_MISMATCH,
+    MISSING_CAPABILITY,
+    MODERN,
+    RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    Call,
+    Failure,
+    InputRequired,
+    Outcome,
+    TaskStarted,
+)
+from sluicegate.protocol.required_fields import with_required_fields
+from sluicegate.protocol.reserved_keys import for_server
+from sluicegate.protocol.revisions import (
+    CACHEABLE,
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LISTS,
+    MRTR_METHODS,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+)
+
+Headers = list[tuple[bytes, bytes]]
+Annotations = Mapping[tuple[str, ...], str]
+
+# ---------------------------------------------------------------- requests
+
+
+def envelope(client_info: Json, capabilities: Json) -> Json:
+    """The `_meta` that every request carries (2026-07-28 basic/index#meta)."""
+    return {PROTOCOL_VERSION: MODERN, CLIENT_INFO: client_info, CLIENT_CAPABILITIES: capabilities}
+
+
+def declared(call: Call, is_shared: bool, with_tasks: bool = False) -> Json:
+    """What the server is told that the client can do. `with_tasks`: Sluice takes the task on its behalf."""
+    made = {} if is_shared else for_modern_server(call.client)
+    return {**made, "extensions": {**made.get("extensions", {}), tasks.EXTENSION: {}}} if with_tasks else made
+
+
+def params(call: Call, token: int, client_info: Json, is_shared: bool = False, with_tasks: bool = False,
+           to_sluice: bool = False) -> Json:  # fmt: skip
+    """The params of the request that `call` becomes; `token` stands in for the client's progress token.
+
+    The client's capabilities are mirrored exactly: with fewer the server cannot ask, with more it asks what nobody
+    answers. Nothing is declared to a shared server: its lists are the same for all.
+    """
+    given = call.meta if to_sluice else tasks.unrelated(for_server(call.meta))
+    meta = {**given, **envelope(client_info, declared(call, is_shared, with_tasks))}
+    if "progressToken" in meta:
+        meta["progressToken"] = token
+    return {**call.params, "_meta": meta}
+
+
+# 2026-07-28 basic/transports/streamable-http#standard-request-headers; SEP-2663, Routing Headers
+_NAMED: Final = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri",
+    "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
+}  # fmt: skip
+
+
+def headers(method: str, params: Json, annotated: Annotations | None = None) -> Headers:
+    """What HTTP mirrors of a request's body; `annotated` is what the called tool's schema asks for."""
+    made = [(b"Mcp-Method", method.encode())]
+    name = params.get(_NAMED.get(method, ""))
+    if isinstance(name, str):
+        made.append((b"Mcp-Name", encode_value(name).encode()))
+    if annotated:
+        arguments = params.get("arguments")
+        made += [
+            (f"Mcp-Param-{name}".encode(), text.encode())
+            for path, name in annotated.items()
+            if (text := _mirror(arguments, path)) is not None
+        ]
+    return made
+
+
+def _mirror(arguments: Any, path: tuple[str, ...]) -> str | None:
+    value = argument(arguments, path)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON Schema takes 42.0 for an integer, and so does the receiver
+    return encode_value(value) if isinstance(value, str | int) else None
+
+
+def asked_for(item: Json | None) -> Annotations:
+    """Which parameters of a tool are mirrored; none where its definition is invalid: its server judges then."""
+    return (annotations_of(item) if item is not None else None) or {}
+
+
+def offerable(tools: list[Any]) -> tuple[list[Any], dict[str, str]]:
+    """The tools that HTTP may offer, and why the others may not: one bad tool does not hide the rest
+    (2026-07-28 basic/transports/streamable-http#schema-extension)."""
+    kept: list[Any] = []
+    dropped: dict[str, str] = {}
+    for tool in tools:
+        try:
+            annotations(tool.get("inputSchema") if isinstance(tool, dict) else None)
+            kept.append(tool)
+        except ValueError as why:
+            dropped[str(tool.get("name"))] = str(why)
+    return kept, dropped
+
+
+# ---------------------------------------------------------------- answers
+
+
+def outcome(call: Call, response: Response) -> Outcome:
+    if response.error is not None:
+        return failure(call, response.error)
+    return result(call.method, response.result or {})
+
+
+def result(method: str, value: Json) -> Outcome:
+    kind = value.get("resultType", "complete")  # absent: an older server (2026-07-28 basic/index#resulttype)
+    if method == "tasks/get" and kind in ("complete", "task"):  # some examples of SEP-2663 say `task`
+        kind, detailed = "complete", tasks.detailed(value)
+        if detailed is None:
+            return Failure(INTERNAL_ERROR, "The server said of a task what cannot be said of one")
+        value = detailed
+    if kind == "complete":
+        return with_required_fields(method, complete(method, value))
+    if kind == "task" and method == "tools/call" and (task := tasks.read(value)) is not None:
+        # SEP-2663, Task Creation: a task and nothing of the rounds before it
+        bare = {key: inner for key, inner in task.items() if key not in ("inputRequests", "requestState")}
+        return TaskStarted(complete(method, bare))
+    if kind == "input_required" and method in MRTR_METHODS:
+        return _input_required(value)
+    return Failure(INTERNAL_ERROR, "The server sent a result of a kind that is not known")
+
+
+def _input_required(value: Json) -> Outcome:
+    requests, state = value.get("inputRequests"), value.get("requestState")
+    requests = {} if requests is None else requests
+    is_valid = isinstance(requests, dict) and (state is None or isinstance(state, str))
+    # 2026-07-28 basic/patterns/mrtr: at least one of the two
+    if not is_valid or (not requests and state is None):
+        return Failure(INTERNAL_ERROR, "The server asked for input in a form that is not known")
+    return InputRequired(requests, state)
+
+
+def complete(method: str, value: Json) -> Json:
+    """A complete result as the middle has it: without what describes the hop, with valid caching hints."""
+    made = value.copy()
+    made.pop("resultType", None)
+    meta = made.get("_meta")
+    if isinstance(meta, dict) and SERVER_INFO in meta:
+        if len(meta) == 1:
+            del made["_meta"]
+        else:
+            made["_meta"] = {key: inner for key, inner in meta.items() if key != SERVER_INFO}
+    if method not in CACHEABLE:
+        return made
+    made.update(caching(value))
+    if method in LISTS and made.get("nextCursor", "") is None:
+        del made["nextCursor"]  # null is no cursor; the empty string is one
+    if method == "tools/list" and isinstance(tools := made.get("tools"), list):
+        made["tools"] = [tasks.without_execution(tool) for tool in tools]
+    return made
+
+
+def caching(value: Mapping[str, Any]) -> Json:
+    """2026-07-28 server/utilities/caching: absent or negative is 0; what is not said to be public is private."""
+    ttl = value.get("ttlMs")
+    is_ttl = isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0
+    return {"ttlMs": ttl if is_ttl else 0, "cacheScope": "public" if value.get("cacheScope") == "public" else "private"}
+
+
+def failure(call: Call, error: Json) -> Failure:
+    """A server's error as the client may see it."""
+    code, text, data = error.get("code"), str(error.get("message") or "Error"), error.get("data")
+    if not isinstance(code, int) or isinstance(code, bool):
+        return Failure(INTERNAL_ERROR, text, union_members.without_pages(data))
+    if code in (HEADER_MISMATCH, UNSUPPORTED_VERSION):
+        return Failure(INTERNAL_ERROR, f"The server refused how it was asked: {text}")  # our fault, not the client's
+    if code == MISSING_CAPABILITY and call.client.era == "legacy":
+        return Failure(INTERNAL_ERROR, f"The server needs a client with {_required(data)}: {text}")
+    if code == RESOURCE_NOT_FOUND and call.method == "resources/read":
+        return not_found(call, text, data)
+    if is_reserved(code) and code != MISSING_CAPABILITY:
+        return Failure(INTERNAL_ERROR, text, union_members.without_pages(data))
+    return Failure(code, text, union_members.without_pages(data))
+
+
+def is_reserved(code: int) -> bool:
+    """2026-07-28 basic/index#error-codes: nobody may send these but as that revision defines them."""
+    return -32099 <= code <= -32020
+
+
+def _required(data: Any) -> str:
+    """The capabilities that are missing, by name."""
+    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    if not isinstance(required, dict) or not required:
+        return "capabilities that this one lacks"
+    named = (f"{name} ({', '.join(parts)})" if isinstance(parts, dict) and parts else name
+             for name, parts in required.items())  # fmt: skip
+    return ", ".join(map(str, named))
+
+
+def not_found(call: Call, text: str, data: Any) -> Failure:
+    """2026-07-28 server/resources#error-handling: -32602 with data.uri instead of the legacy -32002."""
+    inner = data if isinstance(data, dict) else {}
+    return Failure(INVALID_PARAMS, text, {**inner, "uri": inner.get("uri", call.params.get("uri"))})
+
+
+def discovered(value: Json) -> Json:
+    """A DiscoverResult as the value of `server/discover` in the middle."""
+    meta = value.get("_meta")
+    info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+    made = complete("server/discover", value)
+    made["supportedVersions"] = versions(value.get("supportedVersions"))
+    made["capabilities"] = capabilities if isinstance(capabilities := value.get("capabilities"), dict) else {}
+    if isinstance(info, dict):
+        made["serverInfo"] = info
+    return made
+
+
+def versions(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -1,0 +1,76 @@
+"""The names that requests give their parameters, and what poses as one of them.
+
+Pure. Servers' parsers are not ours: some read `Name` as `name` (CVE-2026-27896), some take `request_state` for
+`requestState`. What a server could read as one of these words must be that word, or it would be read there and was
+judged by nobody. A request that rules, approvers and the audit log look at has the parameters that MCP gives it, and no
+others: nobody would have seen those.
+"""
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+from unicodedata import normalize
+
+from sluicegate.protocol.jsonrpc import Json
+
+_WORDS: Final = frozenset(
+    {
+        "_meta", "name", "arguments", "uri", "ref", "argument", "context", "cursor", "level", "notifications",
+        "inputResponses", "requestState", "task", "taskId",
+    }
+)  # fmt: skip
+# The parameters of requests about one thing (2026-07-28 and 2025-11-25 schema), besides `_meta`.
+_NOT_SEEN: Final = re.compile(r"[^\w\n]|_")
+_ROUND: Final = frozenset({"inputResponses", "requestState"})
+_OWNED: Final = {
+    "tools/call": _ROUND | {"name", "arguments", "task"}, "prompts/get": _ROUND | {"name", "arguments"},
+    "resources/read": _ROUND | {"uri"}, "completion/complete": frozenset({"ref", "argument", "context"}),
+}  # fmt: skip
+_OF_A_REF: Final = frozenset({"type", "name", "uri", "title"})
+
+
+def is_token(value: Any) -> bool:
+    """Whether that can be a progress token (basic/utilities/progress, every revision): a boolean is no integer."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def check(method: str, params: Json) -> str | None:
+    """What is wrong with the parameters besides `_meta`. Those that the method does not have are taken out."""
+    owned = _OWNED.get(method, _WORDS)
+    if not owned.issuperset(params):
+        if (key := look_alike(params, _WORDS)) is not None:
+            return f"{key!a} is no key here"
+        if method in _OWNED:
+            for name in [name for name in params if name not in owned]:
+                del params[name]
+    if "ref" in params and (key := look_alike(params["ref"], _OF_A_REF)) is not None:
+        return f"{key!a} is no key here"
+    if "arguments" in params and not isinstance(params["arguments"], dict):
+        if params["arguments"] is not None:
+            return "arguments must be an object"
+        del params["arguments"]  # some clients write null where they have none
+    return None
+
+
+def look_alike(held: Any, words: frozenset[str]) -> str | None:
+    """The first key that is another spelling of one of these words."""
+    if not isinstance(held, dict) or words.issuperset(held):
+        return None
+    keys = [key for key in held if key not in words]
+    found = zip(keys, _plain(keys), strict=True)
+    words_seen = _plain_words(words)
+    return next((key for key, plain in found if plain in words_seen), None)
+
+
+@lru_cache(1024)
+def _plain_words(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(_plain([*words]))
+
+
+def _plain(keys: list[str]) -> list[str]:
+    """Without case, width, separators and what is not seen: as the most careless parser reads them. All at once, since
+    there may be 20,000."""
+    text = "\n".join(keys)
+    if text.count("\n") >= len(keys):
+        text = "\n".join(key.replace("\n", "") for key in keys)
+    return _NOT_SEEN.sub("", normalize("NFKC", text).casefold()).split("\n")

@@ -1,0 +1,96 @@
+"""The names that belong to Sluice: what a peer writes under them is taken out where its message comes in. Pure.
+
+`dev.sluice/` begins every key of ours in `_meta`; in the data of an error `reason` is ours where it is a `Reason`, and
+`approval` where it is an object.
+Clients and operators believe what stands there, so nobody else may write it.
+"""
+
+from typing import Any, Final, get_args
+
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import REASON, Reason
+from sluicegate.protocol.revisions import META
+
+PREFIX: Final = "dev.sluice/"
+# Every revision's basic/utilities/progress, and SEP-414.
+_TRACE: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
+REASONS: Final = frozenset(get_args(Reason))
+
+
+def from_server(value: Any, data: bytes | bytearray) -> Any:
+    """`value`, which `data` was read as, without what only Sluice may say. It is changed in place."""
+    if _may_hold(data):
+        _remove(value)
+    if b"error" in data or b"\\u" in data:
+        for message in value if isinstance(value, list) else (value,):
+            if isinstance(message, dict):
+                _forget_reason(message)
+                _forget_reason(message.get("result"))  # a task that failed (SEP-2663)
+    return value
+
+
+def strip(value: Any) -> Any:
+    """What of a part of a message became a word of Sluice when its texts were changed. Changed in place."""
+    _forget_reason(value)
+    return value
+
+
+def from_client(value: Any, data: bytes | bytearray) -> Any:
+    """The same of what a client sends, but for the reason that the agent gives for a request: it is for approvers, who
+    see it as the agent's words."""
+    if not _may_hold(data):
+        return value
+    given = [
+        (meta, meta[REASON])
+        for message in (value if isinstance(value, list) else (value,))
+        if (meta := _meta(message)) is not None and isinstance(meta.get(REASON), str)
+    ]
+    _remove(value)
+    for meta, reason in given:
+        meta[REASON] = reason
+    return value
+
+
+def for_server(meta: Json) -> Json:
+    """The `_meta` of a client's request as a server may see it."""
+    return {key: value for key, value in meta.items() if key != REASON} if REASON in meta else meta
+
+
+def defined(meta: Json) -> Json:
+    """The members of a request's `_meta` that MCP or Sluice defines. What a client adds of its own is no part of what
+    an approver saw, and may differ from one call to the next."""
+    return {key: value for key, value in meta.items() if key in _TRACE or key.startswith((PREFIX, META))}
+
+
+def _may_hold(data: bytes | bytearray) -> bool:
+    """A key can be written with escapes, too, each of its letters: then all keys are looked at. To look for every
+    spelling in the bytes takes longer, 16 ms a MiB where there are many backslashes."""
+    return PREFIX.encode() in data or (b"\\" in data and (b"u00" in data or b"\\/" in data))
+
+
+def _remove(value: Any) -> None:
+    left = [value]
+    while left:
+        item = left.pop()
+        if type(item) is dict:
+            for key in [key for key in item if key.startswith(PREFIX)]:
+                del item[key]
+            left.extend(inner for inner in item.values() if type(inner) in (dict, list))
+        elif type(item) is list:
+            left.extend(inner for inner in item if type(inner) in (dict, list))
+
+
+def _forget_reason(holder: Any) -> None:
+    error = holder.get("error") if isinstance(holder, dict) else None
+    data = error.get("data") if isinstance(error, dict) else None
+    if isinstance(data, dict):
+        if isinstance(data.get("reason"), str) and data["reason"] in REASONS:
+            del data["reason"]
+        if isinstance(data.get("approval"), dict):
+            del data["approval"]
+
+
+def _meta(message: Any) -> Json | None:
+    params = message.get("params") if isinstance(message, dict) else None
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return meta if isinstance(meta, dict) else None

@@ -1,0 +1,98 @@
+"""The five revisions as one table: what differs between them on the wire.
+
+Everything that asks "is this revision old enough / new enough for X" asks a field of this table, so that
+a revision's behaviour can be read in one row. Pages: docs/specification/<revision>/changelog of the spec.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sluicegate.protocol.model import MODERN, Era
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    name: str
+    era: Era
+    batches: bool = False  # JSON arrays: added 2025-03-26, removed 2025-06-18
+    version_header: bool = False  # MCP-Protocol-Version on every HTTP request after initialize
+    streamable: bool = True  # Streamable HTTP has Last-Event-ID resumption (basic/transports#resumability)
+    priming: bool = False  # first SSE event carries an id and no data (SEP-1699)
+    progress_message: bool = True  # notifications/progress may carry `message`
+    audio: bool = True
+    annotations: bool = True  # tools carry `annotations`
+    completions: bool = True  # capability `completions`
+    structured: bool = True  # structuredContent, outputSchema, resource_link, title, _meta on definitions
+    elicitation: bool = True
+    url_elicitation: bool = False  # modes; titled and multiple choices; -32042
+    sampling_tools: bool = False  # sampling may use tools, and a message may have several blocks
+    icons: bool = False
+    any_output_schema: bool = False  # outputSchema may have a root that is no object
+    tasks: bool = False  # tasks are in the core: `params.task`, `tasks/*`, `execution.taskSupport`
+
+
+REVISIONS: Final[dict[str, Revision]] = {
+    revision.name: revision
+    for revision in (
+        Revision("2024-11-05", "legacy", streamable=False, progress_message=False, audio=False, annotations=False,
+                 completions=False, structured=False, elicitation=False),
+        Revision("2025-03-26", "legacy", batches=True, structured=False, elicitation=False),
+        Revision("2025-06-18", "legacy", version_header=True),
+        Revision("2025-11-25", "legacy", version_header=True, priming=True, url_elicitation=True, sampling_tools=True,
+                 icons=True, tasks=True),
+        Revision(MODERN, "modern", version_header=True, streamable=False, url_elicitation=True, sampling_tools=True,
+                 icons=True, any_output_schema=True),
+    )
+}  # fmt: skip
+
+LEGACY: Final = tuple(name for name, revision in REVISIONS.items() if revision.era == "legacy")
+NEWEST_LEGACY: Final = LEGACY[-1]
+# What a server that answers `initialize` without a known revision, or a client without the header, is taken for
+# (2025-11-25 basic/transports#protocol-version-header).
+ASSUMED_LEGACY: Final = "2025-03-26"
+SUPPORTED: Final = tuple(reversed(REVISIONS))  # newest first, as data.supported and supportedVersions list them
+
+META = "io.modelcontextprotocol/"
+PROTOCOL_VERSION = META + "protocolVersion"
+CLIENT_INFO = META + "clientInfo"
+CLIENT_CAPABILITIES = META + "clientCapabilities"
+SERVER_INFO = META + "serverInfo"
+SUBSCRIPTION_ID = META + "subscriptionId"
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """One of the four lists: its method, the key of its items, and how a change of it is announced."""
+
+    method: str
+    key: str
+    changed: str
+    filter: str  # key in the filter of subscriptions/listen
+    capability: str
+
+
+LISTS: Final[dict[str, List]] = {
+    entry.method: entry
+    for entry in (
+        List("tools/list", "tools", "notifications/tools/list_changed", "toolsListChanged", "tools"),
+        List("prompts/list", "prompts", "notifications/prompts/list_changed", "promptsListChanged", "prompts"),
+        List("resources/list", "resources", "notifications/resources/list_changed",
+             "resourcesListChanged", "resources"),
+        List("resources/templates/list", "resourceTemplates", "notifications/resources/list_changed",
+             "resourcesListChanged", "resources"),
+    )
+}  # fmt: skip
+
+# 2026-07-28 server/utilities/caching: ttlMs and cacheScope are required on complete results of these
+CACHEABLE: Final = frozenset({"server/discover", "resources/read", *LISTS})
+
+# What a 2026-07-28 server may be asked (the middle's methods); anything else is 404 with -32601.
+MODERN_METHODS: Final = frozenset(
+    {"server/discover", "tools/call", "prompts/get", "resources/read", "completion/complete",
+     "subscriptions/listen", "tasks/get", "tasks/update", "tasks/cancel", *LISTS}
+)  # fmt: skip
+# 2026-07-28 basic/patterns/mrtr: the only methods whose result may be input_required
+MRTR_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+# <= 2025-11-25: what a server may ask on; of a task it asks on the stream of `tasks/result` (basic/utilities/tasks)
+ASKING_METHODS: Final = MRTR_METHODS | {"tasks/result"}
+LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")

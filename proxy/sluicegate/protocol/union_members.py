@@ -1,0 +1,88 @@
+"""Where a message may be one of several types: the members of the other types are taken out.
+
+Whoever judges reads one member, and whoever gets the message may read another: of a block of text with a `resource`, of
+contents with `text` and `blob`, of a complete result with `inputRequests`. Pure; copy on write.
+"""
+
+from typing import Any, Final
+
+from sluicegate.protocol.jsonrpc import Json
+
+# 2026-07-28 schema: ContentBlock, SamplingMessageContentBlock. What all types may have is no matter.
+_OWN: Final = {
+    "text": frozenset({"text"}), "image": frozenset({"data"}), "audio": frozenset({"data"}),
+    "resource": frozenset({"resource"}), "resource_link": frozenset({"uri"}), "tool_use": frozenset({"input"}),
+    "tool_result": frozenset({"content", "structuredContent"}),
+}  # fmt: skip
+_ALL: Final = frozenset().union(*_OWN.values())
+_FOREIGN: Final = {kind: _ALL - own for kind, own in _OWN.items()}
+# What a result that is complete has not: InputRequiredResult, CreateTaskResult (2025-11-25).
+_UNFINISHED: Final = frozenset({"inputRequests", "requestState", "resultType", "task"})
+_SMALL: Final = 2  # members of a block that has a type and what it is about
+
+
+def result(method: str, value: Json) -> Json:
+    """A complete result of that method."""
+    if method in ("tools/call", "tasks/result"):
+        key, each = "content", block
+    elif method == "prompts/get":
+        key, each = "messages", message
+    elif method == "resources/read":
+        key, each = "contents", contents
+    else:
+        return value
+    if not _UNFINISHED.isdisjoint(value):
+        value = {name: part for name, part in value.items() if name not in _UNFINISHED}
+    items = value.get(key)
+    if not isinstance(items, list):
+        return value
+    made = [each(item) for item in items]
+    return value if made == items else {**value, key: made}  # items that are the same objects are not compared
+
+
+def block(item: Any) -> Any:
+    if not isinstance(item, dict):
+        return item
+    kind = item.get("type")
+    if kind in ("resource", "tool_result"):
+        return _nested(_without(item, _FOREIGN[kind]))
+    if len(item) <= _SMALL or not isinstance(kind, str) or kind not in _FOREIGN:
+        return item
+    return _without(item, _FOREIGN[kind])
+
+
+def _nested(item: Json) -> Json:
+    for key, change in (("resource", contents), ("content", blocks)):
+        if key in item and (changed := change(item[key])) is not item[key]:
+            item = {**item, key: changed}
+    return item
+
+
+def blocks(value: Any) -> Any:
+    """One block or several."""
+    if not isinstance(value, list):
+        return block(value)
+    made = [block(item) for item in value]
+    return value if made == value else made
+
+
+def message(item: Any) -> Any:
+    """Of a prompt, or for a model."""
+    if not isinstance(item, dict) or (changed := blocks(item.get("content"))) is item.get("content"):
+        return item
+    return {**item, "content": changed}
+
+
+def contents(item: Any) -> Any:
+    """TextResourceContents or BlobResourceContents: text is what most read, and what is judged."""
+    return _without(item, frozenset({"blob"})) if isinstance(item, dict) and isinstance(item.get("text"), str) else item
+
+
+def _without(item: Json, names: frozenset[str]) -> Json:
+    return item if names.isdisjoint(item) else {key: part for key, part in item.items() if key not in names}
+
+
+def without_pages(data: Any) -> Any:
+    """The data of an error without pages to open, which only an error of 2025-11-25 has, and only where they are judged
+    (client/elicitation#url-mode-errors)."""
+    return {key: part for key, part in data.items() if key != "elicitations"} if isinstance(data, dict) else data

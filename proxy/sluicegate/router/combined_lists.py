@@ -1,0 +1,326 @@
+"""Many servers' lists as one, in pages of ours: in the order of the config, then as each server lists.
+
+Tools, prompts and templates come from snapshots. Resources are followed page by page, because there may be a
+million of them: of those, one page of one server (and the first pages of the next few, asked for together) is in
+memory, and all that is remembered between two pages of ours travels in the cursor. What a client may not see is
+left out before pages are cut, so that neither their number nor their length tells of it.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+
+from sluicegate.catalog import uri_fields
+from sluicegate.catalog.cursor import Position, Seal, Unseal, open_cursor, seal_cursor
+from sluicegate.catalog.snapshot import KINDS, Snapshot
+from sluicegate.catalog_cache import CatalogCache, MayList, Resolver
+from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of, ttl_of
+from sluicegate.policy.memo import Memo
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
+from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result, Target
+from sluicegate.protocol.revisions import LISTS
+from sluicegate.router.visible_lists import VisibleList, VisibleLists
+
+MAX_SHARED: Final = 64  # pages of ours that are the same for many
+MAX_PAGES: Final = 64  # of one server for one page of ours, once there is something to answer with
+MAX_EMPTY: Final = 64  # in a row, then the server's part is over
+MAX_HIDDEN: Final = 1024  # of which the client may see nothing, for one page of ours
+MAX_WALK: Final = 10_000  # of one server for a whole walk, which may be of many requests
+AHEAD: Final = 4  # servers asked for their first page at the same time
+SILENCE: Final = 30.0  # a server that did not answer in time is not asked again for so long
+SLICE: Final = 0.005  # seconds of work after which others have their turn
+STRIDE: Final = 8  # items that are judged in a row before the clock is looked at
+
+log = logging.getLogger(__name__)
+
+_STALE = Failure(INVALID_PARAMS, "Invalid cursor")
+_Part = tuple[VisibleList, int, int]
+"""What one server has in a page: of all that is shown of its list, from the first number up to the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursors:
+    """Seals positions into cursors. `generation` is a digest of the servers configured: with others, old ones
+    are stale."""
+
+    seal: Seal
+    unseal: Unseal
+    generation: str
+
+    def close(self, call: Call, position: Position) -> str:
+        return seal_cursor(
+            position, principal=call.client.principal, method=call.method, generation=self.generation, seal=self.seal
+        )
+
+    def open(self, call: Call) -> Position | None:
+        return open_cursor(
+            call.params["cursor"], principal=call.client.principal, method=call.method,
+            generation=self.generation, unseal=self.unseal,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where the walk through one server's pages stands. `anchor` marks an earlier cursor: it moves on at every
+    power of two, so that a circle of any length is met again at last (Brent's cycle detection)."""
+
+    cursor: str | None = None
+    pages: int = 0
+    anchor: str = ""
+
+    def after(self, cursor: str) -> "Trace | None":
+        """One page on; None where that leads nowhere."""
+        pages = self.pages + 1
+        mark = blake2b(cursor.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        if cursor == self.cursor or mark == self.anchor:
+            return None
+        if pages >= MAX_WALK:
+            log.warning("a list of resources is cut", extra={"pages": pages})
+            return None
+        return Trace(cursor, pages, mark if pages & (pages - 1) == 0 else self.anchor)
+
+    def pack(self) -> str:
+        return dump([self.cursor, self.pages, self.anchor]).decode()
+
+    @classmethod
+    def unpack(cls, text: str | None) -> "Trace | None":
+        if text is None:
+            return cls()
+        try:
+            match decode_fast(text.encode()):
+                case [str() | None as cursor, int() as pages, str() as anchor]:
+                    return cls(cursor, pages, anchor)
+        except Malformed:
+            pass
+        return None
+
+
+@dataclass(slots=True)
+class _Page:
+    """A page of ours as it grows. `ttls` are those of the servers it was made from."""
+
+    size: int
+    items: list[Json] = field(default_factory=list)
+    ttls: list[int] = field(default_factory=list)
+    uris: set[str] = field(default_factory=set)
+    _turn: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.items) >= self.size
+
+    async def breathe(self) -> None:
+        """Judging a long list for the first time takes a while; others must not wait for it."""
+        now = asyncio.get_running_loop().time()
+        if now - self._turn > SLICE:
+            await asyncio.sleep(0)
+            self._turn = asyncio.get_running_loop().time()
+
+
+class _Ahead:
+    """First pages of the next servers, in flight together. Only asked for when the walk comes to a new server, so
+    that a long list is not accompanied by the same questions to its neighbours on every page of ours."""
+
+    def __init__(self, ask: Callable[[str], Coroutine[Any, Any, Outcome | None]], keys: list[str]) -> None:
+        self._ask = ask
+        self._keys = keys
+        self._tasks: dict[str, asyncio.Task[Outcome | None]] = {}
+
+    async def first(self, key: str) -> Outcome | None:
+        at = self._keys.index(key)
+        for near in self._keys[at : at + AHEAD]:
+            if near not in self._tasks:
+                self._tasks[near] = asyncio.create_task(self._ask(near))
+        return await self._tasks.pop(key)
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+
+class CombinedLists:
+    def __init__(
+        self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, cursors: Cursors,
+        may_list: MayList, views: VisibleLists,
+    ) -> None:  # fmt: skip
+        self._servers = servers
+        self._lists = lists
+        self._resolver = resolver
+        self._cursors = cursors
+        self._may_list = may_list
+        self._views = views
+        self._pages: Memo[tuple[_Part, ...], SharedList] = Memo(MAX_SHARED)
+        self._silent_until: dict[tuple[str, str], float] = {}
+
+    # ------------------------------------------------------------ tools, prompts, templates
+
+    async def held(self, call: Call) -> Outcome:
+        start = self._start(call)
+        if isinstance(start, Failure):
+            return start
+        page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
+        room = page.size
+        for key, snapshot in _from(await self._lists.all(call.client, "list"), start.server):
+            self._note_ttl(page, key, snapshot, call)
+            if snapshot is None or self._servers[key].status == "down":
+                continue
+            view = await self._views.view(call, key, snapshot, call.method, page.breathe)
+            begin = bisect_left(view.shown, start.offset) if key == start.server else 0
+            end = min(begin + room, len(view.shown))
+            parts.append((view, begin, end))
+            room -= end - begin
+            if end < len(view.shown):
+                rest = Position(key, None, view.shown[end])
+                break
+        page.items = self._shared(call.method, tuple(parts))
+        return self._answer(call, page, rest)
+
+    def _shared(self, method: str, parts: tuple[_Part, ...]) -> SharedList:
+        """The items of these parts, the same list for the same parts."""
+        known = self._pages.get(parts)
+        if known is None:
+            known = SharedList(
+                view.snapshot.entries(method)[index].shown for view, begin, end in parts
+                for index in view.shown[begin:end]
+            )  # fmt: skip
+            self._pages.keep(parts, known)
+        return known
+
+    def _note_ttl(self, page: _Page, key: str, snapshot: Snapshot | None, call: Call) -> None:
+        """What a server that is away will list cannot be known, so the page is stale at once."""
+        method, client = call.method, call.client
+        if snapshot is None or self._servers[key].status != "up":
+            page.ttls.append(0)
+        elif snapshot.declares(LISTS[method].capability) and method in snapshot.listings:
+            is_stored = self._lists.is_stored(key, client, KINDS[method])
+            page.ttls.append(0 if is_stored else snapshot.listings[method].ttl_ms)
+
+    # ------------------------------------------------------------ resources
+
+    async def walked(self, call: Call) -> Outcome:
+        start = self._start(call)
+        trace = start if isinstance(start, Failure) else Trace.unpack(start.cursor) or _STALE
+        if isinstance(start, Failure) or isinstance(trace, Failure):
+            return _STALE
+        page = _Page(self._lists.settings.page)
+        known = list(_from(await self._lists.all(call.client, "list"), start.server))
+        keys = [key for key, snapshot in known if not self._is_skipped(call, key, snapshot)]
+        started = await asyncio.gather(*(self._lists.has_started(key, call.client) for key in keys))
+        keys = [key for key, has_started in zip(keys, started, strict=True) if has_started]
+        for key, snapshot in known:
+            self._note_ttl(page, key, snapshot, call)
+        ahead = _Ahead(lambda key: self._ask(call, key, Trace()), keys)
+        try:
+            for key in keys:
+                here = (trace, start.offset) if key == start.server else (Trace(), 0)
+                rest = await self._walked_part(call, key, *here, page, ahead)
+                if isinstance(rest, Failure):
+                    return rest
+                if rest is not None:
+                    return self._answer(call, page, rest)
+        finally:
+            ahead.close()
+        return self._answer(call, page, None)
+
+    def _is_skipped(self, call: Call, key: str, snapshot: Snapshot | None) -> bool:
+        server = self._servers[key]
+        if snapshot is None or server.status == "down" or not snapshot.declares("resources"):
+            return True
+        return self._silent_until.get((key, server.scope(call.client)), 0.0) > asyncio.get_running_loop().time()
+
+    async def _walked_part(
+        self, call: Call, key: str, trace: Trace, offset: int, page: _Page, ahead: _Ahead
+    ) -> Position | Failure | None:
+        """Fills the page from one server, as few of its pages as that takes. Returns where the next page of ours
+        starts, None if that server has no more, a Failure if it does not know its own cursor any more."""
+        late = asyncio.get_running_loop().time() + self._lists.settings.list_timeout / 2
+        given = trace
+        empty = 0
+        for asked in range(1, MAX_HIDDEN + 1):
+            is_new = trace.cursor is None and not offset
+            outcome = await (ahead.first(key) if is_new else self._ask(call, key, trace))
+            items = page_of(outcome, call.method)
+            if items is None or not isinstance(outcome, Result):
+                return _STALE if trace is given and _is_refused(outcome, trace) else None
+            page.ttls.append(ttl_of(outcome.value))
+            index = await self._take(call, key, items, offset, page)
+            if index is not None:
+                return Position(key, trace.pack(), index)
+            offset = 0
+            cursor = next_cursor(outcome.value)
+            further = None if cursor is None else trace.after(cursor)
+            empty = 0 if items else empty + 1
+            if further is None or empty >= MAX_EMPTY:
+                return None
+            trace = further
+            tired = asked >= MAX_PAGES or asyncio.get_running_loop().time() > late
+            if page.is_full or (page.items and tired):
+                return Position(key, trace.pack(), 0)
+        return None
+
+    async def _ask(self, call: Call, key: str, trace: Trace) -> Outcome | None:
+        server = self._servers[key]
+        params: Json = {} if trace.cursor is None else {"cursor": trace.cursor}
+        asking = Call(call.client, call.method, params, call.meta, None, None, call.emit, call.trail)
+        outcome = await ask(server, asking, self._lists.settings.list_timeout)
+        if outcome is None:
+            silent = asyncio.get_running_loop().time() + SILENCE
+            self._silent_until = {**_ahead(self._silent_until), (key, server.scope(call.client)): silent}
+        return outcome
+
+    async def _take(self, call: Call, key: str, items: list[Any], offset: int, page: _Page) -> int | None:
+        """Adds what the client may see; returns the index of the first item for which there is no room."""
+        uris = self._lists.faces[key].uris
+        for index in range(offset, len(items)):
+            if index % STRIDE == 0:
+                await page.breathe()
+            item = items[index]
+            own = item.get("uri") if isinstance(item, dict) else None
+            if not isinstance(own, str):
+                continue
+            public = uris.public(own)
+            if public in page.uris or not self._may_list(call, key, Target(key, "res", own, public, item)):
+                continue
+            if page.is_full:
+                return index
+            page.uris.add(public)
+            page.items.append(item if public == own else uri_fields.items(call.method, item, uris.public))
+            if public == own:
+                self._resolver.learn(call, key, own)
+        return None
+
+    # ------------------------------------------------------------ cursors
+
+    def _start(self, call: Call) -> Position | Failure:
+        """Without a cursor the first server; a cursor that is not ours, or no longer, is an error
+        (2026-07-28 server/utilities/pagination)."""
+        if call.params.get("cursor") is None:
+            return Position(next(iter(self._servers), ""))
+        position = self._cursors.open(call)
+        return position if position is not None and position.server in self._servers else _STALE
+
+    def _answer(self, call: Call, page: _Page, rest: Position | None) -> Result:
+        more = {} if rest is None else {"nextCursor": self._cursors.close(call, rest)}
+        ttl_ms = min(page.ttls, default=0)
+        return Result({LISTS[call.method].key: page.items, **more, "ttlMs": ttl_ms, "cacheScope": "private"})
+
+
+def _from(known: list[tuple[str, Snapshot | None]], server: str) -> Iterator[tuple[str, Snapshot | None]]:
+    reached = False
+    for one in known:
+        reached = reached or one[0] == server
+        if reached:
+            yield one
+
+
+def _is_refused(outcome: Outcome | None, trace: Trace) -> bool:
+    return isinstance(outcome, Failure) and outcome.code == INVALID_PARAMS and trace.cursor is not None
+
+
+def _ahead(times: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    now = asyncio.get_running_loop().time()
+    return {key: time for key, time in times.items() if time > now}

@@ -1,0 +1,210 @@
+"""The tasks that clients know of: whose each is, which server has it, and how long that is remembered.
+
+An id of ours is random, and found only for the principal that it was made for: for anybody else there is no such
+task. Bounded for each principal and in all: what has ended leaves first, and who has too many that run is refused
+another before anything is executed (but for those that begin at that moment). What runs is never pushed out. Tasks of
+stateless servers outlive this process in the store; those of a connection end with it. Times are seconds.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import anyio
+
+from sluicegate.protocol import tasks
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
+from sluicegate.protocol.model import Call, Handler, Target
+from sluicegate.store import Store
+
+MAX_TASKS: Final = 1_000  # of one principal
+MAX_ALL: Final = 20_000
+GRACE: Final = 60.0  # beyond a task's own time to live: its result may just be on its way
+_PREFIX: Final = "task:"
+_ID_BYTES: Final = 24
+_ID_CHARS: Final = 32
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    """`own` is the id as its holder knows it, `task` what was last said of it. `holder` answers for it: the server,
+    or whoever else made the task. `order` is when it was made, among those of its principal. `news` is set when it is
+    said to have changed."""
+
+    id: str
+    principal: str
+    session: str | None
+    target: Target
+    own: str
+    task: Json
+    expires: float
+    order: int
+    holder: Handler
+    is_lost: bool = False
+    news: anyio.Event = field(default_factory=anyio.Event)
+
+    def stir(self) -> None:
+        """Whoever waits for a change of it looks."""
+        self.news.set()
+        self.news = anyio.Event()
+
+    @property
+    def status(self) -> str:
+        return str(self.task["status"])
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_lost or self.status in tasks.TERMINAL
+
+    def shown(self) -> Json:
+        """What was last said of it, as its client sees it."""
+        return {**self.task, "taskId": self.id}
+
+
+class TaskRegistry:
+    """`servers` answer for the tasks that they made. Without a `store` none outlives the process."""
+
+    def __init__(
+        self, servers: Mapping[str, Handler], store: Store | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._servers = servers
+        self._store = store
+        self._clock = clock
+        self._mine: dict[str, dict[str, TaskRecord]] = {}
+        self._by_own: dict[tuple[str, str], TaskRecord] = {}
+        self.count = 0
+        self._order = 0
+
+    def __repr__(self) -> str:
+        return f"TaskRegistry({self.count} tasks of {len(self._mine)} principals)"
+
+    # ------------------------------------------------------------ in
+
+    def is_full(self, principal: str) -> bool:
+        """Whether no other task may begin: on the way of every call that could become one."""
+        mine = self._mine.get(principal)
+        if (mine is None or len(mine) < MAX_TASKS) and self.count < MAX_ALL:
+            return False
+        return not self._make_room(principal)
+
+    async def add(self, call: Call, target: Target, task: Json, holder: Handler | None = None) -> TaskRecord | None:
+        """A task that has begun; None where that id is another's: a server must not hand out the same twice. Without
+        a `holder` it is the server's."""
+        known = self._by_own.get((target.server, task["taskId"]))
+        if known is not None and not self._is_over(known):
+            return known if known.principal == call.client.principal and known.target == target else None
+        self._order += 1
+        record = TaskRecord(
+            secrets.token_urlsafe(_ID_BYTES), call.client.principal, call.client.session, target, task["taskId"], task,
+            self._clock() + task["ttlMs"] / 1000 + GRACE, self._order, holder or self._servers[target.server],
+        )  # fmt: skip
+        await self._admit(record, holder is None)
+        return record
+
+    async def _admit(self, record: TaskRecord, is_servers: bool) -> None:
+        self._keep(record)
+        if self._store is not None and is_servers and _is_free(record):
+            await self._store.put(_PREFIX + record.id, _pack(record), record.expires - self._clock())
+
+    def _keep(self, record: TaskRecord) -> None:
+        self._mine.setdefault(record.principal, {})[record.id] = record
+        self._by_own[record.target.server, record.own] = record
+        self.count += 1
+
+    # ------------------------------------------------------------ out
+
+    async def find(self, principal: str, id: str) -> TaskRecord | None:
+        record = self._mine.get(principal, {}).get(id)
+        if record is None and self._store is not None and len(id) == _ID_CHARS and id.isascii():
+            record = self._restore(principal, await self._store.get(_PREFIX + id))
+        if record is not None and self._is_over(record):
+            await self.forget(record)
+            return None
+        return record
+
+    def find_own(self, server: str, own: str) -> TaskRecord | None:
+        record = self._by_own.get((server, own))
+        return None if record is None or self._is_over(record) else record
+
+    def of(self, principal: str, after: int = 0) -> Iterator[TaskRecord]:
+        """All of that client's, oldest first, from behind a place in that order."""
+        for record in tuple(self._mine.get(principal, {}).values()):
+            if record.order > after and not self._is_over(record):
+                yield record
+
+    async def become(self, record: TaskRecord, other: TaskRecord) -> None:
+        """`other` under the id of `record`, which has had its time."""
+        self._drop(record)
+        self._drop(other)
+        await self._admit(replace(other, id=record.id), is_servers=True)
+        record.stir()
+        if self._store is not None:
+            await self._store.delete(_PREFIX + other.id)
+
+    async def forget(self, record: TaskRecord) -> None:
+        self._drop(record)
+        if self._store is not None:
+            await self._store.delete(_PREFIX + record.id)
+
+    def _restore(self, principal: str, kept: bytes | None) -> TaskRecord | None:
+        """From before a restart. Whose it is, is said inside."""
+        record = None if kept is None else _unpack(kept, self._order + 1, self._servers)
+        if record is None or record.principal != principal:
+            return None
+        self._order += 1
+        self._keep(record)
+        return record
+
+    # ------------------------------------------------------------ how much
+
+    def _is_over(self, record: TaskRecord) -> bool:
+        return record.expires <= self._clock()
+
+    def _drop(self, record: TaskRecord) -> None:
+        mine = self._mine.get(record.principal, {})
+        if mine.pop(record.id, None) is None:
+            return
+        self.count -= 1
+        if not mine:
+            del self._mine[record.principal]
+        if self._by_own.get((record.target.server, record.own)) is record:
+            del self._by_own[record.target.server, record.own]
+
+    def _make_room(self, principal: str) -> bool:
+        """Drops what is over, then what has ended: of this principal, or of all where there are too many of all."""
+        many = list(self._mine.get(principal, {}).values())
+        if self.count >= MAX_ALL:
+            many = [record for mine in self._mine.values() for record in mine.values()]
+        gone = [record for record in many if self._is_over(record)]
+        ended = sorted((record for record in many if record.has_ended), key=lambda record: record.order)
+        for record in gone or ended[: 1 + len(ended) // 10]:
+            self._drop(record)
+        return bool(gone or ended)
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def _is_free(record: TaskRecord) -> bool:
+    """Of a stateless server, which knows it on every connection."""
+    return record.own.startswith(":")
+
+
+def _pack(record: TaskRecord) -> bytes:
+    target = record.target
+    return dump([record.id, record.principal, target.server, target.own, target.public, record.own, record.task,
+                 record.expires])  # fmt: skip
+
+
+def _unpack(data: bytes, order: int, servers: Mapping[str, Handler]) -> TaskRecord | None:
+    """Another release may have kept it, so its shape is not taken for granted."""
+    try:
+        match decode_fast(data):
+            case [str(id), str(principal), str(server), str(tool), str(public), str(own), dict(task), float(expires)]:
+                target = Target(server, "tool", tool, public)
+                return TaskRecord(id, principal, None, target, own, task, expires, order, servers[server])
+    except (Malformed, KeyError):
+        pass
+    return None

@@ -1,0 +1,101 @@
+"""The tasks that one listen call follows: what became of them is told on its stream, as `tasks/get` would say it.
+
+A server's word that a task has changed is a reason to look at it; without such words it is looked at in the rhythm
+that the server suggests, so that what is acknowledged can be relied on whatever the server does. Knows tasks and a
+Handler that answers about them; no server. (SEP-2663, Task Status Notifications.)
+"""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Final
+
+import anyio
+
+from sluicegate.protocol import tasks
+from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.model import Call, Handler, Result, Trail
+from sluicegate.router.tasks import TaskRouter
+from sluicegate.telemetry import DEFAULT_BACKOFF
+
+MAX_FOLLOWED: Final = 1_000  # tasks of one listen call
+MAX_LOOKS: Final = 8  # of one listen call at the same time
+LEAST_BETWEEN: Final = 0.1
+"""Seconds between two looks at a task, however often its server says that it has changed."""
+_POLL: Final = 1000  # milliseconds, where the server suggests nothing
+
+_Seen = tuple[object, ...]
+
+
+class TaskSubscriptions:
+    """`told` answers a client's `tasks/get` as if it had asked itself: what is told has passed everything that an
+    answer passes."""
+
+    def __init__(self, known: TaskRouter) -> None:
+        self._tasks = known
+        self.told: Handler = known.about
+
+    async def begin(self, call: Call, ids: Sequence[str]) -> "FollowedTasks":
+        """Those that this client has, and may know of: of others nothing is said."""
+        own = [id for id in dict.fromkeys(ids) if await self._tasks.may_follow(call, id)]
+        return FollowedTasks(self._tasks, self.told, call, own)
+
+
+class FollowedTasks:
+    """Those of one call."""
+
+    def __init__(self, known: TaskRouter, told: Handler, call: Call, ids: list[str]) -> None:
+        self.ids = ids
+        self._tasks = known
+        self._told = told
+        self._call = call
+        self._numbers = count(1)
+        self._limit = anyio.CapacityLimiter(MAX_LOOKS)
+
+    def __repr__(self) -> str:
+        return f"FollowedTasks({len(self.ids)} tasks)"
+
+    async def follow(self, id: str) -> None:
+        """Until it has ended, or is forgotten. What it is at first is told, too: it may have ended before anybody
+        listened."""
+        seen: _Seen | None = None
+        failures = 0
+        while (news := await self._tasks.news(self._call, id)) is not None:
+            async with self._limit:
+                task = await self._look(id)
+                if task is not None and _state(task) != seen:
+                    task = await self._tell(id)
+                    seen = None if task is None else _state(task)
+            if task is not None and task.get("status") in tasks.TERMINAL:
+                return
+            failures = 0 if task is not None else failures + 1
+            await anyio.sleep(LEAST_BETWEEN)
+            with anyio.move_on_after(_pause(task or {}, failures)):
+                await news.wait()
+
+    async def _look(self, id: str) -> Json | None:
+        outcome = await self._tasks.about(self._get(id, Trail()))
+        return outcome.value if isinstance(outcome, Result) else None
+
+    async def _tell(self, id: str) -> Json | None:
+        """None where it could not be told, so that it is tried again."""
+        outcome = await self._told(self._get(id, Trail(f"{self._call.trail.id}-{next(self._numbers)}")))
+        if not isinstance(outcome, Result):
+            return None
+        await self._call.emit(Notification(tasks.CHANGED, outcome.value))
+        return outcome.value
+
+    def _get(self, id: str, trail: Trail) -> Call:
+        return Call(self._call.client, "tasks/get", {"taskId": id}, trail=trail)
+
+
+def _state(task: Json) -> _Seen:
+    """What is news when it differs."""
+    requests = task.get("inputRequests")
+    asked = tuple(sorted(requests)) if isinstance(requests, dict) else ()
+    return task.get("status"), task.get("statusMessage"), asked
+
+
+def _pause(task: Json, failures: int) -> float:
+    if failures:
+        return DEFAULT_BACKOFF.pause(failures)
+    return float(task.get("pollIntervalMs", _POLL)) / 1000

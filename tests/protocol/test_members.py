@@ -1,0 +1,80 @@
+"""Of a message that may be one of several types only the members of its own type pass."""
+
+from typing import Any
+
+import pytest
+
+from sluicegate.protocol import legacy_server, modern_server, union_members
+from sluicegate.protocol.jsonrpc import Json, Response
+from sluicegate.protocol.model import Call, Client, Result
+
+EVERY: Json = {
+    "text": "t", "data": "d", "mimeType": "m", "resource": {"uri": "a:b", "text": "t"}, "uri": "c:d", "input": {},
+    "content": [{"type": "text", "text": "x"}], "structuredContent": {}, "annotations": {}, "_meta": {}, "name": "n",
+}  # fmt: skip
+OWN = {"text": "text", "image": "data", "audio": "data", "resource": "resource", "resource_link": "uri",
+       "tool_use": "input"}  # fmt: skip
+COMMON = {"type", "mimeType", "annotations", "_meta", "name"}
+
+
+@pytest.mark.parametrize(("kind", "own"), OWN.items())
+def test_a_block_has_what_its_type_owns(kind: str, own: str) -> None:
+    assert union_members.block({"type": kind, **EVERY}).keys() == COMMON | {own}
+    results = union_members.block({"type": "tool_result", "toolUseId": "t", "content": [{"type": kind, **EVERY}]})
+    assert results["content"][0].keys() == COMMON | {own}
+
+
+def test_what_has_no_known_type_or_nothing_foreign_is_itself() -> None:
+    for block in ({"type": "new", **EVERY}, {"type": [], "text": 1}, EVERY, "x", None, {"type": "text", "text": "x"}):
+        assert union_members.block(block) is block
+
+
+def test_contents_are_text_or_bytes() -> None:
+    assert union_members.contents({"uri": "a:b", "text": "", "blob": "YQ=="}) == {"uri": "a:b", "text": ""}
+    assert union_members.block({"type": "resource", "resource": {"uri": "a:b", "text": "", "blob": "YQ=="}}) == {
+        "type": "resource", "resource": {"uri": "a:b", "text": ""},
+    }  # fmt: skip
+    for alone in ({"uri": "a:b", "blob": "YQ=="}, {"uri": "a:b", "text": None, "blob": "YQ=="}):
+        assert union_members.contents(alone) is alone
+
+
+def test_what_has_nothing_to_take_out_is_not_copied() -> None:
+    text, other = {"type": "text", "text": "x"}, {"type": "text", "text": "x", "uri": "a:b"}
+    for content in (text, [text, text], None, "x", [1, None]):
+        said = {"role": "user", "content": content}
+        assert union_members.message(said) is said and union_members.blocks(content) is content
+        for method, key in (("tools/call", "content"), ("prompts/get", "messages"), ("tasks/result", "content")):
+            whole = {key: [said if key == "messages" else content], "other": 1}
+            assert union_members.result(method, whole) is whole
+    assert union_members.message({"role": "user", "content": [text, other]}) == {
+        "role": "user",
+        "content": [text, text],
+    }
+    assert union_members.message({"role": "user"}) == {"role": "user"} and union_members.message("x") == "x"
+    listed = {"tools": [other], "inputRequests": {}, "task": {}}
+    assert union_members.result("tools/list", listed) is listed
+    mixed = {"content": [other, text], "task": 1, "x": 2}
+    assert union_members.result("tasks/result", mixed) == {"content": [text] * 2, "x": 2}
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("dialect", [legacy_server, modern_server])
+@pytest.mark.parametrize(
+    ("method", "good", "bad"),
+    [
+        ("tools/call", {"content": [{"type": "text", "text": "x"}]},
+         {"content": [{"type": "text", "text": "x", "resource": {"uri": "a:b"}}]}),
+        ("prompts/get", {"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}]},
+         {"messages": [{"role": "user", "content": {"type": "text", "text": "x", "uri": "a:b"}}]}),
+        ("resources/read", {"contents": [{"uri": "a:b", "text": "x"}]},
+         {"contents": [{"uri": "a:b", "text": "x", "blob": "YQ=="}]}),
+    ],
+)  # fmt: skip
+def test_a_result_is_complete_or_a_question_or_a_task(
+    dialect: Any, revision: str, method: str, good: Json, bad: Json
+) -> None:
+    call = Call(Client("key:a", revision=revision), method, {})
+    unfinished = {"inputRequests": {"q": {}}, "requestState": "s", "task": {"taskId": "t"}}
+    told = dialect.outcome(call, Response(1, {**bad, **unfinished, "resultType": "complete"}))
+    assert isinstance(told, Result) and told.value == dialect.outcome(call, Response(1, good)).value
+    assert not unfinished.keys() & told.value.keys() and "resultType" not in told.value

@@ -1,0 +1,81 @@
+"""Parameters in both eras: what is another spelling of one is refused, and no request has more than MCP gives it."""
+
+import pytest
+
+from sluicegate.protocol import legacy_client, modern_client
+from sluicegate.protocol.jsonrpc import Json, Request
+from sluicegate.protocol.model import Failure
+from sluicegate.protocol.parameter_names import check, look_alike
+
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+@pytest.mark.parametrize(
+    ("params", "key"),
+    [
+        ({"name": "x", "Name": "y"}, "Name"),
+        ({"NAME": "y"}, "NAME"),
+        ({"name": "x", "argument\u017f": {}}, "argument\u017f"),  # a long s folds to s
+        ({"ta\u017f\u212aId": "t"}, "ta\u017f\u212aId"),  # and the sign for kelvin to k
+        ({"\uff4eame": "y"}, "\uff4eame"),
+        ({"name\x00": "y"}, "name\x00"),
+        ({" name": "y"}, " name"),
+        ({"na\u200bme": "y"}, "na\u200bme"),
+        ({"request_state": "s"}, "request_state"),
+        ({"task_id": "t"}, "task_id"),
+        ({"meta": {}}, "meta"),
+        ({"ref": {"type": "ref/prompt", "name": "x", "Name": "y"}}, "Name"),
+    ],
+)
+def test_another_spelling_of_a_parameter_is_refused(params: Json, key: str) -> None:
+    method = "completion/complete" if "ref" in params else "tools/call"
+    assert check(method, dict(params)) == f"{key!a} is no key here"
+    request = Request(1, method, {**params, "_meta": META})
+    assert isinstance(modern_client.parse(request, None), modern_client.Rejection)
+    refused = legacy_client.parse(Request(1, method, params), "2025-11-25", None)
+    assert isinstance(refused, Failure) and refused.code == -32602 and refused.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"name": "x", "arguments": {"Name": 1, "name": 2}}, {"ref": "name"},
+     {"taskId": "t", "cursor": "c", "requestState": "s", "inputResponses": {}, "level": "info"}],
+)  # fmt: skip
+def test_what_methods_have_and_what_is_only_unknown_is_let_through(params: Json) -> None:
+    assert check("tasks/get", more := {**params, "names": [], "x-name": 1, "": 2}) is None
+    assert more == {**params, "names": [], "x-name": 1, "": 2}
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [("tools/call", {"name": "x", "arguments": {"a": 1}}), ("prompts/get", {"name": "x", "arguments": {}}),
+     ("resources/read", {"uri": "a:b"}), ("completion/complete", {"ref": {}, "argument": {}, "context": {}})],
+)  # fmt: skip
+def test_a_request_about_one_thing_has_no_parameters_that_nobody_judged(method: str, own: Json) -> None:
+    params = {**own, "force": True, "input": {"path": "/"}, "cursor": "c"}
+    assert _both_eras(method, params) == [own, own]
+
+
+def _both_eras(method: str, params: Json) -> list[object]:
+    modern = modern_client.parse(Request(1, method, {**params, "_meta": META}), None)
+    legacy = legacy_client.parse(Request(1, method, params), "2025-11-25", None)
+    return [one.params if isinstance(one, modern_client.Parsed) else one for one in (modern, legacy)]
+
+
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+@pytest.mark.parametrize("arguments", [[["replicas", 300]], "replicas=300", 300, [], "", 0, False])
+def test_arguments_are_an_object(method: str, arguments: object) -> None:
+    modern, legacy = _both_eras(method, {"name": "x", "arguments": arguments})
+    assert isinstance(modern, modern_client.Rejection) and isinstance(legacy, Failure)
+    assert (modern.response.error or {})["message"] == legacy.message == "Invalid params: arguments must be an object"
+
+
+def test_arguments_that_are_null_are_none() -> None:
+    assert _both_eras("tools/call", {"name": "x", "arguments": None}) == [{"name": "x"}, {"name": "x"}]
+
+
+def test_look_alikes_are_found_among_many_keys_with_line_breaks() -> None:
+    words = frozenset({"replicas", "dry_run"})
+    for key in ("Replicas", "repl\nicas", "\nreplicas", "replicas\n", "dryRun", "re\u00adplicas"):
+        assert look_alike({"a\nb": 1, "replicas": 2, key: 3, "z": 4}, words) == key
+    assert look_alike({"a\nreplicas\nb": 1, "replica": 2, "replicas": 3}, words) is None
