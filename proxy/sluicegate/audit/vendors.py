@@ -1,8 +1,8 @@
 """The credentials that are known by their look, whatever stands around them. Pure.
 
-The prefixes are those of gitleaks (https://github.com/gitleaks/gitleaks, config/gitleaks.toml, MIT License), without
-its patterns: those are for an engine that never backtracks. Here a prefix is followed by one class of characters with a
-bound, so the work is linear.
+Many prefixes are those of gitleaks (https://github.com/gitleaks/gitleaks, config/gitleaks.toml, MIT License).
+Others are added by hand. Its patterns are not used: they are for an engine that never backtracks. Here one class of
+characters with a bound follows each prefix, so the work is linear.
 """
 
 import re
