@@ -26,8 +26,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: $(VENV)/.ready  ## one endpoint in front of real servers, and what it does; ARGS=--once exits
 	@$(BIN)/sluice demo $(ARGS)
 
-test: $(VENV)/.ready lint  ## lint, then the whole suite, real peers included
-	$(BIN)/python tests/peers/install.py
+test: $(VENV)/.ready lint  ## lint, then the whole suite, real peers included; ARGS=--quick: what starts no process
+	$(if $(filter --quick,$(ARGS)),,$(BIN)/python tests/peers/install.py)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 short: $(VENV)/.ready  ## the part of the suite that depends on the Python

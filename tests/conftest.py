@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from quick import is_quick
 
 from sluicegate.protocol import jsonrpc
 
@@ -38,6 +39,18 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow-turns", action="store_true", help="name the steps of the event loop of more than 5 ms")
+    parser.addoption("--quick", action="store_true", help="leave out what starts processes or needs real peers")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and config.getoption("--quick") and not is_quick(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A quick run takes one event loop of the two."""
+    if config.getoption("--quick"):
+        items[:] = [item for item in items if "asyncio" not in item.name.partition("[")[2].rstrip("]").split("-")]
 
 
 def pytest_configure(config: pytest.Config) -> None:
