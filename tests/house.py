@@ -122,8 +122,8 @@ def skip_reasons(source: Source) -> Iterator[str]:
 
 
 def at_commit(commit: str, folder: Path) -> Path:
-    """That commit's `proxy/` and `tests/`, in a folder of their own."""
-    packed = subprocess.run(["git", "archive", commit, "proxy", "tests"], cwd=ROOT, check=True, capture_output=True)
+    """That commit's files, in a folder of their own."""
+    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True)
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
