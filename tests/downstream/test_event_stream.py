@@ -8,7 +8,7 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.downstream.settings import AnswerTooLarge
+from sluicegate.downstream.failures import AnswerTooLarge
 from sluicegate.downstream.sse_parser import EventParser, StreamPosition
 
 STREAM = (

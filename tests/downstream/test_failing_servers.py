@@ -11,9 +11,9 @@ import pytest
 from scripted_servers import MODERN, Rig, child, endpoint, running, until
 
 from sluicegate.audit.redact import Redactor
-from sluicegate.downstream.failure_rules import failed
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, failed
 from sluicegate.downstream.server_output import ServerOutput
-from sluicegate.downstream.settings import AnswerTooLarge, Lost, ServerSettings
+from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.model import Call, Client, Failure, Result
 
 LOCAL = Client("local", revision="2025-11-25", session="desk")

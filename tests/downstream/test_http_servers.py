@@ -11,7 +11,7 @@ import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Script, endpoint, event, legacy_start, modern_start, running, until
 
 from sluicegate.catalog.list_bounds import MAX_IDLE
-from sluicegate.downstream import change_streams, legacy_connection
+from sluicegate.downstream.session import change_streams, legacy
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target
 from sluicegate.telemetry import Backoff
@@ -227,7 +227,7 @@ async def test_a_stream_that_is_refused_before_the_handshake_is_over_is_asked_fo
 async def test_a_server_that_answers_nothing_to_the_request_for_a_stream_is_waited_for_once_a_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(legacy_connection, "STREAM_TIME", 0.3)
+    monkeypatch.setattr(legacy, "STREAM_TIME", 0.3)
 
     async def script(asked: Asked) -> None:
         if asked.method == "GET":
@@ -243,7 +243,7 @@ async def test_a_server_that_answers_nothing_to_the_request_for_a_stream_is_wait
 
 
 async def test_a_server_without_a_stream_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy_connection, "STREAM_TIME", inf)
+    monkeypatch.setattr(legacy, "STREAM_TIME", inf)
 
     async def script(asked: Asked) -> None:
         if not await legacy_start(asked):

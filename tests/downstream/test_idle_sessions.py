@@ -10,8 +10,8 @@ import anyio
 import pytest
 from scripted_servers import Child, Rig, child, endpoint, legacy_start, running, until
 
-from sluicegate.downstream.failure_rules import ANEW
-from sluicegate.downstream.process import memory
+from sluicegate.downstream.server import ANEW
+from sluicegate.downstream.transport.process import memory
 from sluicegate.protocol.model import Client, Failure, Result
 
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, running, until
 
-from sluicegate.downstream import http_sse
+from sluicegate.downstream.transport import sse_transport
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, InputRequired, Result
 
@@ -268,7 +268,7 @@ async def test_redirects_without_end_come_to_one() -> None:
     "begin", [": nothing", "event: message\ndata: {}", "event: endpoint\ndata:"], ids=["nothing", "else", "empty"]
 )
 async def test_a_stream_that_never_says_where_to_post_is_given_up(begin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_sse, "ENDPOINT_WITHIN", 0.05)
+    monkeypatch.setattr(sse_transport, "ENDPOINT_WITHIN", 0.05)
     async with older(Older(begin=lambda where: begin), transport="sse") as (rig, _):
         assert rig.server.status == "down"
         assert "did not begin with its endpoint" in rig.server.describe()["last_error"]
@@ -292,7 +292,7 @@ async def test_an_answer_that_is_no_stream_says_so() -> None:
 
 
 async def test_a_flood_without_line_ends_costs_its_connection_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_sse, "MAX_MESSAGE", 100_000)
+    monkeypatch.setattr(sse_transport, "MAX_MESSAGE", 100_000)
     sent = 0
 
     async def act(server: Older, asked: Asked) -> Json | None:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit
-from sluicegate.downstream.failure_rules import may_resend
-from sluicegate.downstream.settings import Lost, ServerSettings
+from sluicegate.downstream.failures import Lost, may_resend
+from sluicegate.downstream.settings import ServerSettings
 
 
 async def test_the_gate_lets_so_many_in_and_the_rest_wait_in_order() -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.downstream import task_polling, url_elicitation
-from sluicegate.downstream.task_polling import PolledTask
+from sluicegate.downstream.session import url_elicitation
+from sluicegate.downstream.tasks import polling, task_ids
+from sluicegate.downstream.tasks.polling import PolledTask
 from sluicegate.guards.seal import seal
 from sluicegate.protocol.model import (
     Call,
@@ -31,17 +32,17 @@ def call(**params: Any) -> Call:
     return Call(Client("key:a"), "tools/call", {"name": "push", **params}, target=TOOL)
 
 
-@given(TEXTS, st.sampled_from([task_polling.FREE, "0a1b2c"]))
+@given(TEXTS, st.sampled_from([task_ids.FREE, "0a1b2c"]))
 def test_the_id_of_a_task(own: str, mark: str) -> None:
-    shown = task_polling.outwards(call(), TaskStarted({"taskId": own}), mark)
-    assert isinstance(shown, TaskStarted) and task_polling.mark_of(shown.task["taskId"]) == mark
-    assert task_polling.inwards(call(taskId=shown.task["taskId"])).params["taskId"] == own
+    shown = task_ids.outwards(call(), TaskStarted({"taskId": own}), mark)
+    assert isinstance(shown, TaskStarted) and task_ids.mark_of(shown.task["taskId"]) == mark
+    assert task_ids.inwards(call(taskId=shown.task["taskId"])).params["taskId"] == own
 
 
 @given(TEXTS)
 def test_a_state_of_a_server_is_never_one_of_ours(state: str) -> None:
-    assert task_polling.driven(call(requestState=state)) is None and not url_elicitation.is_state(state)
-    assert task_polling.driven(call(requestState=PolledTask(state, frozenset({"q"})).pack())) == PolledTask(
+    assert polling.driven(call(requestState=state)) is None and not url_elicitation.is_state(state)
+    assert polling.driven(call(requestState=PolledTask(state, frozenset({"q"})).pack())) == PolledTask(
         state, frozenset({"q"})
     )
 

@@ -11,8 +11,8 @@ import anyio.lowlevel
 import pytest
 from scripted_servers import Asked, endpoint, event, legacy_start, running, until
 
-from sluicegate.downstream import legacy_connection, suspended_calls
 from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.session import legacy, suspended
 from sluicegate.protocol.input_requests_server import ROOTS_CHANGED
 from sluicegate.protocol.jsonrpc import Json, Notification, Response
 from sluicegate.protocol.model import (
@@ -263,7 +263,7 @@ async def test_a_server_that_ends_its_call_when_its_question_is_refused_is_not_t
         await peer.asked("name")
         rig.server.abandon("first")
         await until_seen(peer, lambda seen: [m for m in seen if "method" not in m])
-        await anyio.sleep(legacy_connection.LAST_CHANCE * 1.5)  # the time in which nothing must happen
+        await anyio.sleep(legacy.LAST_CHANCE * 1.5)  # the time in which nothing must happen
         assert "notifications/cancelled" not in [m.get("method") for m in (await peer.report())["seen"]]
 
 
@@ -350,9 +350,9 @@ async def test_a_flood_of_questions_is_bounded_and_each_is_answered() -> None:
     async with running(**child()) as rig:
         peer = Peer(rig.server)
         asked = await peer.asked("floods")
-        assert len(asked.requests) == suspended_calls.MAX_ASKS
+        assert len(asked.requests) == suspended.MAX_ASKS
         said = await peer.said("floods", inputResponses=dict.fromkeys(asked.requests, YES), requestState=asked.state)
-        assert said == [YES] * suspended_calls.MAX_ASKS + [{"action": "cancel"}] * (100 - suspended_calls.MAX_ASKS)
+        assert said == [YES] * suspended.MAX_ASKS + [{"action": "cancel"}] * (100 - suspended.MAX_ASKS)
 
 
 async def test_what_cannot_be_carried_is_refused_at_once() -> None:

@@ -9,11 +9,20 @@ import pytest
 from anyio.abc import TaskGroup
 from scripted_servers import until
 
-from sluicegate.downstream.connection import Receive, ServerConnection
-from sluicegate.downstream.connection_keys import MODERN_KEY, SHARED, SPARE, ConnectionKey, key_for
-from sluicegate.downstream.pending_request import PendingRequest
-from sluicegate.downstream.pool import IDLE, IDLE_LANE, ConnectionPool
-from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings
+from sluicegate.downstream.failures import Full, Lost, NotModern
+from sluicegate.downstream.pool import (
+    IDLE,
+    IDLE_LANE,
+    MODERN_KEY,
+    SHARED,
+    SPARE,
+    ConnectionKey,
+    ConnectionPool,
+    key_for,
+)
+from sluicegate.downstream.session.connection import Receive, ServerConnection
+from sluicegate.downstream.session.pending_request import PendingRequest
+from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.model import Call, Client, Era
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision

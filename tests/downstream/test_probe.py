@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sluicegate.downstream.era_probe import judge, proves_legacy
-from sluicegate.downstream.settings import Lost
+from sluicegate.downstream.connector import judge, proves_legacy
+from sluicegate.downstream.failures import Lost
 from sluicegate.protocol.jsonrpc import Response
 
 MODERN, LEGACY = {"modern"}, {"legacy"}

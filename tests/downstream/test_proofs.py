@@ -9,7 +9,7 @@ import httpx
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, legacy_start, modern_start, running
 
-from sluicegate.downstream.execution_proofs import PROOFS
+from sluicegate.downstream.failures import PROOFS
 from sluicegate.protocol.model import Client, Failure, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"

@@ -8,7 +8,8 @@ import anyio
 import pytest
 from scripted_servers import LEGACY, MODERN, child, running, until
 
-from sluicegate.downstream.stdio_transport import MAX_STDERR, Lines, StderrTail, environment
+from sluicegate.downstream.server_output import MAX_STDERR, StderrTail
+from sluicegate.downstream.transport.stdio_transport import Lines, environment
 from sluicegate.protocol.jsonrpc import Notification
 from sluicegate.protocol.model import LOG_LEVEL, Client, Failure, Result
 

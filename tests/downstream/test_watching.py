@@ -7,14 +7,9 @@ import anyio
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, Rig, endpoint, event, legacy_start, modern_start, running, until
 
-from sluicegate.downstream import change_streams
-from sluicegate.downstream.connection_keys import SHARED
-from sluicegate.downstream.resource_watches import (
-    MAX_UNWATCHED,
-    MAX_WATCHED,
-    ResourceWatch,
-    WatchBoard,
-)
+from sluicegate.downstream.pool import SHARED
+from sluicegate.downstream.resource_subscriptions import MAX_UNWATCHED, MAX_WATCHED, ResourceWatch, WatchBoard
+from sluicegate.downstream.session import change_streams
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
 from sluicegate.protocol.model import Client, Failure
 
@@ -229,7 +224,7 @@ class ModernServer:
 async def test_a_set_that_changes_is_a_new_stream_and_nothing_is_lost_or_told_twice_between_the_two(
     monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    monkeypatch.setattr("sluicegate.downstream.resource_subscribe.OVERLAP", 2.0)
+    monkeypatch.setattr("sluicegate.downstream.resource_subscriptions.OVERLAP", 2.0)
     script = ModernServer()
     async with endpoint(script) as (url, _), running(url=url, era="modern") as rig:
         heard, other = Heard(), Heard()

@@ -7,7 +7,7 @@ import pytest
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, legacy_start, modern_start, running
 from test_legacy_sse_servers import Older
 
-from sluicegate.downstream.stdio_transport import _EACH, StdioTransport
+from sluicegate.downstream.transport.stdio_transport import _EACH, StdioTransport
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.runtime.loop_budget import PIECE
 

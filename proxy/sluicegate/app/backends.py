@@ -17,7 +17,7 @@ from sluicegate.catalog_cache import CatalogCache
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
 from sluicegate.config import AnyServer
 from sluicegate.downstream.server import DownstreamServer
-from sluicegate.downstream.streamable_http import transport_to
+from sluicegate.downstream.transport.http_transport import transport_to
 from sluicegate.guards.inspect import outside_of_calls
 from sluicegate.guards.name import signed
 from sluicegate.hub import Hub

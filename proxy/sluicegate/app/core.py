@@ -22,7 +22,7 @@ from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.webhook import Webhooks
 from sluicegate.catalog_cache import completeness
 from sluicegate.config import Config
-from sluicegate.downstream.process import memory
+from sluicegate.downstream.transport.process import memory
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Handler, Result
 from sluicegate.router import Router

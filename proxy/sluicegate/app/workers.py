@@ -28,7 +28,7 @@ from sluicegate.app.worker import ORDERS, UP, Order, Task, packed
 from sluicegate.app.worker_partition import WorkerPartition
 from sluicegate.app.worker_sockets import WorkerSockets, new_worker_sockets
 from sluicegate.config import Config
-from sluicegate.downstream import stray_processes
+from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
 from sluicegate.listen.worker_handoff import owner_of
 from sluicegate.store.keys import new_operator_token

@@ -15,7 +15,7 @@ import typer
 
 from sluicegate import app, config, demo
 from sluicegate.cli.output import Code, ConfigFile, count, info, load, located, stop
-from sluicegate.downstream import stray_processes
+from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import CannotListen
 from sluicegate.policy.finding import PolicyError
 

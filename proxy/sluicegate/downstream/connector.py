@@ -14,20 +14,66 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.connection import Heard, ServerConnection, Transport
-from sluicegate.downstream.era_probe import LEGACY_ONLY, Eras, judge, proves_legacy
-from sluicegate.downstream.http_sse import HttpSseTransport
-from sluicegate.downstream.legacy_connection import InitializeRefused, LegacyConnection
-from sluicegate.downstream.modern_connection import ModernConnection
-from sluicegate.downstream.pending_request import PendingRequest
-from sluicegate.downstream.settings import Lost, NotModern, ServerSettings, as_lost, code_of
-from sluicegate.downstream.stdio_transport import StderrTail, StdioTransport
-from sluicegate.downstream.streamable_http import StreamableHttpTransport
-from sluicegate.downstream.suspended_calls import SuspendedCalls
+from sluicegate.downstream.failures import Lost, NotModern, as_lost, code_of
+from sluicegate.downstream.server_output import StderrTail
+from sluicegate.downstream.session.connection import Heard, ServerConnection, Transport
+from sluicegate.downstream.session.legacy import REVISION, InitializeRefused, LegacyConnection
+from sluicegate.downstream.session.modern import ModernConnection
+from sluicegate.downstream.session.pending_request import PendingRequest
+from sluicegate.downstream.session.suspended import SuspendedCalls
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.transport.http_transport import StreamableHttpTransport
+from sluicegate.downstream.transport.sse_transport import HttpSseTransport
+from sluicegate.downstream.transport.stdio_transport import StdioTransport
 from sluicegate.protocol.jsonrpc import Json, Response
-from sluicegate.protocol.model import Era
+from sluicegate.protocol.model import HEADER_MISMATCH, MISSING_CAPABILITY, MODERN, UNSUPPORTED_VERSION, Era
+from sluicegate.protocol.modern_server import versions
+from sluicegate.protocol.revisions import LEGACY
 from sluicegate.runtime.loop_budget import LoopBudget
 from sluicegate.store import Store
+
+Eras = frozenset[Era]
+
+LEGACY_ONLY: Final[Eras] = frozenset({"legacy"})
+_UNDECIDED: Final = frozenset({401, 403, 408, 429})
+
+
+def judge(answer: Response) -> Eras:
+    """The eras that an answer proves (2026-07-28 basic/versioning#backward-compatibility). Raises `Lost` where the
+    server speaks none that Sluice speaks."""
+    if answer.error is None:
+        return _eras(versions((answer.result or {}).get("supportedVersions"))) or LEGACY_ONLY
+    code, data = answer.error.get("code"), answer.error.get("data")
+    if code == UNSUPPORTED_VERSION:
+        return _named(data if isinstance(data, dict) else {})
+    if code in (HEADER_MISMATCH, MISSING_CAPABILITY):
+        return frozenset({"modern"})
+    return LEGACY_ONLY  # any other error, whatever its code: there is no one way to say "not initialized"
+
+
+def _named(data: Json) -> Eras:
+    supported = versions(data.get("supported"))
+    if not (eras := _eras(supported)) and supported:
+        # Only what looks like a revision is repeated: it goes into the log and to every client.
+        known = [version for version in supported if REVISION.fullmatch(version)]
+        raise Lost(f"the server speaks only {', '.join(known[:5]) or 'other revisions'}", sent=False)
+    return eras or LEGACY_ONLY
+
+
+def _eras(supported: list[str]) -> Eras:
+    eras: set[Era] = set()
+    if MODERN in supported:
+        eras.add("modern")
+    if any(version in LEGACY for version in supported):
+        eras.add("legacy")
+    return frozenset(eras)
+
+
+def proves_legacy(refusal: Lost) -> bool:
+    """The same of a refusal over HTTP without a JSON-RPC answer. False: nothing is proven, try again later."""
+    status = refusal.status
+    return status is not None and status < 500 and status not in _UNDECIDED
+
 
 HANDSHAKE_TIME: Final = 60.0
 """Seconds that a server may take to answer first. Each byte that a child writes to stderr starts them anew, because

@@ -1,7 +1,7 @@
 """Which connections there are, whose they are, and how long they live.
 
-Knows keys, connections and their lives; knows no transport, no call and no reason to connect. One task is one
-connection's whole life: dialling, living, closing; so nothing of it can outlive it.
+Equal keys share one connection. One task is one connection's whole life: dialling, living, closing; so nothing of it
+can outlive it. The pool reads keys and connections; it chooses no transport and reads no call.
 """
 
 import logging
@@ -9,23 +9,72 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.connection import ServerConnection
-from sluicegate.downstream.connection_keys import (
-    MODERN_KEY,
-    SPARE,
-    ConnectionKey,
-    nobodys_key,
-    spare_for,
-)
-from sluicegate.downstream.settings import Full, Lost, NotModern, ServerSettings
+from sluicegate.downstream.failures import Full, Lost, NotModern
+from sluicegate.downstream.session.connection import ServerConnection
+from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.jsonrpc import Json, Notification
-from sluicegate.protocol.model import Era
+from sluicegate.protocol.model import Client, Era
 from sluicegate.protocol.revisions import LISTS
+
+
+class ConnectionKey(NamedTuple):
+    """Equal keys share a connection. `scope` is whose lists it sees, None for everybody's; `declared` the canonical
+    text of the capabilities that the server is told of; `lane` tells connections apart that do not differ. A tuple,
+    because every call looks one up, and a dataclass is hashed and compared in Python."""
+
+    era: Era
+    owner: tuple[str, ...] = ()
+    scope: str | None = None
+    declared: str = "{}"
+    lane: int = 0
+
+    @property
+    def session(self) -> str | None:
+        return self.owner[2] if self.owner[:1] == ("session",) else None
+
+    @property
+    def principal(self) -> str:
+        """Empty for what belongs to nobody in particular."""
+        return self.owner[1] if len(self.owner) > 1 else ""
+
+    @property
+    def is_spare(self) -> bool:
+        return self.owner == _SPARE
+
+
+_SPARE: Final = ("spare",)
+MODERN_KEY: Final = ConnectionKey("modern")
+SPARE: Final = ConnectionKey("legacy", _SPARE)
+SHARED: Final = ConnectionKey("legacy")
+
+
+def key_for(client: Client, era: Era, settings: ServerSettings, scope: str, declared: str) -> ConnectionKey:
+    """A legacy connection is a session, and belongs to who may see what another left in it. To a modern server there
+    is one for all, a process too: it must not take either for a client (2026-07-28 basic/index#statelessness), what it
+    keeps has a handle that is in the request, and the process of a client that is idle for long would end with it."""
+    if era == "modern":
+        return MODERN_KEY
+    if settings.sharing == "shared":
+        return SHARED
+    if settings.sharing == "session" and client.session is not None:
+        return ConnectionKey("legacy", ("session", client.principal, client.session), scope, declared)
+    return ConnectionKey("legacy", ("client", client.principal), scope, declared)
+
+
+def nobodys_key(settings: ServerSettings) -> ConnectionKey:
+    """Of a legacy connection that is open so that one is."""
+    return SHARED if settings.sharing == "shared" else SPARE
+
+
+def spare_for(key: ConnectionKey) -> ConnectionKey:
+    """Nobody's connection, that could become this one's: nothing was done on it but to look at its lists."""
+    return SHARED if key == SHARED else ConnectionKey("legacy", _SPARE, None, key.declared)
+
 
 log = logging.getLogger(__name__)
 

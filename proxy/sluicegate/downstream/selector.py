@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 
 import anyio
 
-from sluicegate.downstream import task_polling
-from sluicegate.downstream.connection import ServerConnection
-from sluicegate.downstream.connection_keys import MODERN_KEY, ConnectionKey, key_for, spare_for
 from sluicegate.downstream.connector import Connector
-from sluicegate.downstream.pool import ConnectionPool
-from sluicegate.downstream.settings import ServerSettings, TaskGone
-from sluicegate.downstream.suspended_calls import SuspendedCalls
+from sluicegate.downstream.failures import TaskGone
+from sluicegate.downstream.pool import MODERN_KEY, ConnectionKey, ConnectionPool, key_for, spare_for
+from sluicegate.downstream.session.connection import ServerConnection
+from sluicegate.downstream.session.suspended import SuspendedCalls
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.tasks import task_ids
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import ABOUT_A_TASK, Call, Client, Era
@@ -125,8 +125,8 @@ class ConnectionSelector:
 
     def _with_task(self, id: str) -> ServerConnection | None:
         """Tasks of a legacy server are known on the connection that began them. Raises `TaskGone` without it."""
-        mark = task_polling.mark_of(id)
-        if mark == task_polling.FREE:
+        mark = task_ids.mark_of(id)
+        if mark == task_ids.FREE:
             return self._pool.find(MODERN_KEY)
         found = next((connection for connection in self._pool.live() if connection.mark == mark), None)
         if found is None:

@@ -15,46 +15,30 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream import url_elicitation
 from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit, RetryBackoff
-from sluicegate.downstream.connection import ServerConnection
-from sluicegate.downstream.connection_keys import MODERN_KEY, ConnectionKey
 from sluicegate.downstream.connector import Connector
-from sluicegate.downstream.failure_rules import (
-    began_anew,
-    failed,
-    may_resend,
-    unavailable,
-    undeclared,
-)
-from sluicegate.downstream.pool import ConnectionPool
-from sluicegate.downstream.resource_watches import ResourceWatches
-from sluicegate.downstream.selector import ConnectionSelector
-from sluicegate.downstream.server_health import ServerHealth
-from sluicegate.downstream.settings import (
+from sluicegate.downstream.failures import (
     AnswerTooLarge,
     Full,
     Lost,
     NotModern,
-    ServerSettings,
     as_lost,
+    failed,
+    may_resend,
+    unavailable,
 )
-from sluicegate.downstream.streamable_http import make_transport
-from sluicegate.downstream.suspended_calls import SuspendedCalls
+from sluicegate.downstream.pool import MODERN_KEY, ConnectionKey, ConnectionPool
+from sluicegate.downstream.resource_subscriptions import ResourceWatches
+from sluicegate.downstream.selector import ConnectionSelector
+from sluicegate.downstream.server_output import ServerHealth
+from sluicegate.downstream.session import url_elicitation
+from sluicegate.downstream.session.connection import ServerConnection
+from sluicegate.downstream.session.suspended import SuspendedCalls
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.transport.http_transport import make_transport
 from sluicegate.protocol.input_requests_server import ROOTS_CHANGED
-from sluicegate.protocol.jsonrpc import Json, Notification, decode_fast
-from sluicegate.protocol.model import (
-    Ask,
-    Call,
-    Client,
-    Era,
-    Failure,
-    Outcome,
-    Publish,
-    Result,
-    Subscribed,
-    Updated,
-)
+from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json, Notification, decode_fast
+from sluicegate.protocol.model import Ask, Call, Client, Era, Failure, Outcome, Publish, Result, Subscribed, Updated
 from sluicegate.protocol.revisions import LISTS
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
@@ -68,6 +52,9 @@ HEALTHY: Final = 30.0
 _SWEEP: Final = 30.0
 _PATIENT: Final = 2.0  # a call waits that long for the end of a back-off, no longer
 _OWN: Final = ("server/discover", ROOTS_CHANGED)
+
+
+ANEW: Final = "dev.sluice/began_anew"
 
 
 async def _era(era: Era) -> Era:
@@ -96,7 +83,7 @@ class DownstreamServer:
         self._dialler = Connector(settings, self._heard, client_info, self._transport, kept, self.parking)
         self._pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
         self._reach = ConnectionSelector(settings, self._pool, self._dialler, self.parking)
-        self._watching = ResourceWatches(self._pool, self._reach, settings.list_timeout)
+        self._watching = ResourceWatches(self._pool, self._reach.key, settings.list_timeout)
         self._gate = ConcurrencyLimit(settings.concurrency, max(32, 4 * settings.concurrency))
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
@@ -442,3 +429,22 @@ class DownstreamServer:
 
     def __repr__(self) -> str:
         return f"<DownstreamServer {self.key} {self._status}, {self._pool!r}, {self._gate!r}, {self._breaker!r}>"
+
+
+def undeclared(call: Call, connection: ServerConnection) -> Failure | None:
+    """2026-07-28 basic/index#capabilities: what a server does not declare, it does not have. Lists are asked for all
+    the same, by whoever keeps them: some servers have tools and do not declare that."""
+    if call.method != "completion/complete" or "completions" in connection.capabilities:
+        return None
+    if connection.revision == "2024-11-05":  # has the method and no capability for it
+        return None
+    return Failure(METHOD_NOT_FOUND, "Method not found")
+
+
+def began_anew(call: Call, outcome: Outcome, connection: ServerConnection) -> Outcome:
+    """Says in the session's next result that what the server kept of the session before is gone."""
+    if not isinstance(outcome, Result) or call.method in LISTS:
+        return outcome
+    why, connection.anew = connection.anew, ""
+    meta = outcome.value.get("_meta")
+    return Result({**outcome.value, "_meta": {**(meta if isinstance(meta, dict) else {}), ANEW: why}})

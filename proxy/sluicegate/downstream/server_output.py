@@ -8,12 +8,15 @@ one of 4 or 5 as a whole word; a shorter one not at all, for `DEBUG: 1` must not
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from sluicegate.downstream.failures import Lost, as_lost, why_not
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.policy.hidden_text import bare_text
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
 
 ANYWHERE: Final = 6
 """Characters of a value that is replaced also inside of words."""
@@ -55,11 +58,6 @@ class ServerOutput:
         return [line if len(line) <= width else f"{line[:width]}..." for line in lines[-last:]]
 
 
-def quoted(server: str, lines: Iterable[str]) -> str:
-    """Each line says whose it is: none of them can end the quotation."""
-    return "".join(f"\n[stderr of {server}] {line}" for line in lines)
-
-
 def _named(settings: ServerSettings) -> Iterator[tuple[str, str]]:
     """Everything that is to be replaced, and by which name."""
     yield from _parts("header", settings.headers)
@@ -90,3 +88,74 @@ def _forms(value: str) -> set[str]:
     """The same value as programs print it."""
     forms = {value, bare_text(value), quote(value, safe=""), json.dumps(value)[1:-1]}
     return {form for form in forms if len(form) >= _AS_A_WORD}
+
+
+MAX_STDERR: Final = 8 * 1024  # cleaning it holds up calls
+
+
+class StderrTail:
+    """The last of what a server wrote on stderr, over all its restarts, and how its last process ended by itself."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.written = 0
+        """Bytes in all."""
+        self.exit = ""
+
+    def add(self, data: bytes) -> None:
+        self.written += len(data)
+        self._data += data[-MAX_STDERR - 1 :]
+        if len(self._data) > 2 * MAX_STDERR:  # cut seldom: each cut moves what stays
+            del self._data[: -MAX_STDERR - 1]
+
+    def text(self) -> str:
+        """Whole lines only: the rest of a line that was cut could be a part of a secret."""
+        data = bytes(self._data[-MAX_STDERR:])
+        whole = data if len(data) == len(self._data) else data.partition(b"\n")[2]
+        return whole.decode("utf-8", "replace")
+
+    def forget(self, written: int) -> None:
+        """Forgets the first so many bytes. A line that they do not end stays: its rest could be a part of a secret."""
+        first = max(0, len(self._data) - (self.written - written))
+        del self._data[: self._data.rfind(b"\n", 0, first) + 1]
+
+
+_LINES: Final = 20
+_LINE: Final = 2000
+
+
+class ServerHealth:
+    """`error` is the last failure; `stderr` gives what the server wrote."""
+
+    def __init__(self, settings: ServerSettings, stderr: Callable[[], StderrTail]) -> None:
+        self._key, self._words, self._stderr = settings.key, ServerOutput(settings), stderr
+        self.error = Lost("", sent=False)
+        self.restarts = 0
+
+    def failed(self, error: Exception, otherwise: str = "") -> None:
+        self.error = as_lost(error, otherwise)
+
+    def ended(self, why: str) -> None:
+        """A connection ended by itself."""
+        self.error = Lost(why, sent=False)
+        self.restarts += 1
+
+    def lines(self) -> list[str]:
+        """What may be quoted."""
+        return self._words.lines(self._stderr().text())
+
+    def why(self, client: Client) -> str:
+        """Why it cannot be reached, as far as that client may know."""
+        return why_not(client, self._key, self.error, self.lines) if self.error.text else "it is still starting."
+
+    def log(self, **more: Any) -> Json:
+        """The fields of a record in the log."""
+        return {"server": self._key, "why": str(self.error), "stderr": self.lines(), **more}
+
+    def describe(self) -> Json:
+        tail = self._stderr()
+        lines = self._words.lines(tail.text(), _LINES, _LINE)
+        return {"last_error": str(self.error), "exit": tail.exit, "stderr": lines}
+
+    def __repr__(self) -> str:
+        return f"<ServerHealth {self.error}, {self.restarts} restarts>"

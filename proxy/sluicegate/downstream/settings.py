@@ -5,7 +5,7 @@ Knows nothing of the config file: the composition root fills this in.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
 from sluicegate.protocol.elicitation_urls import OwnUrls
@@ -51,58 +51,3 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
             raise ValueError(f"server {self.key}: exactly one of command and url")
-
-
-class Lost(ConnectionError):
-    """The server could not be asked, or its answer did not come.
-
-    `sent` says that the request may have been executed; `gone` that the connection serves nothing any more, so
-    that the same request may be tried on another one; `status` is the HTTP status where there was one. `text` is for
-    every client that may use the server. `detail`, such as a path or an address, is for who runs Sluice, as is `str`.
-    """
-
-    def __init__(
-        self, text: str, *, sent: bool, gone: bool = False, status: int | None = None, detail: str = ""
-    ) -> None:
-        super().__init__(f"{text} ({detail})" if detail else text)
-        self.text = text
-        self.detail = detail
-        self.sent = sent
-        self.gone = gone
-        self.status = status
-
-
-def as_lost(error: Exception, otherwise: str = "") -> Lost:
-    """Whatever went wrong before anything was sent."""
-    if isinstance(error, Lost):
-        return Lost(error.text or otherwise, sent=False, detail=error.detail)
-    return Lost(str(error) or otherwise or type(error).__name__, sent=False)
-
-
-def code_of(error: Mapping[str, Any] | None) -> str:
-    """A server's error in our words. Its own may repeat what it was given, secrets included, and what is said here
-    goes into the log and to other clients."""
-    code = (error or {}).get("code")
-    return f"error {code}" if isinstance(code, int) and abs(code) < 10**9 else "an error"
-
-
-class NotModern(Lost):
-    """The server speaks the legacy era only. `gone`: there is a legacy connection now in place of the modern one."""
-
-    def __init__(self, gone: bool = False) -> None:
-        super().__init__("the server does not speak 2026-07-28", sent=False, gone=gone)
-
-
-class Full(Lost):
-    """It cannot be had now, and that is no failure of the server: its connections are in use, or it still starts."""
-
-
-class TaskGone(Lost):
-    """The connection on which a task ran has ended."""
-
-    def __init__(self) -> None:
-        super().__init__("the connection to the server has ended on which this task ran", sent=False, gone=True)
-
-
-class AnswerTooLarge(Exception):
-    """The answer is larger than it may be."""

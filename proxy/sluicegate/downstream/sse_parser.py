@@ -11,7 +11,7 @@ from typing import Final
 from httpx_sse import ServerSentEvent
 from httpx_sse._decoders import SSEDecoder, SSELineDecoder
 
-from sluicegate.downstream.settings import AnswerTooLarge
+from sluicegate.downstream.failures import AnswerTooLarge
 
 DEFAULT_RETRY = 1.0
 _MAX_RETRY: Final = 10**9  # ms; a server may write any number, and not every one has a float

@@ -7,23 +7,24 @@ is refused at once: a server left waiting would never finish its call.
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream import task_polling, url_elicitation
-from sluicegate.downstream.connection import UPDATED, Heard, ServerConnection, Transport
-from sluicegate.downstream.era_probe import REVISION
-from sluicegate.downstream.failure_rules import unmet
-from sluicegate.downstream.legacy_task import LegacyTask
-from sluicegate.downstream.pending_request import AnswerDeadline, PendingRequest
-from sluicegate.downstream.resource_subscribe import OneByOne, has_subscriptions, without
-from sluicegate.downstream.settings import Lost, ServerSettings, code_of
-from sluicegate.downstream.suspended_calls import InteractiveExchange, SuspendedCalls
-from sluicegate.downstream.task_progress import Begun, say
+from sluicegate.downstream.failures import Lost, code_of
+from sluicegate.downstream.resource_subscriptions import OneByOne, has_subscriptions, without
+from sluicegate.downstream.session import url_elicitation
+from sluicegate.downstream.session.connection import UPDATED, Heard, ServerConnection, Transport
+from sluicegate.downstream.session.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.session.suspended import InteractiveExchange, SuspendedCalls
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.downstream.tasks import polling, task_ids
+from sluicegate.downstream.tasks.polling import LegacyTask
 from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol import legacy_server as dialect
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, RequestId, Response, dump, encode
@@ -35,9 +36,53 @@ from sluicegate.protocol.model import (
     Failure,
     InputRequired,
     Outcome,
+    Result,
     TaskStarted,
+    session_scope,
 )
 from sluicegate.protocol.revisions import ASKING_METHODS, LOG_LEVELS
+
+MAX_BEGUN: Final = 1_000
+"""Tasks of one connection whose progress is still told; of more, the oldest is silent."""
+
+
+def say(heard: Heard, session: str | None, notification: Notification) -> None:
+    """What belongs to no call is for the session that the connection belongs to, or for nobody."""
+    if session is not None:
+        heard(session_scope(session), notification)
+
+
+class Begun:
+    """Whose the tasks are that have begun on a connection, by the progress tokens of ours that they know."""
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+        self._tasks: dict[int, tuple[str | None, object, float]] = {}
+
+    def __repr__(self) -> str:
+        return f"Begun({len(self._tasks)} tasks)"
+
+    def add(self, number: int, call: Call) -> None:
+        """`number` is the token that the server was given."""
+        if "progressToken" not in call.meta or call.client.session is None:
+            return
+        if len(self._tasks) >= MAX_BEGUN:
+            del self._tasks[next(iter(self._tasks))]
+        self._tasks[number] = call.client.session, call.meta["progressToken"], -inf
+
+    def progressed(self, notification: Notification) -> PendingRequest | None:
+        """Gives the open request that it belongs to: none. Values increase (2025-11-25 basic/utilities/progress)."""
+        number, value = notification.params.get("progressToken"), notification.params.get("progress")
+        if type(number) is not int or number not in self._tasks:
+            return None
+        session, token, told = self._tasks[number]
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= told:
+            return None
+        self._tasks[number] = session, token, value
+        params: Json = {**notification.params, "progressToken": token}
+        say(self._heard, session, Notification(notification.method, params))
+        return None
+
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +90,7 @@ _LEVEL_TIME = 5.0
 STREAM_TIME: Final = 2.0
 """Seconds that a new connection waits until what its server says by itself can be heard."""
 MAX_ASIDE: Final = 16  # questions outside of any call that may be open at once
+REVISION: Final = re.compile(r"\d{4}-\d\d-\d\d")
 LAST_CHANCE: Final = 0.5  # seconds that a server has to end a call by itself once its questions were refused
 _PAGE_VISITED: Final = "notifications/elicitation/complete"
 
@@ -142,10 +188,10 @@ class LegacyConnection(ServerConnection):
         return self._about_task(call) if call.method in ABOUT_A_TASK else self._handle(call)
 
     async def _about_task(self, call: Call) -> Outcome:
-        return task_polling.outwards(call, await self._handle(task_polling.inwards(call)), self.mark)
+        return task_ids.outwards(call, await self._handle(task_ids.inwards(call)), self.mark)
 
     async def _handle(self, call: Call) -> Outcome:
-        is_driven = self._tasks is not None and task_polling.must_drive(call)
+        is_driven = self._tasks is not None and polling.must_drive(call)
         if is_driven or (self._may_be_asked and call.method in ASKING_METHODS):
             asking = InteractiveExchange(
                 next(self._ids), call, self._loop.time() + self.settings.max_time, self._forget
@@ -168,7 +214,7 @@ class LegacyConnection(ServerConnection):
             return outcome
         self._begun.add(exchange.id, call)
         self.kept_until = max(self.kept_until, self._loop.time() + outcome.task["ttlMs"] / 1000)
-        return task_polling.outwards(call, outcome, self.mark)
+        return task_ids.outwards(call, outcome, self.mark)
 
     async def _turn(self, call: Call, asking: InteractiveExchange, act: Callable[[], Awaitable[None]]) -> Outcome:
         """One round: does its part, then waits for the server's answer or its questions."""
@@ -371,13 +417,13 @@ class LegacyConnection(ServerConnection):
     ) -> None:
         try:
             with scope:
-                answer = await ask(session, request.method, task_polling.marked(request.params, self.mark))
+                answer = await ask(session, request.method, task_ids.marked(request.params, self.mark))
                 if answer is None:
                     return self._answer_alone(request)
                 if request.method == input_requests_server.ROOTS:
                     self._roots = answer.result
                 self.wire.tell(
-                    encode(task_polling.belonging(Response(request.id, answer.result, answer.error), request))
+                    encode(task_ids.belonging(Response(request.id, answer.result, answer.error), request))
                 )
         finally:
             del self._aside[key]
@@ -425,3 +471,25 @@ class LegacyConnection(ServerConnection):
 
 def _cancelled(exchange: PendingRequest, why: str) -> bytes:
     return encode(Notification("notifications/cancelled", {"requestId": exchange.id, "reason": why}))
+
+
+def unmet(call: Call, outcome: Outcome, request: Request) -> Outcome:
+    """A call that failed where its client could not be asked something says what that client lacks, as a server of
+    its own era would (2026-07-28 basic/index#error-codes), in the server's words. A tool that can do without is left
+    as it is."""
+    if call.client.era == "legacy" or (words := _failed_with(outcome)) is None:
+        return outcome
+    needed = input_requests_server.missing(request, call.client)
+    return outcome if needed is None else input_requests_server.lacking(words, needed)
+
+
+def _failed_with(outcome: Outcome) -> str | None:
+    """What is said of the failure; None where it is none."""
+    if isinstance(outcome, Failure):
+        return outcome.message
+    if not isinstance(outcome, Result) or outcome.value.get("isError") is not True:
+        return None
+    content = outcome.value.get("content")
+    blocks = content if isinstance(content, list) else []
+    texts = (block.get("text") for block in blocks if isinstance(block, dict))
+    return next((text for text in texts if isinstance(text, str)), "Missing required client capability")

@@ -13,8 +13,13 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.connection import Receive
-from sluicegate.downstream.http_response import (
+from sluicegate.downstream.failures import AnswerTooLarge, Lost
+from sluicegate.downstream.session.connection import Receive
+from sluicegate.downstream.session.pending_request import PendingRequest
+from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
+from sluicegate.downstream.sse_parser import EventParser, StreamPosition
+from sluicegate.downstream.transport.http_response import (
+    NotificationSender,
     Raw,
     ServerResponse,
     fetching,
@@ -23,10 +28,6 @@ from sluicegate.downstream.http_response import (
     on_origin,
     refused,
 )
-from sluicegate.downstream.notification_sender import NotificationSender
-from sluicegate.downstream.pending_request import PendingRequest
-from sluicegate.downstream.settings import MAX_MESSAGE, AnswerTooLarge, Lost, ServerSettings
-from sluicegate.downstream.sse_parser import EventParser, StreamPosition
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import LARGE, PIECE, LoopBudget

@@ -11,8 +11,8 @@ from typing import Final
 
 import anyio
 
-from sluicegate.downstream.pending_request import PendingRequest
-from sluicegate.downstream.settings import AnswerTooLarge, Lost
+from sluicegate.downstream.failures import AnswerTooLarge, Lost
+from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.protocol.jsonrpc import Json, Notification, Response
 from sluicegate.protocol.revisions import SUBSCRIPTION_ID
 from sluicegate.telemetry import DEFAULT_BACKOFF

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from sluicegate.downstream.settings import Lost
+from sluicegate.downstream.failures import Lost
 from sluicegate.protocol.jsonrpc import Notification, Request, Response
 from sluicegate.protocol.model import LOG_LEVEL, Call, Emit, no_emit
 from sluicegate.protocol.revisions import LOG_LEVELS

@@ -14,14 +14,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from sluicegate.catalog.list_bounds import Intake
-from sluicegate.downstream import modern_task, task_polling
-from sluicegate.downstream.change_streams import ChangeStream, tag_of
-from sluicegate.downstream.connection import UPDATED, ServerConnection
-from sluicegate.downstream.modern_task import ModernTask
-from sluicegate.downstream.pending_request import PendingRequest
-from sluicegate.downstream.resource_subscribe import OneStream, has_subscriptions, without
-from sluicegate.downstream.settings import AnswerTooLarge, Lost, code_of
-from sluicegate.downstream.task_polling import PolledTask
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, code_of
+from sluicegate.downstream.resource_subscriptions import OneStream, has_subscriptions, without
+from sluicegate.downstream.session.change_streams import ChangeStream, tag_of
+from sluicegate.downstream.session.connection import UPDATED, ServerConnection
+from sluicegate.downstream.session.pending_request import PendingRequest
+from sluicegate.downstream.tasks import polling, task_ids
+from sluicegate.downstream.tasks.polling import ModernTask, PolledTask
 from sluicegate.protocol import modern_server as dialect
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, Response, encode
@@ -54,7 +53,7 @@ class ModernConnection(ServerConnection):
     async def open(self, group: TaskGroup) -> None:
         """Connects and lets `answer` be judged by the caller: it may prove the server to be of the other era."""
         self.revision = MODERN
-        self.mark = task_polling.FREE
+        self.mark = task_ids.FREE
         self._group = group
         self._streams: list[ChangeStream] = []
         await self.wire.open(group)
@@ -99,9 +98,9 @@ class ModernConnection(ServerConnection):
 
     async def handle(self, call: Call) -> Outcome:
         if call.method in ABOUT_A_TASK:
-            inner = task_polling.inwards(call)
-            return task_polling.outwards(call, dialect.outcome(inner, await self._send(inner)), self.mark)
-        if "requestState" in call.params and (known := task_polling.driven(call)) is not None:
+            inner = task_ids.inwards(call)
+            return task_ids.outwards(call, dialect.outcome(inner, await self._send(inner)), self.mark)
+        if "requestState" in call.params and (known := polling.driven(call)) is not None:
             return await self._drive(call, known)
         response = await self._send(call)
         if response.error is not None:
@@ -109,8 +108,8 @@ class ModernConnection(ServerConnection):
         outcome = dialect.outcome(call, response)
         if isinstance(outcome, TaskStarted):
             if tasks.takes(call.client):
-                return task_polling.outwards(call, outcome, self.mark)
-            return await self._drive(call, modern_task.begun(outcome))
+                return task_ids.outwards(call, outcome, self.mark)
+            return await self._drive(call, polling.begun(outcome))
         if call.method == "tools/list" and self.wire.is_private and isinstance(outcome, Result):
             return Result(self._offerable(outcome.value))
         return outcome
@@ -124,7 +123,7 @@ class ModernConnection(ServerConnection):
                 return await self._send(replace(call, target=replace(call.target, item=item)))
         elif code == UNSUPPORTED_VERSION and MODERN in _supported(error):
             return await self._send(call)
-        elif code == MISSING_CAPABILITY and modern_task.may_retry(call, response, self.settings):
+        elif code == MISSING_CAPABILITY and polling.may_retry(call, response, self.settings):
             return await self._begin_task(call)
         return response
 
@@ -140,7 +139,7 @@ class ModernConnection(ServerConnection):
             if not begun.done():
                 begun.set_result(response)
             elif isinstance(outcome := dialect.outcome(call, response), TaskStarted):
-                await self._task(call, modern_task.begun(outcome)).cancel()
+                await self._task(call, polling.begun(outcome)).cancel()
 
         self._group.start_soon(self.chore, begin)
         return await begun

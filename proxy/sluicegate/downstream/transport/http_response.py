@@ -4,6 +4,7 @@ Knows the fast transport and httpx's own interface; knows no MCP. The fast one i
 them costs more than the exchange.
 """
 
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -14,9 +15,9 @@ from urllib.parse import urljoin
 
 import anyio
 import httpx
+from anyio.abc import TaskGroup
 
-from sluicegate.downstream.execution_proofs import proves
-from sluicegate.downstream.settings import AnswerTooLarge, Lost
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
 from sluicegate.http.client.transport import WireTransport, build_request
 from sluicegate.http.egress import Blocked
 
@@ -167,3 +168,36 @@ async def whole_body(answer: ServerResponse, limit: int) -> bytes:
         if len(data) > limit:
             raise AnswerTooLarge
     return bytes(data)
+
+
+TIME: Final = 10.0
+MOST: Final = 64
+"""At once: a server that asks faster than it reads is not answered."""
+
+log = logging.getLogger(__name__)
+
+
+class NotificationSender:
+    """Sends whole messages one after the other; what one call hands over stays in order."""
+
+    def __init__(self, server: str, group: TaskGroup, send: Callable[[bytes], Awaitable[None]]) -> None:
+        self._server, self._group, self._send = server, group, send
+        self._busy = 0
+
+    def __repr__(self) -> str:
+        return f"NotificationSender({self._server}, {self._busy} at once)"
+
+    def __call__(self, *bodies: bytes) -> None:
+        if self._busy < MOST:
+            self._busy += 1
+            self._group.start_soon(self._tell, bodies)
+
+    async def _tell(self, bodies: tuple[bytes, ...]) -> None:
+        try:
+            with anyio.move_on_after(TIME):
+                for body in bodies:
+                    await self._send(body)
+        except Lost as error:
+            log.debug("server could not be told", extra={"server": self._server, "why": error.text})
+        finally:
+            self._busy -= 1

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import anyio
 
-from sluicegate.downstream.pending_request import PendingRequest, severity
-from sluicegate.downstream.settings import Lost
+from sluicegate.downstream.failures import Lost
+from sluicegate.downstream.session.pending_request import PendingRequest, severity
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Request, RequestId, Response
 from sluicegate.protocol.model import LOG_LEVEL, Ask, Call, Failure, Outcome, no_emit
 

@@ -16,9 +16,10 @@ from typing import Any, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.failures import AnswerTooLarge, Lost
 from sluicegate.downstream.server_output import ServerOutput
-from sluicegate.downstream.settings import AnswerTooLarge, Lost, ServerSettings
+from sluicegate.downstream.session.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import (
     METHOD_NOT_FOUND,

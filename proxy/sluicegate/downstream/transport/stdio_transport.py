@@ -13,11 +13,12 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.connection import Receive
-from sluicegate.downstream.pending_request import PendingRequest
-from sluicegate.downstream.process import Process, describe_exit
-from sluicegate.downstream.settings import MAX_MESSAGE, Lost, ServerSettings
-from sluicegate.downstream.start_errors import not_started
+from sluicegate.downstream.failures import Lost
+from sluicegate.downstream.server_output import StderrTail
+from sluicegate.downstream.session.connection import Receive
+from sluicegate.downstream.session.pending_request import PendingRequest
+from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
+from sluicegate.downstream.transport.process import Process, describe_exit, not_started
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import LARGE, PIECE, LoopBudget
@@ -28,7 +29,6 @@ MAX_UNREAD: Final = MAX_MESSAGE
 # Seconds. A child that answers and exits: its last words may still be in the pipe when its exit is known, and its
 # status may be known only after its pipes have closed.
 _LAST_WORDS: Final = 0.4
-MAX_STDERR: Final = 8 * 1024  # cleaning it holds up calls
 _MAX_NOISE: Final = 200
 _EACH: Final = 64  # bytes whose time a line takes besides its own
 
@@ -42,33 +42,6 @@ def environment(
     if os.path.isabs(command):
         inherited["PATH"] = os.pathsep.join((os.path.dirname(command), inherited.get("PATH", os.defpath)))
     return {**inherited, **configured}
-
-
-class StderrTail:
-    """The last of what a server wrote on stderr, over all its restarts, and how its last process ended by itself."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self.written = 0
-        """Bytes in all."""
-        self.exit = ""
-
-    def add(self, data: bytes) -> None:
-        self.written += len(data)
-        self._data += data[-MAX_STDERR - 1 :]
-        if len(self._data) > 2 * MAX_STDERR:  # cut seldom: each cut moves what stays
-            del self._data[: -MAX_STDERR - 1]
-
-    def text(self) -> str:
-        """Whole lines only: the rest of a line that was cut could be a part of a secret."""
-        data = bytes(self._data[-MAX_STDERR:])
-        whole = data if len(data) == len(self._data) else data.partition(b"\n")[2]
-        return whole.decode("utf-8", "replace")
-
-    def forget(self, written: int) -> None:
-        """Forgets the first so many bytes. A line that they do not end stays: its rest could be a part of a secret."""
-        first = max(0, len(self._data) - (self.written - written))
-        del self._data[: self._data.rfind(b"\n", 0, first) + 1]
 
 
 class Lines:

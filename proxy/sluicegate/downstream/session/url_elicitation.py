@@ -8,14 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sluicegate.protocol import input_requests_server
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    Json,
-    Response,
-    decode_fast,
-    dump,
-)
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, decode_fast, dump
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
 from sluicegate.protocol.model import Call, Failure, InputRequired, Outcome, OwnState, Result
 

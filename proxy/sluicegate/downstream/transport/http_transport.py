@@ -15,9 +15,14 @@ import httpx
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from sluicegate.downstream.connection import Receive
-from sluicegate.downstream.execution_proofs import proves
-from sluicegate.downstream.http_response import (
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
+from sluicegate.downstream.session.connection import Receive
+from sluicegate.downstream.session.pending_request import PendingRequest
+from sluicegate.downstream.session.suspended import InteractiveExchange
+from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
+from sluicegate.downstream.sse_parser import EventParser, StreamPosition
+from sluicegate.downstream.transport.http_response import (
+    NotificationSender,
     Raw,
     ServerResponse,
     body_at_hand,
@@ -29,11 +34,6 @@ from sluicegate.downstream.http_response import (
     refused,
     whole_body,
 )
-from sluicegate.downstream.notification_sender import NotificationSender
-from sluicegate.downstream.pending_request import PendingRequest
-from sluicegate.downstream.settings import MAX_MESSAGE, AnswerTooLarge, Lost, ServerSettings
-from sluicegate.downstream.sse_parser import EventParser, StreamPosition
-from sluicegate.downstream.suspended_calls import InteractiveExchange
 from sluicegate.http.client.pool import Route
 from sluicegate.http.client.transport import WireTransport
 from sluicegate.http.egress import Egress

@@ -1,0 +1,1 @@
+"""Tasks of servers: whose they are, and calls that wait for them."""

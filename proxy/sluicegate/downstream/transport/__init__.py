@@ -1,0 +1,1 @@
+"""How the bytes of one connection travel: stdio, Streamable HTTP, HTTP+SSE."""
