@@ -18,6 +18,7 @@ from typing import Any, Final
 import anyio
 
 from sluicegate.protocol import input_requests_client, tasks
+from sluicegate.protocol.input_forms import ELICIT
 from sluicegate.protocol.input_requests_client import Question, Settled, Unanswered
 from sluicegate.protocol.jsonrpc import Json, Message, Notification, Request, Response, is_id
 from sluicegate.protocol.legacy_client import ELICITATION_COMPLETE
@@ -190,7 +191,7 @@ class _Round:
 
     def give_up(self) -> Unanswered | None:
         """Time is up: a form that nobody fills in counts as closed, all else has no such answer."""
-        if any(method != input_requests_client.ELICIT for method in self.missing.values()):
+        if any(method != ELICIT for method in self.missing.values()):
             return Unanswered("The client did not answer the server in time.")
         self.answers.update(dict.fromkeys(self.missing, input_requests_client.CANCELLED.answer))
         return None

@@ -9,20 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sluicegate.protocol import tasks
+from sluicegate.protocol import input_forms, tasks
+from sluicegate.protocol.input_forms import ELICIT, ROOTS, SAMPLE
 from sluicegate.protocol.input_refusal import refusal
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response
 from sluicegate.protocol.model import Client, Failure, Outcome, Result
 from sluicegate.protocol.revisions import REVISIONS, Revision
 
-ELICIT: Final = "elicitation/create"
-SAMPLE: Final = "sampling/createMessage"
-LIST_ROOTS: Final = "roots/list"
-
-_ACTIONS: Final = ("accept", "decline", "cancel")
-_SCHEMES: Final = ("https://", "http://")
 _HOP: Final = ("progressToken", tasks.RELATED)
-_TOOL_BLOCKS: Final = ("tool_use", "tool_result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +62,17 @@ def render(ask: Any, client: Client, new_id: NewId, task: str | None = None) -> 
 
 
 def _render(ask: Any, client: Client, new_id: NewId) -> Question | Settled | Unanswered:
-    method, params = (ask.get("method"), ask.get("params", {})) if isinstance(ask, dict) else (None, None)
-    if not isinstance(params, dict):
-        return Unanswered("The server asked for input in a form that is not known.")
+    method, params = (ask.get("method"), ask.get("params", {})) if isinstance(ask, dict) else (None, {})
+    if problem := input_forms.problem(method, params):
+        return Unanswered(f"The server asked {problem}.")
     params = _of_this_hop(params)
     revision = REVISIONS[client.revision]
     if method == ELICIT:
         return _elicitation(params, client.capabilities.get("elicitation"), revision, new_id)
     if method == SAMPLE:
         return _sampling(params, client.capabilities.get("sampling"), revision)
-    if method == LIST_ROOTS:
-        is_declared = isinstance(client.capabilities.get("roots"), dict)
-        return Question(LIST_ROOTS, params) if is_declared else _undeclared("roots")
-    return Unanswered("The server asked for input in a form that is not known.")
+    is_declared = isinstance(client.capabilities.get("roots"), dict)
+    return Question(ROOTS, params) if is_declared else _undeclared("roots")
 
 
 def elicits(client: Client) -> Literal["form", "url", ""]:
@@ -112,31 +104,24 @@ def _undeclared(what: str) -> Unanswered:
 def _elicitation(params: Json, declared: Any, revision: Revision, new_id: NewId) -> Question | Settled | Unanswered:
     if not isinstance(declared, dict) or not revision.elicitation:
         return _undeclared("input from its user (elicitation)")
-    if not isinstance(params.get("message"), str):
-        return Unanswered("The server asked its user something without saying what.")
-    mode = params.get("mode", "form")
-    if mode == "url":
+    if params.get("mode") == "url":
         return _visit(params, declared, revision, new_id)
     # 2025-11-25 client/elicitation#capabilities: an empty object means form mode alone
-    if mode != "form" or (revision.url_elicitation and declared and "form" not in declared):
-        known = "the mode 'form'" if mode == "form" else "a mode that is not known"  # never in the server's words
-        return _undeclared(f"input from its user in {known}")
+    if revision.url_elicitation and declared and "form" not in declared:
+        return _undeclared("input from its user in the mode 'form'")
     return _form(params, revision)
 
 
 def _visit(params: Json, declared: Json, revision: Revision, new_id: NewId) -> Question | Unanswered:
     if not revision.url_elicitation or "url" not in declared:
         return _undeclared("a visit to a web page (elicitation in the mode 'url')")
-    url = params.get("url")
-    if not isinstance(url, str) or not url.lower().startswith(_SCHEMES):
-        return Unanswered("The server wants its user to open something that is no web page.")
     id = params.get("elicitationId")  # required until 2025-11-25, gone after: a server's own is kept
     return Question(ELICIT, {**params, "elicitationId": id if isinstance(id, str) else new_id()})
 
 
 def _form(params: Json, revision: Revision) -> Question | Settled | Unanswered:
-    schema = params.get("requestedSchema")
-    if not isinstance(schema, dict) or not isinstance(fields := schema.get("properties"), dict):
+    schema = params["requestedSchema"]
+    if not isinstance(fields := schema.get("properties"), dict):
         return Unanswered("The server asked its user for a form without fields.")
     if revision.url_elicitation:
         return Question(ELICIT, params)
@@ -168,32 +153,23 @@ def _old_field(field: Any) -> Any:
 
 
 def _sampling(params: Json, declared: Any, revision: Revision) -> Question | Unanswered:
-    messages = params.get("messages")
     if not isinstance(declared, dict):
         return _undeclared("a model's answer (sampling)")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        return Unanswered("The server asked a model for an answer to no messages.")
-    kinds = {block.get("type") for message in messages for block in _blocks(message) if isinstance(block, dict)}
-    wants_tools = "tools" in params or "toolChoice" in params or not kinds.isdisjoint(_TOOL_BLOCKS)
-    if wants_tools and not (revision.sampling_tools and "tools" in declared):
+    if input_forms.wants_tools(params) and not (revision.sampling_tools and "tools" in declared):
         return _undeclared("a model's answer with tools (sampling)")
-    if "audio" in kinds and not revision.audio:
+    if not revision.audio and any(block["type"] == "audio" for block in input_forms.sampled_blocks(params)):
         return _undeclared("a model's answer to a recording (sampling)")
     if revision.sampling_tools:
         if "context" not in declared:  # 2025-11-25 client/sampling#capabilities: SHOULD NOT without it
             params = {key: value for key, value in params.items() if key != "includeContext"}
         return Question(SAMPLE, params)
-    return Question(SAMPLE, {**params, "messages": [part for message in messages for part in _one_each(message)]})
-
-
-def _blocks(message: Json) -> list[Any]:
-    content = message.get("content")
-    return content if isinstance(content, list) else [content]
+    each = [part for message in params["messages"] for part in _one_each(message)]
+    return Question(SAMPLE, {**params, "messages": each})
 
 
 def _one_each(message: Json) -> list[Json]:
     """Before 2025-11-25 a message has one block: several are said one after the other."""
-    return [{**message, "content": block} for block in _blocks(message)]
+    return [{**message, "content": block} for block in input_forms.blocks(message)]
 
 
 # ---------------------------------------------------------------- answers
@@ -209,29 +185,10 @@ def read(method: str, response: Response, takes_errors: bool = False) -> Json | 
             return CANCELLED.answer
         return Unanswered(f"The client did not answer the server: {str(response.error.get('message'))[:200]}")
     result = response.result or {}
-    if not _CHECKS[method](result):
+    if not input_forms.is_answer(method, result):
         return Unanswered(f"The client's answer to {method} is malformed.")
     # Bare in the newest revision (2026-07-28 schema): what described the response stays behind.
     return {key: value for key, value in result.items() if (takes_errors or key != "_meta") and value is not None}
-
-
-def _is_elicited(result: Json) -> bool:
-    return result.get("action") in _ACTIONS and isinstance(result.get("content"), dict | None)
-
-
-def _is_sampled(result: Json) -> bool:
-    is_said = isinstance(result.get("role"), str) and isinstance(result.get("model"), str)
-    return is_said and isinstance(result.get("content"), dict | list)
-
-
-def _is_rooted(result: Json) -> bool:
-    roots = result.get("roots")
-    return isinstance(roots, list) and all(isinstance(r, dict) and isinstance(r.get("uri"), str) for r in roots)
-
-
-_CHECKS: Final[dict[str, Callable[[Json], bool]]] = {
-    ELICIT: _is_elicited, SAMPLE: _is_sampled, LIST_ROOTS: _is_rooted,
-}  # fmt: skip
 
 
 def visited(plan: dict[str, Question], requests: Json, answers: Json) -> list[str]:

@@ -6,11 +6,11 @@ the middle the same question is an entry of `inputRequests` and its answer a bar
 carry. Pure: it knows no connection, and not how long anybody waits.
 """
 
-from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sluicegate.protocol import tasks, union_members
-from sluicegate.protocol.elicitation_urls import OwnUrls, address
+from sluicegate.protocol import input_forms, tasks, union_members
+from sluicegate.protocol.elicitation_urls import OwnUrls
+from sluicegate.protocol.input_forms import ELICIT, ROOTS, SAMPLE
 from sluicegate.protocol.input_refusal import InputRefusal
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
@@ -24,9 +24,6 @@ from sluicegate.protocol.jsonrpc import (
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS
 
-ELICIT: Final = "elicitation/create"
-SAMPLE: Final = "sampling/createMessage"
-ROOTS: Final = "roots/list"
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
 # What must be declared before a server may send such a request.
@@ -40,7 +37,6 @@ CARRIED_EXTENSIONS: Final = frozenset({APPS, tasks.EXTENSION})
 # What these promise is known to those who made them alone.
 _UNKNOWN: Final = frozenset({"extensions", "experimental"})
 NO_PAGES: Final = OwnUrls()
-_TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 # What only the other kind of the same question has: of both, a client could read the one that was not judged.
 _FOREIGN: Final = {
     (ELICIT, "form"): frozenset({"url", "elicitationId"}), (ELICIT, "url"): frozenset({"requestedSchema"}),
@@ -139,14 +135,14 @@ def objection(request: Request, declared: Json, own: OwnUrls = NO_PAGES) -> Json
     capability = declared.get(_CAPABILITY.get(method, ""))
     if not isinstance(capability, dict):
         return _error(METHOD_NOT_FOUND, f"{method} is not supported")
-    if not _FORMS[method](params):
+    if input_forms.problem(method, params):
         return _error(INVALID_PARAMS, f"malformed {method}")
     if method == ELICIT and not _has_mode(capability, params.get("mode", "form")):
         # 2025-11-25 client/elicitation#error-handling
         return _error(INVALID_PARAMS, "elicitation in that mode was not declared")
     if method == ELICIT and params.get("url") in own:
         return _error(INVALID_PARAMS, "the page to open is one of Sluice's own")
-    if method == SAMPLE and "tools" not in capability and _wants_tools(params):
+    if method == SAMPLE and "tools" not in capability and input_forms.wants_tools(params):
         # 2025-11-25 client/sampling#capabilities
         return _error(INVALID_PARAMS, "sampling with tools was not declared")
     return None
@@ -182,49 +178,18 @@ def lacking(text: str, capabilities: Json) -> Failure:
 def missing(request: Request, client: Client) -> Json | None:
     """The capability that a client would need to be asked that; None for one that has it."""
     name, params = _CAPABILITY.get(request.method), request.params
-    if name is None or not _FORMS[request.method](params) or objection(request, for_legacy_server(client)) is None:
+    if name is None or input_forms.problem(request.method, params):
+        return None
+    if objection(request, for_legacy_server(client)) is None:
         return None
     part = "tools" if name == "sampling" else params.get("mode", "form")
-    is_general = name == "roots" or (name == "sampling" and not _wants_tools(params))
+    is_general = name == "roots" or (name == "sampling" and not input_forms.wants_tools(params))
     return {name: {} if is_general else {part: {}}}
 
 
 def _has_mode(declared: Json, mode: Any) -> bool:
     """An empty object declares forms (2025-11-25 client/elicitation#capabilities)."""
     return mode in declared if declared else mode == "form"
-
-
-def _is_sampling(params: Json) -> bool:
-    messages = params.get("messages")
-    return isinstance(messages, list) and all(isinstance(message, dict) for message in messages) and all(
-        isinstance(block.get("type"), str) for block in _blocks(messages) if isinstance(block, dict)
-    )
-
-
-def _wants_tools(params: Json) -> bool:
-    blocks = (block for block in _blocks(params["messages"]) if isinstance(block, dict))
-    return "tools" in params or "toolChoice" in params or any(block["type"] in _TOOL_BLOCKS for block in blocks)
-
-
-def _blocks(messages: list[Json]) -> Iterator[Any]:
-    for message in messages:
-        content = message.get("content")
-        yield from content if isinstance(content, list) else [content]
-
-
-def _is_elicitation(params: Json) -> bool:
-    mode = params.get("mode", "form")
-    is_said = isinstance(params.get("message"), str)
-    if mode == "url":
-        return is_said and address(params.get("url")) is not None
-    return is_said and mode == "form" and isinstance(params.get("requestedSchema"), dict)
-
-
-_FORMS: Final[dict[str, Callable[[Json], bool]]] = {
-    ELICIT: _is_elicitation,
-    SAMPLE: _is_sampling,
-    ROOTS: lambda params: True,
-}
 
 
 def entry(request: Request, client: Client) -> Json:
@@ -255,8 +220,8 @@ def pages(error: Json) -> Json | None:
     data = error.get("data")
     listed = data.get("elicitations") if isinstance(data, dict) else None
     found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-    if not found or not all(item.get("mode", "url") == "url" and _is_elicitation({**item, "mode": "url"})
-                            for item in found):  # fmt: skip
+    if not found or any(item.get("mode", "url") != "url" or input_forms.problem(ELICIT, {**item, "mode": "url"})
+                        for item in found):  # fmt: skip
         return None
     return {
         f"page{number}": {
@@ -287,7 +252,7 @@ def answer(request: Request, key: str, value: Any, revision: str) -> Response | 
     """One bare result as the response to the server's own request."""
     if isinstance(value, InputRefusal):
         return Response(request.id, error=dict(value))
-    if not isinstance(value, dict) or not _ANSWERS[request.method](value):
+    if not input_forms.is_answer(request.method, value):
         return Failure(INVALID_PARAMS, f"inputResponses[{key!r}] is no answer to {request.method}")
     if request.method == SAMPLE and isinstance(value["content"], list) and revision < NEWEST_LEGACY:
         if len(value["content"]) != 1:
@@ -296,33 +261,6 @@ def answer(request: Request, key: str, value: Any, revision: str) -> Response | 
     made = {name: part for name, part in value.items() if part is not None}
     task = tasks.relation(request.params)  # the answer belongs to the task to which the question belongs
     return Response(request.id, made if task is None else tasks.related(made, task))
-
-
-def _is_elicited(value: Json) -> bool:
-    content = value.get("content")
-    is_filled = content is None or (isinstance(content, dict) and all(_is_field(field) for field in content.values()))
-    return value.get("action") in ("accept", "decline", "cancel") and is_filled
-
-
-def _is_field(value: Any) -> bool:
-    return isinstance(value, str | int | float) or (
-        isinstance(value, list) and all(isinstance(item, str) for item in value)
-    )
-
-
-def _is_sampled(value: Json) -> bool:
-    content = value.get("content")
-    blocks = content if isinstance(content, list) else [content]
-    is_said = isinstance(value.get("role"), str) and isinstance(value.get("model"), str)
-    return is_said and bool(blocks) and all(isinstance(block, dict) and "type" in block for block in blocks)
-
-
-def _is_rooted(value: Json) -> bool:
-    roots = value.get("roots")
-    return isinstance(roots, list) and all(isinstance(r, dict) and isinstance(r.get("uri"), str) for r in roots)
-
-
-_ANSWERS: Final = {ELICIT: _is_elicited, SAMPLE: _is_sampled, ROOTS: _is_rooted}
 
 
 def refusal(method: str, id: RequestId, why: str) -> Response:

@@ -27,6 +27,7 @@ from sluicegate.downstream.tasks import polling, task_ids
 from sluicegate.downstream.tasks.polling import LegacyTask
 from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol import legacy_server as dialect
+from sluicegate.protocol.input_forms import ROOTS
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, RequestId, Response, dump, encode
 from sluicegate.protocol.model import (
     ABOUT_A_TASK,
@@ -302,7 +303,7 @@ class LegacyConnection(ServerConnection):
                 if isinstance(answer, Failure):
                     return answer
                 made[key] = answer
-                if request.method == input_requests_server.ROOTS:
+                if request.method == ROOTS:
                     self._roots = answer.result
         return made
 
@@ -420,7 +421,7 @@ class LegacyConnection(ServerConnection):
                 answer = await ask(session, request.method, task_ids.marked(request.params, self.mark))
                 if answer is None:
                     return self._answer_alone(request)
-                if request.method == input_requests_server.ROOTS:
+                if request.method == ROOTS:
                     self._roots = answer.result
                 self.wire.tell(
                     encode(task_ids.belonging(Response(request.id, answer.result, answer.error), request))
@@ -430,10 +431,10 @@ class LegacyConnection(ServerConnection):
 
     def _answer_alone(self, request: Request) -> None:
         """There is nobody to ask: the roots may be known from earlier, the rest is refused."""
-        if request.method == input_requests_server.ROOTS and self._roots is not None:
+        if request.method == ROOTS and self._roots is not None:
             self.wire.tell(encode(Response(request.id, self._roots)))
             return
-        self._missed_roots = self._missed_roots or request.method == input_requests_server.ROOTS
+        self._missed_roots = self._missed_roots or request.method == ROOTS
         self.wire.tell(
             encode(input_requests_server.refusal(request.method, request.id, "there is no client that could be asked"))
         )

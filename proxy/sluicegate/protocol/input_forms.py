@@ -1,0 +1,102 @@
+"""Elicitation, sampling and roots: the one validator of what servers ask and of what clients answer.
+
+Both sides use it: a question is validated where it comes from a server and where it is put to a legacy client, an
+answer where it comes from a client and where it goes to a legacy server.
+2025-11-25 client/elicitation, client/sampling, client/roots; 2026-07-28 basic/patterns/mrtr. Pure.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from sluicegate.protocol.elicitation_urls import address
+from sluicegate.protocol.jsonrpc import Json
+
+ELICIT: Final = "elicitation/create"
+SAMPLE: Final = "sampling/createMessage"
+ROOTS: Final = "roots/list"
+
+_TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
+_UNKNOWN: Final = "for input in a form that is not known"
+
+# ---------------------------------------------------------------- questions
+
+
+def problem(method: Any, params: Any) -> str:
+    """What is wrong with a question, as the end of "The server asked ..."; empty for one that is well-formed. It never
+    repeats the server's own words."""
+    check = _QUESTIONS.get(method) if isinstance(method, str) and isinstance(params, dict) else None
+    return _UNKNOWN if check is None else check(params)
+
+
+def _elicitation(params: Json) -> str:
+    mode = params.get("mode", "form")
+    if not isinstance(params.get("message"), str):
+        return "its user something without saying what"
+    if mode == "url":
+        return "" if address(params.get("url")) is not None else "its user to open something that is no web page"
+    if mode != "form":
+        return "for input from its user in a mode that is not known"
+    return "" if isinstance(params.get("requestedSchema"), dict) else "its user for a form without fields"
+
+
+def _sampling(params: Json) -> str:
+    messages = params.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return "a model for an answer to no messages"
+    is_typed = all(isinstance(block.get("type"), str) for block in sampled_blocks(params))
+    return "" if is_typed else "a model for an answer to something that is no message"
+
+
+_QUESTIONS: Final[dict[str, Callable[[Json], str]]] = {
+    ELICIT: _elicitation, SAMPLE: _sampling, ROOTS: lambda params: "",
+}  # fmt: skip
+
+
+def blocks(message: Json) -> list[Any]:
+    """The content of one message, which is a block or a list of them."""
+    content = message.get("content")
+    return content if isinstance(content, list) else [content]
+
+
+def sampled_blocks(params: Json) -> Iterator[Json]:
+    """The blocks of all messages of a sampling request."""
+    return (block for message in params["messages"] for block in blocks(message) if isinstance(block, dict))
+
+
+def wants_tools(params: Json) -> bool:
+    """Whether a model is asked to use tools, or was (2025-11-25 client/sampling#capabilities)."""
+    return "tools" in params or "toolChoice" in params or any(b["type"] in _TOOL_BLOCKS for b in sampled_blocks(params))
+
+
+# ---------------------------------------------------------------- answers
+
+
+def is_answer(method: str, value: Any) -> bool:
+    """Whether that is a bare result of such a question."""
+    return isinstance(value, dict) and _ANSWERS[method](value)
+
+
+def _is_elicited(value: Json) -> bool:
+    content = value.get("content")
+    is_filled = content is None or (isinstance(content, dict) and all(_is_field(field) for field in content.values()))
+    return value.get("action") in ("accept", "decline", "cancel") and is_filled
+
+
+def _is_field(value: Any) -> bool:
+    return isinstance(value, str | int | float) or (
+        isinstance(value, list) and all(isinstance(item, str) for item in value)
+    )
+
+
+def _is_sampled(value: Json) -> bool:
+    found = blocks(value)
+    is_attributed = isinstance(value.get("role"), str) and isinstance(value.get("model"), str)
+    return is_attributed and bool(found) and all(isinstance(block, dict) and "type" in block for block in found)
+
+
+def _is_rooted(value: Json) -> bool:
+    roots = value.get("roots")
+    return isinstance(roots, list) and all(isinstance(r, dict) and isinstance(r.get("uri"), str) for r in roots)
+
+
+_ANSWERS: Final[dict[str, Callable[[Json], bool]]] = {ELICIT: _is_elicited, SAMPLE: _is_sampled, ROOTS: _is_rooted}
