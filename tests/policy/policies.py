@@ -5,6 +5,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from sluicegate.policy.arguments import ArgumentRules, Schema
+from sluicegate.policy.classes import Classified
 from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.engine import Engine
 from sluicegate.policy.files import bundled_model
@@ -21,6 +23,19 @@ PROFILES: Mapping[str, ApprovalProfile] = {
     "one-of-ops": ApprovalProfile("one-of-ops", "other", 1, frozenset({"role:ops"})),
     "ask-twice": ApprovalProfile("ask-twice", "self", 2),
 }
+
+# One policy to explain and to compare.
+ROWS = """\
+p, role:everyone, *, *, read, allow
+p, role:sre, k8s, *, *, allow
+p, *, *, tool:*delete*, *, deny
+p2, *, k8s, *, destroy, two-person
+g, role:sre, role:dev
+g, group:eng-sre, role:sre
+"""
+ALICE = Client("key:alice", ("group:eng-sre",))
+DESTROY = Classified("destroy", "servers.k8s.tools.classes: *")
+RULES = ArgumentRules({("k8s", "scale"): Schema({"properties": {"ns": {"enum": ["dev"]}}})}, {("k8s", "scale"): "1"})
 
 
 def rows_of(text: str, file: str = "policy.csv") -> list[Row]:

@@ -2,26 +2,12 @@
 
 import pytest
 
-from sluicegate.policy.arguments import ArgumentRules, Schema
-from sluicegate.policy.classes import Classified
 from sluicegate.policy.diff import Side, compare, compare_rows, render
 from sluicegate.policy.explain import explain
 from sluicegate.policy.explain import render as render_explanation
 from sluicegate.policy.target import read_target
 from sluicegate.protocol.model import Client, Verdict
-from tests.policy.policies import policy_of
-
-ROWS = """\
-p, role:everyone, *, *, read, allow
-p, role:sre, k8s, *, *, allow
-p, *, *, tool:*delete*, *, deny
-p2, *, k8s, *, destroy, two-person
-g, role:sre, role:dev
-g, group:eng-sre, role:sre
-"""
-ALICE = Client("key:alice", ("group:eng-sre",))
-DESTROY = Classified("destroy", "servers.k8s.tools.classes: *")
-RULES = ArgumentRules({("k8s", "scale"): Schema({"properties": {"ns": {"enum": ["dev"]}}})}, {("k8s", "scale"): "1"})
+from tests.policy.policies import ALICE, DESTROY, ROWS, RULES, policy_of
 
 
 def test_a_denial_shows_the_row_all_other_rows_the_way_and_the_approval_it_would_need() -> None:

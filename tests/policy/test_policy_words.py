@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sluicegate.policy import pins
+from sluicegate.policy import display, pins
 from sluicegate.policy.arguments import ArgumentRules, Schema
-from sluicegate.policy.classes import Classes, Classified
+from sluicegate.policy.classes import Classes
 from sluicegate.policy.diff import Side, compare, render
 from sluicegate.policy.display import diff, hidden, lines, summary, visible
 from sluicegate.policy.explain import Explanation, explain
@@ -27,20 +27,9 @@ from sluicegate.policy.rules import Ruling
 from sluicegate.policy.schema_cost import SchemaRefused
 from sluicegate.policy.target import read_target
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
-from tests.policy.policies import policy_of
+from tests.policy.policies import ALICE, DESTROY, ROWS, RULES, policy_of
 
-ROWS = """\
-p, role:everyone, *, *, read, allow
-p, role:sre, k8s, *, *, allow
-p, *, *, tool:*delete*, *, deny
-p2, *, k8s, *, destroy, two-person
-g, role:sre, role:dev
-g, group:eng-sre, role:sre
-"""
-ALICE = Client("key:alice", ("group:eng-sre",))
-DESTROY = Classified("destroy", "servers.k8s.tools.classes: *")
 SCALE = read_target("call", "k8s/scale")
-RULES = ArgumentRules({("k8s", "scale"): Schema({"properties": {"ns": {"enum": ["dev"]}}})}, {("k8s", "scale"): "1"})
 
 
 def test_an_explanation_has_these_members() -> None:
@@ -378,13 +367,13 @@ def test_what_is_wrong_in_a_text_is_named_by_place() -> None:
 
 def test_each_character_of_a_long_text_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
-    is_hidden = visible.__globals__["is_hidden"]
+    is_hidden = display.is_hidden
 
     def count(char: str) -> bool:
         judged.append(char)
-        return bool(is_hidden(char))
+        return is_hidden(char)
 
-    monkeypatch.setitem(visible.__globals__, "is_hidden", count)
+    monkeypatch.setattr(display, "is_hidden", count)
     assert hidden("\u4e00\u202e" * 100_000) == 100_000
     assert visible("\u4e00\u202e" * 100_000) == "\u4e00\u27e8U+202E\u27e9" * 100_000
     assert len(judged) == 4
