@@ -103,6 +103,24 @@ async def test_a_receiver_that_fails_is_told_again_and_nothing_is_decided(
     assert (await town.get(approval.id)).state == "pending" and not town.seen
 
 
+async def test_the_log_says_which_approval_was_not_taken_and_nothing_of_the_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    town, hook = Town(), Hook(503, 200)
+    async with serving(hook) as port, telling(town, port) as webhooks:
+        approval = await town.pending(amount=1)
+        await until(lambda: webhooks.sent == 1)
+    (refused,) = [record.getMessage() for record in caplog.records if record.name == webhook.__name__]
+    mark = Receiver(f"http://127.0.0.1:{port}/hook", SECRET).mark
+    assert refused == f"webhook {mark} did not take {approval.id}: 503"
+    caplog.clear()
+    async with telling(town, free_port()) as webhooks:
+        await town.pending(amount=2)
+        await until(lambda: webhooks.failures >= 1)
+    texts = [record.getMessage() for record in caplog.records if record.name == webhook.__name__]
+    assert texts and all(text.endswith(" not reached: ConnectError") and "/hook" not in text for text in texts)
+
+
 async def test_a_receiver_that_is_down_hears_of_it_when_it_is_up_even_after_a_restart() -> None:
     town, hook, port = Town(), Hook(200), free_port()
     async with telling(town, port) as webhooks:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from audit_kit import (
     CLIENT,
     SEED,
     TARGET,
+    check,
     check_one,
     fits_ocsf,
     make_call,
@@ -379,6 +382,78 @@ async def test_a_start_that_was_cut_is_told(tmp_path: Path) -> None:
     reports = verify([p for p in (tmp_path / "audit").iterdir() if ".jsonl" in p.name], keys)
     assert all(report.ok for report in reports), reports
     assert "cut while it was begun" in reports[-1].notes[0]
+
+
+async def test_a_log_whose_very_first_record_was_cut_is_begun_anew_and_says_what_was_there(tmp_path: Path) -> None:
+    path, cut = tmp_path / "audit" / "sluice.jsonl", b'{"v":1,"wri'
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(cut)
+    path.chmod(0o600)
+    async with open_audit(tmp_path) as audit:
+        assert await one_call(audit, "c1")
+    opening = records(tmp_path)[0]
+    assert (opening["act"], opening["why"], opening["seq"]) == ("open", "torn", 1)
+    assert opening["torn"] == {"bytes": len(cut), "sha256": sha256(cut).hexdigest()}
+    reports = check(tmp_path)
+    assert [report.writer for report in reports] == ["sluice", ""] and all(report.ok for report in reports), reports
+
+
+async def test_each_of_two_writers_goes_on_with_its_own_chain(tmp_path: Path) -> None:
+    for round in (1, 2):
+        async with open_audit(tmp_path) as one, open_audit(tmp_path) as two:
+            assert await one_call(one, f"one-{round}")
+            assert await one_call(two, f"two-{round}")
+    reports = check(tmp_path)
+    assert [report.writer for report in reports] == ["sluice", "sluice-2"]
+    assert all(report.ok and not report.notes for report in reports), reports
+    for writer, call in (("sluice", "one"), ("sluice-2", "two")):
+        own = [record for record in records(tmp_path) if record["writer"] == writer]
+        assert [record["seq"] for record in own] == list(range(1, len(own) + 1))
+        assert [record["call"] for record in own if record["type"] == "intent"] == [f"{call}-1", f"{call}-2"]
+        assert not [record for record in own if "torn" in record or "loss" in record]
+
+
+async def crashed(directory: Path, to: Path) -> None:
+    """A log as a crash leaves it: of three calls, the second alone has ended."""
+    async with open_audit(directory) as audit:
+        await audit.intent(make_call("first"))
+        await one_call(audit, "ended")
+        await settled(audit)
+        assert await audit.intent(make_call("last"))
+        shutil.copytree(directory / "audit", to / "audit")
+        shutil.copytree(directory / "state", to / "state")
+
+
+async def test_calls_that_a_crash_interrupted_are_named_once_with_their_intents(tmp_path: Path) -> None:
+    await crashed(tmp_path / "run", tmp_path / "left")
+    for _ in range(2):
+        async with open_audit(tmp_path / "left"):
+            pass
+    asked = {record["call"]: record["seq"] for record in records(tmp_path / "left", "intent")}
+    told = [
+        (record["call"], record["intent"], record["reason"])
+        for record in records(tmp_path / "left", "outcome")
+        if record["outcome"] == "unknown"
+    ]
+    assert told == [("first", asked["first"], "interrupted"), ("last", asked["last"], "interrupted")]
+    assert check_one(tmp_path / "left").ok
+
+
+async def test_a_log_that_was_put_aside_and_not_begun_anew_goes_on(tmp_path: Path) -> None:
+    """A crash between the two steps of a rotation: the full segment has its name, the next one is not there."""
+    await crashed(tmp_path / "run", tmp_path / "left")
+    path = tmp_path / "left" / "audit" / "sluice.jsonl"
+    path.rename(path.with_name("sluice.jsonl.000000000001"))
+    async with open_audit(tmp_path / "left") as audit:
+        assert await one_call(audit, "after")
+    opening = json.loads(path.read_bytes().splitlines()[0])
+    assert opening["why"] == "start" and not {"torn", "loss"} & opening.keys()
+    interrupted = [record["call"] for record in records(tmp_path / "left", "outcome") if record["outcome"] == "unknown"]
+    assert interrupted == ["first", "last"] == list(opening["open"])
+    found = records(tmp_path / "left")
+    assert [record["seq"] for record in found] == list(range(1, len(found) + 1))
+    report = check_one(tmp_path / "left")
+    assert report.ok and not report.notes, report
 
 
 async def test_a_log_that_was_cut_before_a_start_is_told(tmp_path: Path) -> None:

@@ -335,3 +335,42 @@ def test_members_whose_names_are_cut_alike_are_all_shown_and_said_to_be_cut() ->
 def test_words_and_small_numbers_under_the_name_of_a_secret_are_secrets(value: Any) -> None:
     shown = PLAIN.arguments({"password": value}, "s/t")["password"]
     assert isinstance(shown, str) and shown.startswith("[redacted:")
+
+
+TABLE = {"columns": ["user", "password"], "rows": [["Zoë", "hunter2"]]}
+
+
+@pytest.mark.parametrize("before", ["", " ", "\n\t" * 31])
+def test_json_in_a_string_is_masked_by_its_structure(before: str) -> None:
+    """Nothing in the text itself names the value: only who reads the table knows."""
+    text = before + json.dumps(TABLE, ensure_ascii=False)
+    for value in (text, json.dumps({"again": text}), json.dumps([json.dumps([text])])):
+        masked, is_cut = PLAIN.masked({"t": value}, "s/t", 4_000, 100, 4_000)
+        assert "hunter2" not in masked["t"] and "[redacted:" in masked["t"] and not is_cut
+    assert "Zoë" in PLAIN.arguments({"t": text}, "s/t")["t"], "what is no secret stays readable"
+
+
+def test_json_in_a_string_counts_as_what_is_in_it() -> None:
+    text = json.dumps([0] * 10)
+    assert PLAIN.masked([text, "x"], "s/t", 99, 13, 99) == ([text, "x"], False)
+    shown, is_cut = PLAIN.masked([text, text], "s/t", 99, 13, 99)
+    assert is_cut and shown[0] == text and shown[1] != text
+    assert PLAIN.masked([text, text], "s/t", 29, 13, 99)[0] == [text[:29] + "...(1 more)"] * 2, "too long to be read"
+
+
+def test_a_text_is_whole_up_to_its_bound_and_then_says_how_much_is_missing() -> None:
+    assert PLAIN.masked(["abc", "def"], "s/t", 3, 9, 6) == (["abc", "def"], False)
+    assert PLAIN.masked(["abc", "def"], "s/t", 3, 9, 5) == (["abc", "...(3 more)"], True)
+    assert PLAIN.masked(["abcd", "e"], "s/t", 3, 9, 99) == (["abc...(1 more)", "e"], True)
+    assert PLAIN.masked(["", ""], "s/t", 3, 9, 0) == (["", ""], False)
+
+
+def test_a_place_is_named_in_plain_digits() -> None:
+    """RFC 6901, section 4: an index has the digits 0 to 9; what other scripts write is the name of a member."""
+    for part in ("\u0660", "\uff10", "\u00b2", "-0", "0x0", ""):
+        own = Redactor(KEY, (), {"s/t": [f"/list/{part}"]})
+        assert own.arguments({"list": ["Ann", "Bob"]}, "s/t") == {"list": ["Ann", "Bob"]}
+        assert own.arguments({"list": {part: "Ann"}}, "s/t")["list"][part].startswith("[redacted:")
+    own = Redactor(KEY, (), {"s/t": ["/list/1", "/list/2"]})
+    first, second = own.arguments({"list": ["Ann", "Bob"]}, "s/t")["list"]
+    assert first == "Ann" and second.startswith("[redacted:")

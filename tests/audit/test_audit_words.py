@@ -38,6 +38,7 @@ from sluicegate.audit.settings import Rotation, SinkSettings, file_of, is_segmen
 from sluicegate.audit.sinks import open_channel, syslog
 from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import verify
+from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.model import (
     ApprovalRef,
     Client,
@@ -234,6 +235,31 @@ def test_what_is_remembered_is_made_anew_when_a_definition_changes() -> None:
     shadow = make_call("c3", verdict=Verdict.DENY)
     assert body(made.intent(shadow, made.about(shadow), None))["decision"] == {
         "verdict": "deny", "rule": "policy.csv:17", "policy": "r1"}  # fmt: skip
+
+
+def test_each_record_has_the_decision_of_its_own_call() -> None:
+    revision = "r1"
+    made = composer(revision=lambda: revision)
+
+    def told(decision: Decision) -> dict[str, Any]:
+        call = make_call("c")
+        call.trail.add(decision)
+        found: dict[str, Any] = body(made.intent(call, made.about(call), None))["decision"]
+        return found
+
+    allowed = Decision(Verdict.ALLOW, "policy.csv:1", "because")
+    assert told(allowed) == {"verdict": "allow", "rule": "policy.csv:1", "policy": "r1"}
+    assert told(replace(allowed, verdict=Verdict.ASK)) == {"verdict": "ask", "rule": "policy.csv:1", "policy": "r1"}
+    assert told(replace(allowed, rule="policy.csv:2")) == {"verdict": "allow", "rule": "policy.csv:2", "policy": "r1"}
+    shadow = Ruling(Verdict.ALLOW, "policy.csv:1", "because", would_deny=True)
+    assert told(shadow) == {"verdict": "allow", "rule": "policy.csv:1", "policy": "r1", "would_deny": True}
+    assert told(replace(shadow, would_deny=False)) == told(allowed)
+    revision = "r2"
+    assert told(allowed)["policy"] == "r2" and told(shadow)["policy"] == "r2"
+    revision = ""
+    assert told(allowed) == {"verdict": "allow", "rule": "policy.csv:1"}
+    assert told(replace(allowed, rule="r" * 600))["rule"] == "r" * 512 + "...(88 more)"
+    assert "ghp_" not in told(replace(allowed, rule=f"ghp_{'a' * 36}"))["rule"]
 
 
 def test_what_a_writer_says_itself_has_these_names() -> None:

@@ -136,3 +136,16 @@ def test_a_hostile_schema_is_used_or_refused_and_nothing_else(schema: dict[str, 
         Schema(json.loads(json.dumps(schema))).check(value)
     except SchemaRefused as refused:
         assert refused.text
+
+
+@pytest.mark.parametrize(
+    ("name", "ref"), [("a/b", "a~1b"), ("a~b", "a~0b"), ("~1", "~01"), ("a b", "a%20b"), ("%", "%25"), ("é", "%C3%A9")]
+)
+@pytest.mark.parametrize("word", ["properties", "$defs"])
+def test_a_reference_leads_to_a_subschema_with_any_name(word: str, name: str, ref: str) -> None:
+    """RFC 6901, sections 3 and 6: what a pointer in a fragment writes another way than the name has it."""
+    schema = Schema({word: {name: {"type": "integer"}}, "required": ["x"], "anyOf": [{"properties": {
+        "x": {"$ref": f"#/{word}/{ref}"}}}]})  # fmt: skip
+    assert schema.check({"x": 1}) is None and schema.check({"x": "1"}) is not None
+    with pytest.raises(SchemaRefused, match="leads to no subschema"):
+        Schema({word: {name: {}}, "not": {"$ref": f"#/{word}/{ref}x"}})

@@ -88,6 +88,13 @@ def test_the_revision_is_the_content(tmp_path: Path) -> None:
     assert with_rule != load(make(tmp_path, arguments__git__x_json="true")).policy.revision
 
 
+def test_the_revision_says_which_server_and_tool_a_rule_is_for_and_not_where_the_policy_stands(tmp_path: Path) -> None:
+    rules = ("git__x", "git__y", "hub__x")
+    found = [load(make(tmp_path / rule / "p", **{f"arguments__{rule}_json": "{}"})).policy.revision for rule in rules]
+    assert len(set(found)) == len(rules)
+    assert load(make(tmp_path / "other" / "p", arguments__git__x_json="{}")).policy.revision == found[0]
+
+
 def test_a_tools_name_may_hold_what_a_files_name_may_not(tmp_path: Path) -> None:
     loaded = load(make(tmp_path, **{"arguments__git__a%2Fb_json": "false"}))
     assert loaded.arguments.check("git", "a/b", {})
