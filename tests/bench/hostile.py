@@ -3,7 +3,7 @@ servers, at full speed, with every shape of message.
 
 Load of fixed concurrency on a healthy server, in pairs of a quiet and a hostile run; the median of the pairs' ratios
 of the p99 counts, and the longest answer of /livez in any hostile run. The hostile load has what the healthy one leaves
-of their core (`nice`), so that the ratio is Sluice's and not that core's. Driven by run.py; the result of all shapes is
+of their core, so that the ratio is Sluice's and not that core's. Driven by run.py; the result of all shapes is
 kept in results/hostile.json.
 """
 
@@ -31,6 +31,7 @@ from subjects import HERE, LOAD_CORE, Subject, free_port, pinned, running
 
 CONCURRENCY, CONNECTIONS, CLIENTS, SERVERS = 16, 4, 4, 2
 BARS = {"ratio": 1.5, "livez": 50.0}
+IDLE = "chrt", "--idle", "0"
 SHORT = "^(wide, small|batches)$"
 RESULTS = HERE / "results" / "hostile.json"
 KIB, MIB = 1024, 1024 * 1024
@@ -107,7 +108,7 @@ def attacking(attack: Attack, bed: Bed, client: httpx.Client, folder: Path) -> I
         lines = [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]
         script.write_text(SCRIPT % (file, "\n".join(lines)))
         options = ["-t1", f"-c{connections}", "-d60s", "--timeout", "20s", "-s", str(script), bed.subject.url]
-        command = ["nice", *pinned(LOAD_CORE, ["wrk", *options])]
+        command = [*IDLE, *pinned(LOAD_CORE, ["wrk", *options])]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     watch = threading.Thread(target=_watch, args=(bed.admin, over, found))
     time.sleep(0.3)
@@ -183,7 +184,7 @@ def main(machine: Json, command: list[str], folder: Path, only: str = "", is_sho
     ports = free_port(), free_port()
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     healthy = [sys.executable, str(HERE / "many_server.py"), str(ports[0]), "5", "0"]
-    bad = ["nice", sys.executable, str(HERE / "trouble_server.py"), str(ports[1])]
+    bad = [*IDLE, sys.executable, str(HERE / "trouble_server.py"), str(ports[1])]
     rows = []
     with (
         running(LOAD_CORE, healthy, folder / "many.log", lambda: is_open(ports[0])),

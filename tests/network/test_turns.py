@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sluicegate.runtime.loop_budget import BURST, MOST, PART, LoopBudget
+from sluicegate.runtime.loop_budget import BURST, LARGE, MOST, PART, STEP, LoopBudget, is_large
 
 
 class Clock:
@@ -15,6 +15,11 @@ class Clock:
         return self.time
 
 
+def budget(clock: Clock, everybody: LoopBudget | None = None) -> LoopBudget:
+    """No time passes but that of the clock, the processor's neither."""
+    return LoopBudget(clock, used=clock, everybody=everybody or LoopBudget(clock, part=2 * PART))
+
+
 def work(share: LoopBudget, clock: Clock, seconds: float) -> float:
     since = share.now()
     clock.time += seconds
@@ -23,7 +28,7 @@ def work(share: LoopBudget, clock: Clock, seconds: float) -> float:
 
 def test_whoever_talks_without_end_has_its_part_in_the_long_run() -> None:
     clock = Clock()
-    share = LoopBudget(clock)
+    share = budget(clock)
     worked = 0.0
     for _ in range(10_000):
         pause = work(share, clock, 0.001)
@@ -34,8 +39,8 @@ def test_whoever_talks_without_end_has_its_part_in_the_long_run() -> None:
 
 def test_a_burst_and_a_little_all_the_time_wait_for_nothing() -> None:
     clock = Clock()
-    share = LoopBudget(clock)
-    assert [work(share, clock, BURST / 10) for _ in range(9)] == [0.0] * 9
+    share = budget(clock)
+    assert [work(share, clock, BURST / 50) for _ in range(45)] == [0.0] * 45
     clock.time += BURST / PART
     for _ in range(1_000):
         assert work(share, clock, 0.001) == 0.0
@@ -43,16 +48,26 @@ def test_a_burst_and_a_little_all_the_time_wait_for_nothing() -> None:
     assert share.pause() == 0.0
 
 
+def test_a_long_step_costs_as_its_square() -> None:
+    clock = Clock()
+    short, long = budget(clock), budget(clock)
+    for _ in range(5):
+        work(short, clock, 2 * STEP)
+    work(long, clock, 10 * STEP)
+    assert (10 * STEP) ** 2 / STEP == pytest.approx(5 * (2 * STEP) ** 2 / STEP * 5)
+    assert long.pause() > short.pause() == 0.0
+
+
 def test_time_that_was_spent_waiting_for_a_slow_client_counts_little() -> None:
     clock = Clock()
-    share = LoopBudget(clock)
+    share = budget(clock)
     assert work(share, clock, 60.0) <= (MOST - BURST) / PART + 1e-9
     assert repr(share) == f"<LoopBudget {MOST:.3f} s of {BURST}>"
 
 
 async def test_an_answer_waits_for_nobody_where_nobody_has_need_of_the_loop() -> None:
     clock = Clock()
-    share = LoopBudget(clock)
+    share = budget(clock)
     for _ in range(3):
         work(share, clock, MOST)
     assert share.pause() > 0
@@ -62,7 +77,7 @@ async def test_an_answer_waits_for_nobody_where_nobody_has_need_of_the_loop() ->
 
 async def test_an_answer_waits_for_its_part_where_others_have_need_of_the_loop() -> None:
     clock = Clock()
-    share = LoopBudget(clock)
+    share = budget(clock)
     for _ in range(3):
         work(share, clock, MOST)
 
@@ -77,10 +92,52 @@ async def test_an_answer_waits_for_its_part_where_others_have_need_of_the_loop()
     assert share.pause() == 0.0
 
 
+async def test_peers_that_have_used_up_theirs_have_one_part_together() -> None:
+    """Clients and servers: however many, and none of them is left out."""
+    clock = Clock()
+    everybody = LoopBudget(clock, part=PART)
+    peers = [budget(clock, everybody) for _ in range(6)]
+    done = [0] * len(peers)
+
+    async def talk(number: int) -> None:
+        while sum(done) < 60:
+            async with peers[number].turn:
+                await peers[number].rest()
+                peers[number].take(clock.time - 2 * STEP)
+                done[number] += 1
+
+    async def others() -> None:
+        while sum(done) < 60:
+            clock.time += 0.01
+            await asyncio.sleep(0)
+
+    for peer in peers:
+        work(peer, clock, MOST)
+    began = clock.time
+    async with asyncio.TaskGroup() as group:
+        group.create_task(others())
+        for number in range(len(peers)):
+            group.create_task(talk(number))
+    assert clock.time - began > 50 * 4 * STEP / PART
+    assert max(done) <= 2 * min(done)
+
+
+async def test_who_has_some_of_its_own_left_waits_for_nobody() -> None:
+    clock = Clock()
+    everybody = LoopBudget(clock, part=PART)
+    for _ in range(10):
+        work(budget(clock, everybody), clock, MOST)
+    fair = budget(clock, everybody)
+    work(fair, clock, STEP)
+    before = clock.time
+    await fair.rest()
+    assert clock.time == before and everybody.pause() > 0
+
+
 async def test_who_was_refused_pays_for_the_next_requests_in_advance() -> None:
     """Those that are let in at once are refused later: without it all of them would come in before the first counts."""
     clock = Clock()
-    share = LoopBudget(clock)
+    share = budget(clock)
     assert share.is_unused()
     since = share.now()
     clock.time += BURST / 10
@@ -106,3 +163,9 @@ async def test_who_was_refused_pays_for_the_next_requests_in_advance() -> None:
     assert clock.time - began > 15 * 3 * BURST / 10 / PART
     clock.time += 1_000
     assert share.is_unused()
+
+
+def test_an_answer_is_large_by_its_bytes_or_by_its_values() -> None:
+    text = b'"' + b"x" * (LARGE - 2) + b'"'
+    shapes = (text, text + b" ", b"0," * 2_000, b"[]" * 2_000, b"0," * 100, b"")
+    assert [is_large(data) for data in shapes] == [False, True, True, True, False, False]

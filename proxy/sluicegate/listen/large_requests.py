@@ -21,8 +21,6 @@ from sluicegate.runtime.loop_budget import LoopBudget
 
 LARGE: Final = 16 * 1024
 """Bytes. What has more is large."""
-_EVERYBODY: Final = 0.2
-"""Of the loop's time, for what is large or refused of all clients together."""
 _MAX_REMEMBERED: Final = 1_000
 _RETRY: Final = 1.0
 
@@ -44,7 +42,6 @@ class LargeRequests:
         self._limits, self._until_free = limits, until_free
         self._held: Counter[str] = Counter()
         self._turns: dict[str, LoopBudget] = {}
-        self._everybody = LoopBudget(part=_EVERYBODY)
 
     def __repr__(self) -> str:
         return f"LargeRequests({self._held.total()} bytes)"
@@ -71,22 +68,18 @@ class LargeRequests:
 
     async def decode(self, principal: str, data: bytes) -> Any:
         """The JSON value, read in two steps of the event loop. Raises `Malformed`."""
-        turns, everybody = self._of(principal), self._everybody
+        turns = self._of(principal)
         async with turns.turn:
             await turns.rest()
-            async with everybody.turn:
-                await everybody.rest()
+            since = turns.now()
+            try:
+                pairs = weigh(data, self._limits.max_depth, self._limits.nodes)
+                turns.take(since)
+                await asyncio.sleep(0)
                 since = turns.now()
-                try:
-                    pairs = weigh(data, self._limits.max_depth, self._limits.nodes)
-                    turns.take(since)
-                    everybody.take(since)
-                    await asyncio.sleep(0)
-                    since = turns.now()
-                    return reserved_keys.from_client(decode_weighed(data, pairs), data)
-                finally:
-                    turns.take(since)
-                    everybody.take(since)
+                return reserved_keys.from_client(decode_weighed(data, pairs), data)
+            finally:
+                turns.take(since)
 
     async def handle(self, handler: Handler, call: Call) -> Outcome:
         """Counts the work of a call that is refused before it reaches a server, or the disk."""
@@ -100,7 +93,6 @@ class LargeRequests:
 
     def refused(self, principal: str, since: float) -> None:
         self._of(principal).refused(since)
-        self._everybody.refused(since)
 
     def may_enter(self, principal: str) -> bool:
         """Whether a small request need not `enter`."""
@@ -110,7 +102,6 @@ class LargeRequests:
     async def enter(self, principal: str) -> None:
         if not self.may_enter(principal):
             await self._of(principal).enter()
-            await self._everybody.enter()
 
     def _of(self, principal: str) -> LoopBudget:
         found = self._turns.get(principal)

@@ -1,55 +1,80 @@
 """How much of the event loop one peer may take: with notifications without end, with answers by the megabyte, and with
 requests that are refused.
 
-All peers are heard by one loop, and the fastest writer would have most of it. So the time that its talk takes is
-counted, and whoever reads from it pauses when that is too much; its own send buffer fills then, and it waits. Time is
-the clock's, not the processor's: on a busy machine the others have less, too. Answers of an ordinary size count
-nothing: there is a call for each. Knows seconds; reads nothing itself.
+All peers are heard by one loop, and the fastest writer would have most of it. So the time that its messages take is
+counted, whatever became of them. Whoever reads from it pauses when that is too much; its own send buffer fills then,
+and it waits. Time is the clock's, not the processor's: on a busy machine the others have less, too. One budget is that
+of all clients and servers of a loop together: whoever has used up its own part waits for both. Knows seconds; reads
+nothing itself.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakKeyDictionary
 
-PART: Final = 0.1
-"""Of the loop's time, in the long run."""
+PART: Final = 0.05
+"""Of the loop's time, in the long run, for one peer."""
+_EVERYBODY: Final = 0.1
+"""The same for all peers together that have used up theirs."""
 BURST: Final = 0.05
 """Seconds of work that may come at once."""
-MOST: Final = 0.05
-"""Seconds that count of one piece of work: the rest was spent waiting for somebody."""
-LARGE: Final = 64 * 1024
+STEP: Final = 0.002
+"""Seconds. A longer step costs more than its time, as the square of it: the longer it is, the more requests wait for
+it, and each of them longer."""
+MOST: Final = 5 * BURST
+"""Seconds that count at most: the rest was spent waiting for somebody. So the next message waits 4 s at most."""
+LARGE: Final = 16 * 1024
 """Bytes. An answer of more than this counts."""
+_VALUES: Final = 500
+"""Commas and brackets. An answer of more than these counts, too: each value costs as much as a long text."""
 PIECE: Final = 8 * 1024
 """Bytes of a stream that are read without a turn for others."""
 _WHOLE: Final = 3
 """A request that is refused takes so many times what its refusal does: its head, its answer, its record."""
-_DEBT: Final = 4 * BURST
-"""Seconds. Refusals count no further: some have waited for others, and the next request waits 1.5 s at most."""
-_TURNS: Final = 10
-_IDLE: Final = 0.0005
-"""Seconds that so many turns of the loop take when nobody has need of it."""
+_IDLE: Final = 0.1
+"""Of the processor's time. While no more of it is used, nobody else has need of the loop."""
 _NAP: Final = 0.005
+_LONGEST_NAP: Final = 0.04
+
+_all: WeakKeyDictionary[asyncio.AbstractEventLoop, "LoopBudget"] = WeakKeyDictionary()
+
+
+def is_large(data: bytes | bytearray) -> bool:
+    """Whether a message takes as long as many others do."""
+    size = len(data)
+    return size > LARGE or (size > _VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > _VALUES)
 
 
 class LoopBudget:
     """One server's, or one client's, over all its connections. Large messages come one at a time: `turn` is whose
     it is."""
 
-    __slots__ = ("_at", "_clock", "_due", "_level", "_part", "turn")
+    __slots__ = ("_at", "_clock", "_due", "_everybody", "_level", "_part", "_start", "_used", "_waiting", "turn")
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter, part: float = PART) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        part: float = PART,
+        used: Callable[[], float] = time.thread_time,
+        everybody: "LoopBudget | None" = None,
+    ) -> None:
+        """`used` is the processor's time that the loop has taken, `everybody` by default the budget of all peers of the
+        running loop."""
         self.turn = asyncio.Lock()
-        self._part = part
-        self._clock = clock
-        self._level = self._due = 0.0
+        self._part, self._clock, self._used = part, clock, used
+        self._level = self._due = self._start = 0.0
+        self._everybody = everybody
+        self._waiting: list[LoopBudget] = []
         self._at = clock()
 
     def take(self, since: float) -> float:
         """Counts the work that began then, by `now`; gives the seconds to pause before more is read."""
-        self.pause()
-        self._level += min(MOST, self._at - since)
-        return max(0.0, (self._level - BURST) / self._part)
+        self._charge(self._clock() - since)
+        if (own := self.pause()) > 0.0:
+            return max(own, self._common().pause())
+        return 0.0
 
     def pause(self) -> float:
         """Seconds, 0 for none."""
@@ -58,23 +83,49 @@ class LoopBudget:
         self._at = now
         return max(0.0, (self._level - BURST) / self._part)
 
+    def _charge(self, seconds: float) -> None:
+        cost = min(MOST, seconds * max(1.0, seconds / STEP))
+        self._start += cost
+        for budget in (self, self._common()):
+            budget.pause()
+            budget._level = min(MOST, budget._level + cost)
+
+    def _common(self) -> "LoopBudget":
+        if self._everybody is None:
+            loop = asyncio.get_running_loop()
+            if loop not in _all:
+                _all[loop] = LoopBudget(self._clock, _EVERYBODY)
+            self._everybody = _all[loop]
+        return self._everybody
+
     async def rest(self) -> None:
-        """Before an answer that somebody waits for: until its server's part is not used up any more, or nobody else has
-        need of the loop."""
-        while (left := self.pause()) > 0:
-            before = self._clock()
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-            if self._clock() - before < _IDLE:
-                return
-            await asyncio.sleep(min(left, _NAP))
+        """Before an answer that somebody waits for: at once for a peer that has some of its own part left. Others wait
+        until that is so, and for the part of all, whoever has had the least of it first; or until nobody else has need
+        of the loop."""
+        if self.pause() <= 0.0:
+            return
+        common, nap = self._common(), _NAP
+        self._start = max(self._start, common._start)
+        common._waiting.append(self)
+        try:
+            while (left := max(self.pause(), common.pause())) > 0.0 or common._first() is not self:
+                before = self._used()
+                await asyncio.sleep(min(left, nap) or _NAP)
+                if self._used() - before < _IDLE * _NAP:
+                    return
+                nap = min(2 * nap, _LONGEST_NAP)
+        finally:
+            common._waiting.remove(self)
+            common._start = max(common._start, self._start)
+
+    def _first(self) -> "LoopBudget":
+        return min(self._waiting, key=lambda budget: budget._start)
 
     def refused(self, since: float) -> None:
         """A request was refused, by work that began then. The next ones pay for it in advance: what is admitted at once
         is refused later."""
-        self._due = min(MOST, (self._clock() - since) * _WHOLE)
-        self.pause()
-        self._level = min(_DEBT, self._level + self._due)
+        self._due = (self._clock() - since) * _WHOLE
+        self._charge(self._due)
 
     async def enter(self) -> None:
         """Before a request of one whose part is in use: one request in a turn of the loop, and none while the part is
@@ -82,7 +133,7 @@ class LoopBudget:
         async with self.turn:
             await asyncio.sleep(0)
             await self.rest()
-            self._level += self._due
+            self._charge(self._due)
 
     def is_unused(self) -> bool:
         self.pause()

@@ -40,7 +40,7 @@ from sluicegate.http.egress import Egress
 from sluicegate.protocol.model import Era
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
-from sluicegate.runtime.loop_budget import LARGE, PIECE, LoopBudget
+from sluicegate.runtime.loop_budget import PIECE, LoopBudget, is_large
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class StreamableHttpTransport:
                 limit = self._settings.max_result
                 data = body_at_hand(response, limit)
                 data = await self._body(response, limit) if data is None else data
-                if len(data) > LARGE:
+                if is_large(data):
                     await self._answer_in_turn(data, exchange)
                 elif data:
                     self._receive(data, exchange)
@@ -272,7 +272,7 @@ class StreamableHttpTransport:
         for start in range(0, len(chunk), PIECE):
             since = self._share.now()
             for data in events.feed(chunk[start : start + PIECE]):
-                if len(data) > LARGE:
+                if is_large(data):
                     await self._answer_in_turn(data, exchange)
                 else:
                     self._receive(data, exchange)

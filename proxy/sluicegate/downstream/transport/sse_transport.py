@@ -30,7 +30,7 @@ from sluicegate.downstream.transport.http_response import (
 )
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
-from sluicegate.runtime.loop_budget import LARGE, PIECE, LoopBudget
+from sluicegate.runtime.loop_budget import PIECE, LoopBudget, is_large
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class HttpSseTransport:
     async def _take(self, found: list[bytes]) -> None:
         since = self._share.now()
         owners = [self._receive(data, None) for data in found]
-        if any(owner is None or not owner.is_over for owner in owners) or any(len(data) > LARGE for data in found):
+        if any(owner is None or not owner.is_over for owner in owners) or any(map(is_large, found)):
             await anyio.sleep(self._share.take(since))
 
     def agreed(self, revision: Revision) -> None:

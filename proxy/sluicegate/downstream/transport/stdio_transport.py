@@ -21,7 +21,7 @@ from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
 from sluicegate.downstream.transport.process import Process, describe_exit, not_started
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
-from sluicegate.runtime.loop_budget import LARGE, PIECE, LoopBudget
+from sluicegate.runtime.loop_budget import PIECE, LoopBudget, is_large
 
 _INHERITED: Final = frozenset({"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "TMPDIR", "LANG", "LANGUAGE"})
 MAX_UNREAD: Final = MAX_MESSAGE
@@ -166,7 +166,7 @@ class StdioTransport:
                 owner = self._receive(line, None)
                 if owner is None and line[:1] not in b"{[":  # words that should have gone to stderr
                     self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
-                is_counted = is_counted or owner is None or not owner.is_over or len(line) > LARGE
+                is_counted = is_counted or owner is None or not owner.is_over or is_large(line)
         pause = self._share.take(since) if is_counted else 0.0
         if pause or self._unread:
             self._pause(pause)
