@@ -25,7 +25,7 @@ from asker import (
 )
 from listen_harness import B, Site, call, messages, open_session, post, site, until
 
-from sluicegate.listen import client_channel, session
+from sluicegate.listen import client_channel, http_session
 from sluicegate.protocol.jsonrpc import Json, Notification, Response
 from sluicegate.protocol.model import Call, InputRequired, Outcome, Result, Trail
 
@@ -497,7 +497,7 @@ async def test_a_session_is_asked_aside_on_its_own_stream() -> None:
 
 
 async def test_nobody_is_asked_aside_who_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "STREAM_WITHIN", 0.01)
+    monkeypatch.setattr(http_session, "STREAM_WITHIN", 0.01)
     monkeypatch.setattr(client_channel, "ASIDE_WITHIN", 0.01)
     async with site() as here, here.client() as client:
         id = await open_session(client, roots={})

@@ -277,7 +277,7 @@ async def test_a_stream_that_we_end_leaves_its_connection_to_the_next_request() 
     async with site() as here:
         raw = await here.raw(post(wanted, *(f"{name}: {value}" for name, value in listen.items())))
         await raw.reader.readuntil(b"acknowledged")
-        here.listener._edge.streams.stop()
+        here.listener._context.streams.stop()
         await raw.reader.readuntil(b"0\r\n\r\n")
         raw.writer.write(post(body, *(f"{name}: {value}" for name, value in headers.items())))
         assert (await raw.answer())[0] == 200

@@ -116,7 +116,7 @@ class ClientChannel:
     abandon: Callable[[str], None]
 
 
-async def run_input_rounds(handler: Handler, call: Call, outcome: Outcome, way: ClientChannel) -> Outcome:
+async def run_input_rounds(handler: Handler, call: Call, outcome: Outcome, channel: ClientChannel) -> Outcome:
     """Asks and calls again until the outcome asks for nothing more. What its server holds open ends by its own time,
     what a stateless server asks by the number of rounds."""
     pause, rounds = 0.0, 0
@@ -130,19 +130,19 @@ async def run_input_rounds(handler: Handler, call: Call, outcome: Outcome, way: 
         if _may_spin(outcome):
             pause = min(max(2 * pause, _PAUSE_FIRST), _PAUSE_MOST)
         try:
-            answers = await _ask_all(call, outcome, way, visited)
+            answers = await _ask_all(call, outcome, channel, visited)
             await anyio.sleep(pause)
         except asyncio.CancelledError:
-            way.abandon(call.trail.id)
+            channel.abandon(call.trail.id)
             raise
         if isinstance(answers, Unanswered):
-            way.abandon(call.trail.id)
+            channel.abandon(call.trail.id)
             if answers.is_late:
                 return refuse(call.method, "timeout", answers.why)
             return input_requests_client.unanswered(call.method, answers.why)
-        outcome = await handler(_next_round(call, outcome, answers, way.trail()))
+        outcome = await handler(_next_round(call, outcome, answers, channel.trail()))
     for id in visited:  # 2025-11-25 client/elicitation#completion-notifications; a newer server has no such words
-        await way.send(Notification(ELICITATION_COMPLETE, {"elicitationId": id}))
+        await channel.send(Notification(ELICITATION_COMPLETE, {"elicitationId": id}))
     return outcome
 
 
@@ -197,7 +197,7 @@ class _Round:
         return None
 
 
-async def _ask_all(call: Call, asked: InputRequired, way: ClientChannel, visited: list[str]) -> Json | Unanswered:
+async def _ask_all(call: Call, asked: InputRequired, channel: ClientChannel, visited: list[str]) -> Json | Unanswered:
     """All asks of a round at once, and all their answers. What is not answered in the end is withdrawn. `visited` is
     added to: ids of ours that pages were opened by."""
     requests = asked.requests
@@ -212,11 +212,11 @@ async def _ask_all(call: Call, asked: InputRequired, way: ClientChannel, visited
     round = _Round(settled, {key: question.method for key, question in questions.items()}, asked.takes_errors)
     ids: list[int] = []
     try:
-        problem = await _send_all(questions, round, ids, way)
+        problem = await _send_all(questions, round, ids, channel)
         if problem is None:
             problem = await _wait(round, asked.lasts)
     finally:
-        await _withdraw(ids, way)
+        await _withdraw(ids, channel)
     if problem is not None:
         return problem
     visited += input_requests_client.visited(questions, requests, round.answers)
@@ -224,14 +224,14 @@ async def _ask_all(call: Call, asked: InputRequired, way: ClientChannel, visited
 
 
 async def _send_all(
-    questions: dict[str, Question], round: _Round, ids: list[int], way: ClientChannel
+    questions: dict[str, Question], round: _Round, ids: list[int], channel: ClientChannel
 ) -> Unanswered | None:
     for key, question in questions.items():
-        id = way.asks.put(partial(round.take, key))
+        id = channel.asks.put(partial(round.take, key))
         if id is None:
             return Unanswered("The client has too many unanswered questions for the server to ask another.")
         ids.append(id)
-        if not await way.send(Request(id, question.method, question.params)):
+        if not await channel.send(Request(id, question.method, question.params)):
             return Unanswered("The server's question cannot reach the client: its stream is closed.")
     return None
 
@@ -246,14 +246,14 @@ async def _wait(round: _Round, lasts: float | None) -> Unanswered | None:
     return round.give_up()
 
 
-async def _withdraw(ids: list[int], way: ClientChannel) -> None:
+async def _withdraw(ids: list[int], channel: ClientChannel) -> None:
     """Says of every question that is still open that its answer is of no use any more (basic/utilities/
     cancellation). Also in a task that is being cancelled, but never for longer than a moment."""
-    still_open = [id for id in ids if way.asks.withdraw(id)]
+    still_open = [id for id in ids if channel.asks.withdraw(id)]
     if still_open:
         with anyio.move_on_after(_FAREWELL, shield=True):
             for id in still_open:
-                await way.send(withdrawal(id))
+                await channel.send(withdrawal(id))
 
 
 def withdrawal(id: int) -> Notification:

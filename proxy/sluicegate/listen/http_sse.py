@@ -3,7 +3,7 @@
 2024-11-05 basic/transports#http-with-sse. The stream is the session: it begins with the `endpoint` event, whose address
 holds an id that nobody can guess and that is good for the principal that opened the stream; it ends with the stream,
 and its calls end with it. Which revision is spoken is settled by the handshake, as everywhere. Knows HTTP and streams;
-what messages mean is the conversation's.
+what messages mean is in `jsonrpc_session`.
 """
 
 import secrets
@@ -16,7 +16,7 @@ import anyio
 
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
-from sluicegate.listen.jsonrpc_session import JsonRpcSession, SessionDeps
+from sluicegate.listen.jsonrpc_session import Channel, JsonRpcSession
 from sluicegate.listen.line_streams import Output, Put
 from sluicegate.listen.streamable_http import EndpointContext, accepts, check_form, received
 from sluicegate.protocol.jsonrpc import Json, Response
@@ -31,22 +31,19 @@ class SseSession:
     """One open stream. Only its own principal reaches it."""
 
     principal: str
-    conversation: JsonRpcSession
+    session: JsonRpcSession
 
 
 class HttpSse:
     """All open streams of a listener. Their number is bounded with that of all other streams of a principal."""
 
-    def __init__(self, edge: EndpointContext, on_session_end: Callable[[str], None]) -> None:
-        self._edge = edge
-        self._terms = SessionDeps(
-            edge.handler, edge.server_info, on_session_end, edge.abandon, edge.trail, "sse",
-            edge.settings.limits.max_batch, is_legacy=True,
-        )  # fmt: skip
-        self._lines: dict[str, SseSession] = {}
+    def __init__(self, context: EndpointContext, on_session_end: Callable[[str], None]) -> None:
+        self._context = context
+        self._channel = Channel("sse", on_session_end, context.settings.limits.max_batch, is_legacy=True)
+        self._streams: dict[str, SseSession] = {}
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._streams)
 
     def __repr__(self) -> str:
         return f"HttpSse({len(self)} open)"
@@ -60,21 +57,21 @@ class HttpSse:
             return
         async with anyio.create_task_group() as group:
             output = Output(_event_writer(exchange), exchange.end)
-            conversation = JsonRpcSession(self._terms, _client(principal), output, group)
-            if not self._edge.streams.enter(principal, exchange, lambda: conversation.finish(exchange.end)):
+            session = JsonRpcSession(self._context, self._channel, _client(principal), output, group)
+            if not self._context.streams.enter(principal, exchange, lambda: session.finish(exchange.end)):
                 await exchange.error(429, "too many open streams")
                 return
             id = secrets.token_urlsafe(24)
-            self._lines[id] = SseSession(principal.name, conversation)
+            self._streams[id] = SseSession(principal.name, session)
             try:
                 exchange.preamble = lambda: _endpoint(prefix, id)
                 await exchange.open()
-                group.start_soon(_expect_handshake, conversation, exchange, self._edge.settings.pace.handshake)
+                group.start_soon(_expect_handshake, session, exchange, self._context.settings.pace.handshake)
                 await exchange.until_over()
             finally:
-                del self._lines[id]
-                self._edge.streams.leave(principal, exchange)
-                conversation.end_session()
+                del self._streams[id]
+                self._context.streams.leave(principal, exchange)
+                session.end_session()
                 group.cancel_scope.cancel()
         await exchange.close()
 
@@ -86,29 +83,29 @@ class HttpSse:
         if problem is not None:
             await exchange.error(*problem)
             return
-        async with received(exchange, principal, self._edge) as value:
-            line = self._lines.get(_session_id(exchange.peer.head.query))
-            if line is None or line.principal != principal.name:  # over, or somebody else's: no difference may show
+        async with received(exchange, principal, self._context) as value:
+            stream = self._streams.get(_session_id(exchange.peer.head.query))
+            if stream is None or stream.principal != principal.name:  # over, or somebody else's: no difference may show
                 await exchange.error(404, "Session not found")
                 return
-            message = line.conversation.read(value)
-            line.conversation.recognise(_client(principal))
+            message = stream.session.read(value)
+            stream.session.recognise(_client(principal))
             await exchange.empty(202)
-            await line.conversation.take(message)
+            await stream.session.take(message)
 
     # ------------------------------------------------------------ from the other side
 
-    def __contains__(self, session: object) -> bool:
-        return self._of(session) is not None
+    def __contains__(self, id: object) -> bool:
+        return self._of(id) is not None
 
-    async def ask(self, session: str, method: str, params: Json) -> Response | None:
+    async def ask(self, id: str, method: str, params: Json) -> Response | None:
         """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
-        conversation = self._of(session)
-        return None if conversation is None else await conversation.ask(session, method, params)
+        session = self._of(id)
+        return None if session is None else await session.ask(id, method, params)
 
-    def _of(self, session: object) -> JsonRpcSession | None:
-        talks = (line.conversation for line in self._lines.values())
-        return next((talk for talk in talks if talk.session and talk.session.client.session == session), None)
+    def _of(self, id: object) -> JsonRpcSession | None:
+        sessions = (stream.session for stream in self._streams.values())
+        return next((one for one in sessions if one.session and one.session.client.session == id), None)
 
 
 def _client(principal: Principal) -> Client:
@@ -136,8 +133,8 @@ def _event_writer(exchange: HttpExchange) -> Put:
     return put
 
 
-async def _expect_handshake(conversation: JsonRpcSession, exchange: HttpExchange, within: float) -> None:
+async def _expect_handshake(session: JsonRpcSession, exchange: HttpExchange, within: float) -> None:
     """A stream on which nobody says anything is not kept for ever."""
     await anyio.sleep(within)
-    if conversation.session is None:
+    if session.session is None:
         exchange.end()

@@ -1,26 +1,25 @@
-"""One client on one channel for both directions, whatever carries it: what its messages start, and what it is told.
+"""One client on one channel for both directions: a pipe, or the stream of HTTP+SSE with its POSTs.
 
 The era is decided per request: a body with the modern `_meta` is served by itself, `initialize` opens the one
 legacy session that a channel can have, and everything after it without `_meta` belongs to that session. Knows
-calls and edges; no bytes, no lines, no HTTP, no server, no policy. Pages: 2026-07-28 basic/transports/stdio, 2025-11-25
+calls; no bytes, no lines, no HTTP, no server, no policy. Pages: 2026-07-28 basic/transports/stdio, 2025-11-25
 basic/transports#stdio, 2024-11-05 basic/transports#http-with-sse.
 """
 
 import logging
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from sluicegate.listen.client_channel import ClientChannel, run_input_rounds
+from sluicegate.listen.client_channel import Send, ask_aside
+from sluicegate.listen.legacy_session import LegacySession, SessionDeps, initialize
 from sluicegate.listen.line_streams import Output
-from sluicegate.listen.session_notifications import SessionNotifications
-from sluicegate.listen.stdio_requests import StdioRequest, StdioRequests
-from sluicegate.listen.stdio_session import StdioSession
+from sluicegate.listen.session_notifications import TaskStarter
 from sluicegate.protocol import downgrade, legacy_client, modern_client
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
@@ -32,59 +31,110 @@ from sluicegate.protocol.jsonrpc import (
     Request,
     RequestId,
     Response,
+    is_id,
     read,
 )
 from sluicegate.protocol.model import (
     Call,
     Client,
+    Emit,
     Failure,
-    Handler,
     InputRequired,
     Outcome,
     Result,
-    Trail,
     refuse,
 )
-from sluicegate.protocol.revisions import NEWEST_LEGACY, REVISIONS
+from sluicegate.protocol.revisions import NEWEST_LEGACY
 
 log = logging.getLogger(__name__)
 
 MAX_OPEN: Final = 1_000  # requests in flight
+READY_WITHIN: Final = 10.0
+# A client can outlive the process that asked it: what it answers late must not be taken for an answer to another.
+_FIRST_QUESTIONS: Final = 1 << 40
 # A slow reader may miss these, and must not make a server's connection wait.
 _LOSSY: Final = frozenset({"notifications/progress", "notifications/message"})
-_SUBSCRIBE: Final = ("resources/subscribe", "resources/unsubscribe")
+
+Show = Callable[[Notification], Notification | None]
+"""A notification as the client's revision has it, or None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class SessionDeps:
-    """What a conversation is given by whoever carries it. `on_session_end` gets the id of the legacy session,
-    `on_abandoned` that of the first round of a call that waited for answers in vain; `is_legacy`: the channel is one
-    that modern clients do not have."""
+class Channel:
+    """What a session is carried by. `is_legacy`: modern clients do not have such a channel."""
 
-    handler: Handler
-    server_info: Json
+    name: str
     on_session_end: Callable[[str], None]
-    on_abandoned: Callable[[str], None]
-    trail: Callable[[], Trail]
-    channel: str
     max_batch: int = 50
     is_legacy: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """One request in flight. After `is_over`, and once it is cancelled, its client hears nothing more of it."""
+
+    id: RequestId
+    method: str
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    is_over: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        return self.is_over or self.scope.cancel_called
+
+
+Work = Callable[[], Awaitable[Response]]
+Begun = tuple[OpenRequest, Work]
 
 
 def error(code: int, text: str, id: RequestId | None = None) -> Response:
     return Response(id, error={"code": code, "message": text})
 
 
+class DuplexSession(LegacySession):
+    """The one legacy session of a channel. `is_initialized`: its client has said so."""
+
+    __slots__ = ("_ready", "is_initialized")
+
+    def __init__(self, deps: SessionDeps, client: Client, tell: Emit, group: TaskStarter) -> None:
+        super().__init__(deps, client, tell, group, 1 + secrets.randbelow(_FIRST_QUESTIONS))
+        self.is_initialized = False
+        self._ready = anyio.Event()  # it is initialized, or never will be
+
+    def initialized(self) -> None:
+        self.is_initialized = True
+        self._ready.set()
+
+    async def ask(self, id: str, method: str, params: Json, send: Send) -> Response | None:
+        """A question outside of any call; None where this is another session, or its client is never ready. A server
+        that was started for this session may ask before the client has said that it is initialized."""
+        if self.client.session != id:
+            return None
+        with anyio.move_on_after(READY_WITHIN):
+            await self._ready.wait()
+        if not self.is_initialized:
+            return None
+        return await ask_aside(self.asks, self.client, method, params, send)
+
+    def end(self) -> None:
+        self.is_initialized = False
+        self._ready.set()
+        super().end()
+
+
 class JsonRpcSession:
-    def __init__(self, terms: SessionDeps, client: Client, output: Output, group: TaskGroup) -> None:
+    def __init__(self, deps: SessionDeps, channel: Channel, client: Client, output: Output, group: TaskGroup) -> None:
         """Of `client` principal, roles and owner count."""
-        self._terms, self._client, self._output, self._group = terms, client, output, group
-        self._jobs = StdioRequests()
+        self._deps = replace(deps, handler=partial(_handle, deps))
+        self._channel, self._client, self._output, self._group = channel, client, output, group
+        # A request stays until its answer was taken, so that a client that does not read its answers runs into the
+        # bound on open requests, and not into our memory.
+        self._open: set[OpenRequest] = set()
         self._at_rest: Callable[[], object] | None = None
-        self.session: StdioSession | None = None
+        self.session: DuplexSession | None = None
 
     def __repr__(self) -> str:
-        return f"JsonRpcSession({self._jobs}, {self.session and self.session.revision}, {self._output})"
+        return f"JsonRpcSession({len(self._open)} open, {self.session and self.session.revision.name}, {self._output})"
 
     def recognise(self, client: Client) -> None:
         """The same principal, with the roles it has now."""
@@ -98,8 +148,10 @@ class JsonRpcSession:
     def read(self, value: Any) -> Message | list[Message]:
         """The message, or the messages of a batch. Raises `Malformed` for what is neither, and nothing is lost: a bad
         response still ends the question it was meant for."""
-        if isinstance(value, list):
-            return self._read_batch(value)
+        if isinstance(value, list):  # 2025-03-26 alone has arrays: basic/index#batching, 2025-06-18 changelog
+            if self.session is None or not self.session.revision.batches:
+                raise Malformed(INVALID_REQUEST, "batches are not part of this revision")
+            return self.session.read_batch(value, self._channel.max_batch)
         try:
             return read(value)
         except Malformed as bad:
@@ -107,45 +159,34 @@ class JsonRpcSession:
             is_response = self.session is not None and self.session.asks.spoil(value)
             raise Malformed(bad.code, bad.text, None if is_response else bad.id) from None
 
-    def _read_batch(self, values: list[Any]) -> list[Message]:
-        """Arrays exist in 2025-03-26 alone (2025-03-26 basic/index#batching, 2025-06-18 changelog)."""
-        if self.session is None or not REVISIONS[self.session.revision].batches:
-            raise Malformed(INVALID_REQUEST, "batches are not part of this revision")
-        try:
-            return legacy_client.read_batch(values, self._terms.max_batch)
-        except Malformed:
-            self.session.asks.spoil_all(values)
-            raise
-
     async def take(self, message: Message | list[Message]) -> None:
         """What `read` gave. Returns at once, unless there is an answer to it at once."""
         if isinstance(message, list):
             begun = [self._begin(one) for one in message]
             self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None])
             return
-        job = self._begin(message)
-        if isinstance(job, StdioRequest):
-            self._group.start_soon(self._serve, job)
-        elif job is not None:
-            await self._output.send(job)
+        answer = self._begin(message)
+        if isinstance(answer, tuple):
+            self._group.start_soon(self._serve, *answer)
+        elif answer is not None:
+            await self._output.send(answer)
 
     # ------------------------------------------------------------ what a message starts (decided at once, in order)
 
-    def _begin(self, message: Message) -> StdioRequest | Response | None:
-        """A job to run, an answer that needs none, or nothing. From here on a cancellation finds the job."""
+    def _begin(self, message: Message) -> Begun | Response | None:
+        """Work to do, an answer that needs none, or nothing. From here on a cancellation finds the request."""
         if isinstance(message, Request):
             begun = self._begin_request(message)
-            if isinstance(begun, StdioRequest):
-                self._jobs.add(begun)
+            if isinstance(begun, tuple):
+                self._open.add(begun[0])
             return begun
-        if isinstance(message, Notification):
-            self._notice(message)
-        elif self.session is not None:
-            self.session.asks.answer(message)
+        if isinstance(message, Response) or not self._notice(message):
+            if self.session is not None:
+                self.session.take(message)
         return None
 
-    def _begin_request(self, request: Request) -> StdioRequest | Response:
-        if modern_client.is_modern(request) and not self._terms.is_legacy:
+    def _begin_request(self, request: Request) -> Begun | Response:
+        if modern_client.is_modern(request) and not self._channel.is_legacy:
             return self._begin_modern(request)
         if request.method == "initialize":
             return self._begin_session(request)
@@ -153,154 +194,132 @@ class JsonRpcSession:
             return self._begin_legacy(request, self.session)
         if request.method == "ping":  # the one request that a legacy client may send first
             return Response(request.id, {})
-        if self._terms.is_legacy:
+        if self._channel.is_legacy:
             return error(INVALID_REQUEST, "on this transport a session begins with initialize", request.id)
         return self._begin_modern(request)  # which says what is missing
 
-    def _notice(self, note: Notification) -> None:
+    def _notice(self, note: Notification) -> bool:
+        """Whether the notification is about the channel."""
         if note.method == "notifications/cancelled":
-            self._jobs.cancel(note.params.get("requestId"))
+            self._cancel(note.params.get("requestId"))
         elif note.method == "notifications/initialized" and self.session is not None:
-            self.session.initialized = True
-            self.session.ready.set()
+            self.session.initialized()
             self._listen_if_open()
-        elif note.method == legacy_client.ROOTS_CHANGED and self.session is not None:
-            self.session.tell_servers(note.method)
+        else:
+            return False
+        return True
+
+    def _cancel(self, id: object) -> None:
+        """Every request with that id: who uses an id twice cannot mean one of them. Never `initialize`
+        (basic/utilities/cancellation, every legacy revision: MUST NOT)."""
+        if is_id(id):
+            for one in self._open:
+                if one.id == id and one.method != "initialize":
+                    one.scope.cancel()
 
     def _listen_if_open(self) -> None:
-        """Nothing is told before both halves of the handshake (2025-11-25 basic/lifecycle#initialization), not even
-        to a client that sends the second without waiting for the answer to the first."""
+        """Nothing is notified before both halves of the handshake (2025-11-25 basic/lifecycle#initialization), not
+        even to a client that sends the second without waiting for the answer to the first."""
         session = self.session
-        if session is not None and session.initialized and all(job.method != "initialize" for job in self._jobs):
+        if session is not None and session.is_initialized and all(one.method != "initialize" for one in self._open):
             session.listening.start()
 
     # ------------------------------------------------------------ modern
 
-    def _begin_modern(self, request: Request) -> StdioRequest | Response:
+    def _begin_modern(self, request: Request) -> Begun | Response:
         parsed = modern_client.parse(request, None)
         if isinstance(parsed, modern_client.Rejection):
             return parsed.response
-        render = partial(self._render_modern, request.id, parsed.method)
-        if len(self._jobs) >= MAX_OPEN:
-            return render(_too_many(parsed.method))
+        method, server_info = parsed.method, self._deps.server_info
+        if len(self._open) >= MAX_OPEN:
+            return modern_client.respond(request.id, method, _too_many(method), server_info)[1]
+        running = OpenRequest(request.id, method)
+        emit = partial(self._tell, running, partial(modern_client.notification, method=method, id=request.id))
         client = _described(self._client, parsed)
-        show = partial(modern_client.notification, method=parsed.method, id=request.id)
-        return StdioRequest(request.id, parsed.method, partial(self._call, client, parsed, show, render))
+        call = Call(client, method, parsed.params, parsed.meta, emit=emit, trail=self._deps.trail())
 
-    def _render_modern(self, id: RequestId, method: str, outcome: Outcome) -> Response:
-        return modern_client.respond(id, method, outcome, self._terms.server_info)[1]
+        async def work() -> Response:
+            return modern_client.respond(request.id, method, await self._deps.handler(call), server_info)[1]
+
+        return running, work
 
     # ------------------------------------------------------------ legacy
 
-    def _begin_session(self, request: Request) -> StdioRequest | Response:
+    def _begin_session(self, request: Request) -> Begun | Response:
         if self.session is not None:
             return error(INVALID_REQUEST, "this session is initialized already", request.id)
         handshake = legacy_client.initialize(request.params)
         if isinstance(handshake, Failure):
             return legacy_client.respond(request.id, request.method, handshake, NEWEST_LEGACY)
         described = _described(self._client, handshake)
-        client = replace(described, session=f"{self._terms.channel}-{secrets.token_urlsafe(24)}")
-        tell = partial(self._tell, None, self._shown)
-        listening = SessionNotifications(self._handle, client, self._terms.trail, tell, self._group)
-        self.session = StdioSession(client, listening)
-        return StdioRequest(request.id, request.method, partial(self._initialize, handshake, client))
+        client = replace(described, session=f"{self._channel.name}-{secrets.token_urlsafe(24)}")
+        self.session = DuplexSession(self._deps, client, partial(self._tell, None, self._shown), self._group)
 
-    async def _initialize(self, handshake: legacy_client.Handshake, client: Client, job: StdioRequest) -> Response:
-        discovered = await self._handle(Call(client, "server/discover", {}, trail=self._terms.trail()))
-        outcome = legacy_client.initialize_result(handshake, discovered, self._terms.server_info)
-        if not isinstance(outcome, Result):
-            self.end_session()  # so that the client can try again
-        return legacy_client.respond(job.id, job.method, outcome, client.revision)
+        async def work() -> Response:
+            outcome = await initialize(self._deps, handshake, client)
+            if not isinstance(outcome, Result):
+                self.end_session()  # so that the client can try again
+            return legacy_client.respond(request.id, request.method, outcome, client.revision)
 
-    def _begin_legacy(self, request: Request, session: StdioSession) -> StdioRequest | Response:
-        if len(self._jobs) >= MAX_OPEN:
-            return legacy_client.respond(request.id, request.method, _too_many(request.method), session.revision)
-        if request.method == "logging/setLevel":
-            outcome = session.set_level(request.params.get("level"))
-            return legacy_client.respond(request.id, request.method, outcome, session.revision)
-        if request.method in _SUBSCRIBE:
-            return StdioRequest(request.id, request.method, partial(_subscribe, session, request))
-        parsed = legacy_client.parse(request, session.revision, session.level)
-        if not isinstance(parsed, modern_client.Parsed):
-            return legacy_client.respond(request.id, request.method, parsed, session.revision)
-        rising = legacy_client.Rising()
+        return OpenRequest(request.id, request.method), work
+
+    def _begin_legacy(self, request: Request, session: DuplexSession) -> Begun | Response:
+        if len(self._open) >= MAX_OPEN:
+            return session.respond(request, _too_many(request.method))
+        running, rising = OpenRequest(request.id, request.method), legacy_client.Rising()
 
         def show(note: Notification) -> Notification | None:
             shown = session.shown(note)
             return shown if shown is not None and rising.admits(shown) else None
 
-        render = partial(legacy_client.respond, request.id, parsed.method, revision=session.revision)
-        return StdioRequest(request.id, parsed.method, partial(self._call, session.client, parsed, show, render))
+        begun = session.to_call(request, session.client, partial(self._tell, running, show))
+        if not isinstance(begun, Call) and not callable(begun):
+            return session.respond(request, begun)
+
+        async def work() -> Response:
+            if not isinstance(begun, Call):
+                return session.respond(request, await begun())
+            outcome = await self._deps.handler(begun)
+            if isinstance(outcome, InputRequired):
+                outcome = await session.run_input_rounds(begun, outcome, self._put)
+            return session.respond(request, downgrade.shaped(begun, outcome))
+
+        return running, work
 
     def _shown(self, note: Notification) -> Notification | None:
         return None if self.session is None else self.session.shown(note)
 
     # ------------------------------------------------------------ acting
 
-    async def _serve(self, job: StdioRequest) -> None:
+    async def _serve(self, running: OpenRequest, work: Work) -> None:
         try:
-            response = await self._run(job)
+            response = await _run(running, work)
             if response is not None:
                 await self._output.send(response)
         finally:
-            self._jobs.discard(job)
+            self._open.discard(running)
             self._listen_if_open()
             self._settle()
 
-    async def _serve_batch(self, begun: list[StdioRequest | Response]) -> None:
+    async def _serve_batch(self, begun: list[Begun | Response]) -> None:
         """The answers of one batch, together (2025-03-26 basic/index#batching); none if nothing was asked."""
         responses = [entry for entry in begun if isinstance(entry, Response)]
-        jobs = [entry for entry in begun if isinstance(entry, StdioRequest)]
+        requests = [entry for entry in begun if isinstance(entry, tuple)]
 
-        async def run(job: StdioRequest) -> None:
-            response = await self._run(job)
+        async def run(running: OpenRequest, work: Work) -> None:
+            response = await _run(running, work)
             if response is not None:
                 responses.append(response)
 
         try:
             async with anyio.create_task_group() as group:
-                for job in jobs:
-                    group.start_soon(run, job)
+                for request in requests:
+                    group.start_soon(run, *request)
             if responses:
                 await self._output.send_batch(responses)
         finally:
-            for job in jobs:
-                self._jobs.discard(job)
+            self._open.difference_update(running for running, _ in requests)
             self._settle()
-
-    async def _run(self, job: StdioRequest) -> Response | None:
-        try:
-            return await job.run()
-        except Exception:  # a listener's request: it fails alone
-            log.exception("request failed: %s", job.method)
-            return error(INTERNAL_ERROR, "Internal error", job.id)
-
-    async def _handle(self, call: Call) -> Outcome:
-        try:
-            return await self._terms.handler(call)
-        except Exception:  # a listener's request: it fails alone
-            log.exception("call failed: %s", call.method)
-            return Failure(INTERNAL_ERROR, "Internal error")
-
-    async def _call(
-        self,
-        client: Client,
-        parsed: modern_client.Parsed,
-        show: Callable[[Notification], Notification | None],
-        render: Callable[[Outcome], Response],
-        job: StdioRequest,
-    ) -> Response:
-        emit, trail = partial(self._tell, job, show), self._terms.trail()
-        call = Call(client, parsed.method, parsed.params, parsed.meta, emit=emit, trail=trail)
-        outcome = await self._handle(call)
-        if client.era == "legacy" and self.session is not None:
-            if isinstance(outcome, InputRequired):
-                outcome = await run_input_rounds(self._handle, call, outcome, self._way(self.session))
-            outcome = downgrade.shaped(call, outcome)
-        return render(outcome)
-
-    def _way(self, session: StdioSession) -> ClientChannel:
-        return ClientChannel(session.asks, self._put, self._terms.trail, self._terms.on_abandoned)
 
     async def _put(self, message: Message) -> bool:
         await self._output.send(message)
@@ -310,11 +329,9 @@ class JsonRpcSession:
         """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
         return None if self.session is None else await self.session.ask(id, method, params, self._put)
 
-    async def _tell(
-        self, job: StdioRequest | None, show: Callable[[Notification], Notification | None], note: Notification
-    ) -> None:
+    async def _tell(self, running: OpenRequest | None, show: Show, note: Notification) -> None:
         """A notification of a request in flight, or of the session."""
-        if (job is not None and job.is_silent) or (self._output.congested and note.method in _LOSSY):
+        if (running is not None and running.is_silent) or (self._output.congested and note.method in _LOSSY):
             return
         shown = show(note)
         if shown is not None:
@@ -323,26 +340,51 @@ class JsonRpcSession:
     # ------------------------------------------------------------ the end
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Lets open requests end; nothing is told or asked besides."""
+        """Lets open requests end; nothing is notified or asked besides."""
         self.wind_up()
         self._at_rest = then
         self._settle()
 
     def _settle(self) -> None:
-        if self._at_rest is not None and not self._jobs:
+        if self._at_rest is not None and not self._open:
             self._at_rest()
 
     def end_session(self) -> None:
         session, self.session = self.session, None
         if session is not None:
             session.end()
-            self._terms.on_session_end(session.client.session or "")
+            self._channel.on_session_end(session.client.session or "")
 
     def wind_up(self) -> None:
         """No more lines come. What would never end by itself ends now."""
         if self.session is not None:
             self.session.end()
-        self._jobs.cancel_endless()
+        for one in self._open:
+            if one.method == "subscriptions/listen":
+                one.scope.cancel()
+
+
+async def _run(running: OpenRequest, work: Work) -> Response | None:
+    """The response; None for a cancelled request, of which nothing more is heard (2025-11-25
+    basic/utilities/cancellation, 2026-07-28 basic/patterns/cancellation)."""
+    response: Response | None = None
+    try:
+        with running.scope:
+            response = await work()
+    except Exception:  # a listener's request: it fails alone
+        log.exception("request failed: %s", running.method)
+        response = error(INTERNAL_ERROR, "Internal error", running.id)
+    finally:
+        running.is_over = True
+    return None if running.scope.cancel_called else response
+
+
+async def _handle(deps: SessionDeps, call: Call) -> Outcome:
+    try:
+        return await deps.handler(call)
+    except Exception:  # a listener's request: it fails alone
+        log.exception("call failed: %s", call.method)
+        return Failure(INTERNAL_ERROR, "Internal error")
 
 
 def _described(client: Client, said: modern_client.Parsed | legacy_client.Handshake) -> Client:
@@ -355,9 +397,3 @@ def _described(client: Client, said: modern_client.Parsed | legacy_client.Handsh
 
 def _too_many(method: str) -> Outcome:
     return refuse(method, "rate_limited", f"More than {MAX_OPEN} requests are in flight; wait for answers.")
-
-
-async def _subscribe(session: StdioSession, request: Request, job: StdioRequest) -> Response:
-    outcome = await session.listening.subscribe(request.params.get("uri"), request.method == _SUBSCRIBE[0])
-    # Not found is said as for a read: <= 2025-11-25 server/resources#error-handling
-    return legacy_client.respond(job.id, "resources/read", outcome, session.revision)

@@ -1,7 +1,7 @@
 """Streamable HTTP as clients of 2024-11-05 to 2025-11-25 speak it: sessions, GET streams, resuming, batches.
 
-<= 2025-11-25 basic/transports#streamable-http. What a session is stands in session.py; here is which request
-reaches which session, and how it is answered. Knows no server.
+<= 2025-11-25 basic/transports#streamable-http. `http_session` has what a session is; here is which request reaches
+which session, and how it is answered. Knows no server.
 """
 
 import asyncio
@@ -10,17 +10,15 @@ from functools import partial
 from typing import Any, Final
 
 from sluicegate.listen.auth import Principal
-from sluicegate.listen.client_channel import ClientChannel, run_input_rounds
 from sluicegate.listen.http_exchange import HttpExchange
+from sluicegate.listen.http_session import HttpSession, client_of
+from sluicegate.listen.legacy_session import initialize
 from sluicegate.listen.replay import PUSH, parse_id
 from sluicegate.listen.resumable_response import ResumableResponse
-from sluicegate.listen.session import Session
 from sluicegate.listen.sessions import Sessions
 from sluicegate.listen.streamable_http import EndpointContext, accepts, to_bytes, version
 from sluicegate.protocol import downgrade, legacy_client
 from sluicegate.protocol.jsonrpc import (
-    INVALID_PARAMS,
-    Malformed,
     Message,
     Notification,
     Request,
@@ -28,24 +26,22 @@ from sluicegate.protocol.jsonrpc import (
     encode,
     is_id,
 )
-from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Outcome, Result
-from sluicegate.protocol.modern_client import Parsed
-from sluicegate.protocol.revisions import LEGACY, LOG_LEVELS
+from sluicegate.protocol.model import Call, Failure, InputRequired, Outcome, Result
+from sluicegate.protocol.revisions import LEGACY
 
 Refusal = tuple[int, str]
 """Status and text."""
 
 _SPOKEN: Final = frozenset(name.encode() for name in LEGACY)
-_SUBSCRIPTIONS: Final = ("resources/subscribe", "resources/unsubscribe")
 
 
 class LegacyHttp:
-    def __init__(self, edge: EndpointContext, sessions: Sessions) -> None:
-        self._edge, self._sessions = edge, sessions
+    def __init__(self, context: EndpointContext, sessions: Sessions) -> None:
+        self._context, self._sessions = context, sessions
 
     # ------------------------------------------------------------ which session
 
-    def _session(self, exchange: HttpExchange, principal: Principal) -> Session | Refusal:
+    def _session(self, exchange: HttpExchange, principal: Principal) -> HttpSession | Refusal:
         """The session this request belongs to."""
         if (refusal := _foreign(exchange)) is not None:
             return refusal
@@ -62,14 +58,16 @@ class LegacyHttp:
             refusal = _foreign(exchange)
             return exchange.error(*refusal) if refusal else self._initialize(exchange, message, principal)
         session = self._session(exchange, principal)
-        if not isinstance(session, Session):
+        if not isinstance(session, HttpSession):
             return exchange.error(*session)
         if isinstance(message, Request):
             return self._serve(exchange, session, message, principal)
         self._take(session, message)
         return exchange.empty(202)
 
-    async def _serve(self, exchange: HttpExchange, session: Session, request: Request, principal: Principal) -> None:
+    async def _serve(
+        self, exchange: HttpExchange, session: HttpSession, request: Request, principal: Principal
+    ) -> None:
         answer = self._answer(exchange, session)
         try:
             response = await self._run(answer, session, request, principal)
@@ -84,12 +82,7 @@ class LegacyHttp:
         if isinstance(handshake, Failure):
             await self._local(exchange, request, handshake)
             return
-        client = Client(
-            principal.name, principal.roles, principal.owner, handshake.revision, handshake.info,
-            handshake.capabilities, None, handshake.capability_key,
-        )  # fmt: skip
-        discovered = await self._edge.handler(Call(client, "server/discover", {}, trail=self._edge.trail()))
-        outcome = legacy_client.initialize_result(handshake, discovered, self._edge.server_info)
+        outcome = await initialize(self._context, handshake, client_of(principal, handshake, None))
         if not isinstance(outcome, Result) or exchange.peer.lost:
             await self._local(exchange, request, outcome)
             return
@@ -104,18 +97,18 @@ class LegacyHttp:
         response = legacy_client.respond(request.id, request.method, outcome, LEGACY[-1])
         await exchange.json(200, to_bytes(response))
 
-    def _take(self, session: Session, message: Notification | Response) -> None:
+    def _take(self, session: HttpSession, message: Notification | Response) -> None:
         """What needs no answer: a notification, or the response to a question."""
         if isinstance(message, Response):
-            session.asks.answer(message)
+            session.take(message)
         elif message.method == "notifications/initialized":
             session.listening.start()
         elif message.method == "notifications/cancelled":
             id = message.params.get("requestId")
             if id is not None and is_id(id):
                 session.cancel(id)
-        elif message.method == legacy_client.ROOTS_CHANGED and "roots" in session.client.capabilities:
-            session.listening.tell(message.method)
+        else:
+            session.take(message)
 
     def spoil(self, exchange: HttpExchange, value: object, principal: Principal) -> None:
         """This is no message. Whoever waits for it as an answer must not wait longer."""
@@ -125,28 +118,29 @@ class LegacyHttp:
 
     # ------------------------------------------------------------ requests
 
-    def _answer(self, exchange: HttpExchange, session: Session) -> ResumableResponse:
+    def _answer(self, exchange: HttpExchange, session: HttpSession) -> ResumableResponse:
         exchange.arm()
-        return ResumableResponse(exchange, session.revision, session.adopt, self._edge.settings)
+        return ResumableResponse(exchange, session.revision, session.adopt, self._context.settings)
 
-    def _settle(self, answer: ResumableResponse, session: Session) -> None:
+    def _settle(self, answer: ResumableResponse, session: HttpSession) -> None:
         answer.end()
         self._sessions.keep(session, answer)
 
     async def _run(
-        self, answer: ResumableResponse, session: Session, request: Request, principal: Principal
+        self, answer: ResumableResponse, session: HttpSession, request: Request, principal: Principal
     ) -> bytes | None:
         """The response; None where the client cancelled."""
         running = session.begin(request.id, answer.loop)
         try:
-            asked = self._read(answer, session, request, principal)
-            if isinstance(asked, Call):
-                outcome = await self._edge.handler(asked)
+            emit = partial(_emit, answer, session, legacy_client.Rising())
+            begun = session.to_call(request, session.client_for(principal), emit)
+            if isinstance(begun, Call):
+                outcome = await self._context.handler(begun)
                 if isinstance(outcome, InputRequired):
-                    outcome = await run_input_rounds(self._edge.handler, asked, outcome, self._way(answer, session))
-                outcome = downgrade.shaped(asked, outcome)
+                    outcome = await session.run_input_rounds(begun, outcome, partial(_send, answer, session))
+                outcome = downgrade.shaped(begun, outcome)
             else:
-                outcome = await asked if isinstance(asked, Awaitable) else asked
+                outcome = await begun() if callable(begun) else begun
         except asyncio.CancelledError:
             if not running.stopped:
                 raise
@@ -154,31 +148,7 @@ class LegacyHttp:
             return None
         finally:
             session.done(request.id, running)
-        # Codes depend on what was asked for: a subscription that is refused is a resource that is not found.
-        method = "resources/read" if request.method in _SUBSCRIPTIONS else request.method
-        return to_bytes(legacy_client.respond(request.id, method, outcome, session.client.revision), outcome)
-
-    def _read(
-        self, answer: ResumableResponse, session: Session, request: Request, principal: Principal
-    ) -> Call | Outcome | Awaitable[Outcome]:
-        """The call that it asks for, or its outcome where it asks for none."""
-        if request.method == "logging/setLevel":
-            return _set_level(session, request.params.get("level"))
-        if request.method in _SUBSCRIPTIONS:
-            wanted = request.method == "resources/subscribe"
-            return session.listening.subscribe(request.params.get("uri"), wanted)
-        parsed = legacy_client.parse(request, session.client.revision, session.level)
-        if not isinstance(parsed, Parsed):
-            return parsed
-
-        client, emit = session.client_for(principal), partial(_emit, answer, session, legacy_client.Rising())
-        return Call(client, parsed.method, parsed.params, parsed.meta, None, None, emit, self._edge.trail())
-
-    def _way(self, answer: ResumableResponse, session: Session) -> ClientChannel:
-        async def send(message: Message) -> bool:
-            return not session.ended and await answer.send(encode(message))
-
-        return ClientChannel(session.asks, send, self._edge.trail, self._edge.abandon)
+        return to_bytes(session.respond(request, outcome), outcome)
 
     # ------------------------------------------------------------ batches
 
@@ -191,11 +161,7 @@ class LegacyHttp:
         if session is None or not session.revision.batches:
             await exchange.error(400, "arrays are not accepted here")
             return
-        try:
-            messages = legacy_client.read_batch(values, self._edge.settings.limits.max_batch)
-        except Malformed:
-            session.asks.spoil_all(values)
-            raise
+        messages = session.read_batch(values, self._context.settings.limits.max_batch)
         for message in messages:
             if not isinstance(message, Request):
                 self._take(session, message)
@@ -214,10 +180,10 @@ class LegacyHttp:
             self._settle(answer, session)
 
     async def _item(
-        self, answer: ResumableResponse, session: Session, request: Request, principal: Principal
+        self, answer: ResumableResponse, session: HttpSession, request: Request, principal: Principal
     ) -> bytes | None:
         """One request of a batch; sent at once when the answer has become a stream."""
-        await self._edge.large.enter(principal.name)
+        await self._context.large.enter(principal.name)
         response = await self._run(answer, session, request, principal)
         if response is not None and answer.is_stream:
             await answer.send(response)
@@ -231,18 +197,18 @@ class LegacyHttp:
             await exchange.error(406, "Accept must have text/event-stream")
             return
         session = self._session(exchange, principal)
-        if not isinstance(session, Session):
+        if not isinstance(session, HttpSession):
             await exchange.error(*session)
             return
-        if not self._edge.streams.enter(principal, exchange, exchange.end):
+        if not self._context.streams.enter(principal, exchange, exchange.end):
             await exchange.error(429, "too many open streams")
             return
         try:
             await self._stream(exchange, session)
         finally:
-            self._edge.streams.leave(principal, exchange)
+            self._context.streams.leave(principal, exchange)
 
-    async def _stream(self, exchange: HttpExchange, session: Session) -> None:
+    async def _stream(self, exchange: HttpExchange, session: HttpSession) -> None:
         last = exchange.head.get(b"last-event-id") if session.revision.streamable else None
         if last is not None:
             found = parse_id(last)
@@ -254,21 +220,27 @@ class LegacyHttp:
                 await answer.resume(exchange, found[1])
                 return
             session.outbox.rewind(found[1])
-        await session.attach(exchange, self._edge.settings.pace.retry)
+        await session.attach(exchange, self._context.settings.pace.retry)
 
     async def delete(self, exchange: HttpExchange, principal: Principal) -> None:
         session = self._session(exchange, principal)
-        if not isinstance(session, Session):
+        if not isinstance(session, HttpSession):
             await exchange.error(*session)
             return
         self._sessions.end(session)
         await exchange.empty(200)
 
 
-async def _emit(answer: ResumableResponse, session: Session, rising: legacy_client.Rising, note: Notification) -> None:
-    shown = legacy_client.notification(note, session.client.revision, session.level)
+async def _emit(
+    answer: ResumableResponse, session: HttpSession, rising: legacy_client.Rising, note: Notification
+) -> None:
+    shown = session.shown(note)
     if shown is not None and rising.admits(shown):
         await answer.send(encode(shown))
+
+
+async def _send(answer: ResumableResponse, session: HttpSession, message: Message) -> bool:
+    return not session.ended and await answer.send(encode(message))
 
 
 def _foreign(exchange: HttpExchange) -> Refusal | None:
@@ -278,10 +250,3 @@ def _foreign(exchange: HttpExchange) -> Refusal | None:
     if header is None or header in _SPOKEN:
         return None
     return 400, "Unsupported protocol version"
-
-
-def _set_level(session: Session, level: object) -> Outcome:
-    if level not in LOG_LEVELS:
-        return Failure(INVALID_PARAMS, "unknown log level")
-    session.level = str(level)
-    return Result({})

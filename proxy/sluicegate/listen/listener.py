@@ -18,7 +18,6 @@ import anyio
 from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import MCP_PORT, HostOriginPolicy
 from sluicegate.listen.auth import CredentialRefused, Identity, Principal
-from sluicegate.listen.background_tasks import BackgroundTasks
 from sluicegate.listen.http_exchange import HttpExchange, error_body
 from sluicegate.listen.http_request import BodyTooLarge, ClientGone
 from sluicegate.listen.http_request import HttpRequest as HttpRequest
@@ -27,7 +26,6 @@ from sluicegate.listen.large_requests import LARGE, LargeRequests, UntilFree
 from sluicegate.listen.large_requests import RequestRefused as TooMuch
 from sluicegate.listen.legacy_http import LegacyHttp
 from sluicegate.listen.protected_resource_metadata import ProtectedResource
-from sluicegate.listen.session_notifications import SessionNotifications
 from sluicegate.listen.sessions import Sessions
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.listen.streamable_http import (
@@ -49,7 +47,7 @@ from sluicegate.protocol.jsonrpc import (
     encode,
     read,
 )
-from sluicegate.protocol.model import MODERN, Client, Emit, Handler
+from sluicegate.protocol.model import MODERN, Handler, Trail
 from sluicegate.protocol.modern_client import is_modern
 
 log = logging.getLogger(__name__)
@@ -93,15 +91,16 @@ class Listener:
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
-        self._edge = EndpointContext(partial(large.handle, handler), server_info, new_id, settings,
-                          StreamSlots(settings.limits.streams), on_abandoned, large)  # fmt: skip
+        self._context = EndpointContext(
+            partial(large.handle, handler), server_info, lambda: Trail(new_id()), on_abandoned, settings,
+            StreamSlots(settings.limits.streams), large,
+        )  # fmt: skip
         self._on_sweep, self._handover = on_sweep, handover
-        self._tasks = BackgroundTasks()
-        self.sessions = Sessions(settings.sessions, on_session_end, clock, self._listen)
-        self._legacy = LegacyHttp(self._edge, self.sessions)
+        self.sessions = Sessions(settings.sessions, self._context, on_session_end, clock)
+        self._legacy = LegacyHttp(self._context, self.sessions)
         self._forwarded = ForwardedHeaders(settings.names)
         self._resource = ProtectedResource(settings, identity, self._forwarded)
-        self._event_streams = HttpSse(self._edge, on_session_end)
+        self._event_streams = HttpSse(self._context, on_session_end)
         self._routes = self._lay_out()
 
     def __repr__(self) -> str:
@@ -147,7 +146,7 @@ class Listener:
         """Ends what is too old, and what belongs to a credential that was revoked or has expired."""
         current = self._identity.current()
         self.sessions.sweep(current)
-        self._edge.streams.sweep(current, self._identity.is_current)
+        self._context.streams.sweep(current, self._identity.is_current)
         self._on_sweep(current)
 
     @property
@@ -156,7 +155,7 @@ class Listener:
 
     @property
     def open_streams(self) -> int:
-        return len(self._edge.streams)
+        return len(self._context.streams)
 
     async def ask(self, session: str, method: str, params: Json) -> Response | None:
         """Asks the client of that session something that belongs to no call; None where it cannot be asked."""
@@ -170,11 +169,8 @@ class Listener:
 
     def close(self) -> None:
         """Ends in good order what would never end by itself: streams, and listening. Calls may finish."""
-        self._edge.streams.stop()
+        self._context.streams.stop()
         self.sessions.close()
-
-    def _listen(self, client: Client, tell: Emit) -> SessionNotifications:
-        return SessionNotifications(self._edge.handler, client, self._edge.trail, tell, self._tasks)
 
     # ------------------------------------------------------------ the order of checks
 
@@ -264,17 +260,17 @@ class Listener:
         return self._take_in(exchange, principal)
 
     def _take_in(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
-        peer, large = exchange.peer, self._edge.large
+        peer, large = exchange.peer, self._context.large
         if peer.is_whole and peer.size <= LARGE and large.may_enter(principal.name):
             return self._take(exchange, principal)
         return self._take_later(exchange, principal)
 
     async def _take_later(self, exchange: HttpExchange, principal: Principal) -> None:
-        async with received(exchange, principal, self._edge) as value:
+        async with received(exchange, principal, self._context) as value:
             await self._take_value(exchange, principal, value)
 
     def _take(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:
-        return self._take_value(exchange, principal, read_json(exchange, principal, self._edge))
+        return self._take_value(exchange, principal, read_json(exchange, principal, self._context))
 
     def _take_value(self, exchange: HttpExchange, principal: Principal, value: Any) -> Awaitable[None]:
         by_header = version(exchange) == _MODERN
@@ -292,7 +288,7 @@ class Listener:
                 raise Malformed(-32600, "a client sends no responses in this revision")
         elif by_header or is_modern(message):
             if isinstance(message, Request):
-                return serve_modern(self._edge, exchange, message, principal)
+                return serve_modern(self._context, exchange, message, principal)
             return exchange.empty(202)
         return self._legacy.post(exchange, message, principal)
 

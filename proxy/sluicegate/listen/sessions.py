@@ -3,38 +3,46 @@
 A session belongs to the principal that opened it; to anybody else it does not exist. Does no I/O of its own.
 """
 
+import asyncio
+import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from sluicegate.listen.auth import Principal
+from sluicegate.listen.http_session import HttpSession
+from sluicegate.listen.legacy_session import SessionDeps
 from sluicegate.listen.resumable_response import ResumableResponse
-from sluicegate.listen.session import NewListening, Session
 from sluicegate.listen.settings import SessionLimits
 from sluicegate.protocol import legacy_client
 from sluicegate.protocol.jsonrpc import Json, Response
 
+log = logging.getLogger(__name__)
+
 
 class Sessions:
     def __init__(
-        self, limits: SessionLimits, on_end: Callable[[str], None], clock: Callable[[], float], listen: NewListening
+        self, limits: SessionLimits, deps: SessionDeps, on_end: Callable[[str], None], clock: Callable[[], float]
     ) -> None:
-        self._limits, self._on_end, self._clock, self._listen = limits, on_end, clock, listen
-        self._all: OrderedDict[str, Session] = OrderedDict()  # least recently used first
+        self._limits, self._deps, self._on_end, self._clock = limits, deps, on_end, clock
+        self._tasks = BackgroundTasks()  # what sessions listen to
+        self._all: OrderedDict[str, HttpSession] = OrderedDict()  # least recently used first
         self._owned: dict[str, int] = {}
-        self._kept: OrderedDict[ResumableResponse, tuple[float, int, Session]] = OrderedDict()  # oldest first
+        self._kept: OrderedDict[ResumableResponse, tuple[float, int, HttpSession]] = OrderedDict()  # oldest first
         self._kept_bytes = 0
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def open(self, principal: Principal, handshake: legacy_client.Handshake) -> Session | None:
+    def open(self, principal: Principal, handshake: legacy_client.Handshake) -> HttpSession | None:
         """A new session; None where there is no room. A principal at its bound loses its own oldest idle one."""
         if self._owned.get(principal.name, 0) >= self._limits.per_principal and not self._drop_idle(principal.name):
             return None
         if len(self._all) >= self._limits.total and not self._drop_idle(principal.name):
             return None
-        session = Session(secrets.token_urlsafe(24), principal, handshake, self._clock(), self._listen)
+        id = secrets.token_urlsafe(24)
+        session = HttpSession(self._deps, id, principal, handshake, self._clock(), self._tasks)
         self._all[session.id] = session
         self._owned[principal.name] = self._owned.get(principal.name, 0) + 1
         return session
@@ -46,7 +54,7 @@ class Sessions:
                 return True
         return False
 
-    def get(self, id: str, principal: Principal) -> Session | None:
+    def get(self, id: str, principal: Principal) -> HttpSession | None:
         session = self._all.get(id)
         if session is None or session.principal.name != principal.name:
             return None
@@ -63,7 +71,7 @@ class Sessions:
         session = self._all.get(id)
         return session is None or session.is_idle
 
-    def end(self, session: Session) -> None:
+    def end(self, session: HttpSession) -> None:
         if self._all.pop(session.id, None) is None:
             return
         name = session.principal.name
@@ -75,7 +83,7 @@ class Sessions:
             self._forget(answer)
         self._on_end(session.id)
 
-    def keep(self, session: Session, answer: ResumableResponse) -> None:
+    def keep(self, session: HttpSession, answer: ResumableResponse) -> None:
         """A finished stream can be resumed for a while, as long as all of them together fit."""
         if answer.log is None or session.ended:
             return
@@ -109,3 +117,23 @@ class Sessions:
         """Nobody is told of changes any more; what runs may end, and can still be resumed."""
         for session in self._all.values():
             session.listening.stop()
+
+
+class BackgroundTasks:
+    """Stands in for a task group: tasks outlive the request that started them, and one that fails is logged, alone."""
+
+    def __init__(self) -> None:
+        self._all: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], /, *args: Any) -> None:
+        task = asyncio.get_running_loop().create_task(func(*args))
+        self._all.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._all.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task failed", exc_info=task.exception())

@@ -1,6 +1,6 @@
 """MCP on a pair of byte streams, as on stdin and stdout: one client, both eras, one message a line.
 
-Knows lines and their limits; what they mean is the conversation's. Pages: 2026-07-28 basic/transports/stdio,
+Knows lines and their limits; what they mean is in `jsonrpc_session`. Pages: 2026-07-28 basic/transports/stdio,
 2025-11-25 basic/transports#stdio.
 """
 
@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import anyio
 
-from sluicegate.listen.jsonrpc_session import JsonRpcSession, SessionDeps, error
+from sluicegate.listen.jsonrpc_session import Channel, JsonRpcSession, error
 from sluicegate.listen.large_requests import LARGE, LargeRequests, RequestRefused, UntilFree
+from sluicegate.listen.legacy_session import SessionDeps
 from sluicegate.listen.line_streams import LineReader, LineWriter, Output, line_writer, lines
 from sluicegate.listen.settings import RequestLimits
 from sluicegate.protocol import reserved_keys
@@ -56,22 +57,22 @@ async def serve(
     """Serve one client until its stream ends or it no longer takes what is written. Of `client` principal, roles
     and owner count; `on_session_end` gets the id of the legacy session, if there was one, `on_abandoned` that of the
     first round of a call that waited for answers in vain, and `offer_ask` the way to ask outside of calls."""
-    conversation: JsonRpcSession | None = None
+    session: JsonRpcSession | None = None
     try:
         async with anyio.create_task_group() as group:
             output = Output(line_writer(writer), group.cancel_scope.cancel)
-            terms = SessionDeps(handler, server_info, on_session_end, on_abandoned, trail, "stdio", max_batch)
-            conversation = JsonRpcSession(terms, client, output, group)
-            offer_ask(conversation.ask)
+            deps = SessionDeps(handler, server_info, trail, on_abandoned)
+            session = JsonRpcSession(deps, Channel("stdio", on_session_end, max_batch), client, output, group)
+            offer_ask(session.ask)
             limits = RequestLimits(max_request=max_line, max_depth=max_depth, nodes=max_nodes)
             large = LargeRequests(limits, until_free)
             async for line in lines(reader, max_line):
-                await _take(conversation, output, line, partial(_decode, large, client.principal, limits))
-            conversation.wind_up()
+                await _take(session, output, line, partial(_decode, large, client.principal, limits))
+            session.wind_up()
             group.cancel_scope.deadline = anyio.current_time() + grace
     finally:
-        if conversation is not None:
-            conversation.end_session()
+        if session is not None:
+            session.end_session()
 
 
 async def _decode(large: LargeRequests, principal: str, limits: RequestLimits, line: bytes) -> Any:
@@ -83,18 +84,18 @@ async def _decode(large: LargeRequests, principal: str, limits: RequestLimits, l
 
 
 async def _take(
-    conversation: JsonRpcSession, output: Output, line: bytes | None, decode: Callable[[bytes], Awaitable[Any]]
+    session: JsonRpcSession, output: Output, line: bytes | None, decode: Callable[[bytes], Awaitable[Any]]
 ) -> None:
     """One line. Whatever is wrong with it is answered; the next one is read as if nothing had been."""
     if line is None:
         await output.send(error(INVALID_REQUEST, "message too long"))
     elif line.strip():
         try:
-            message = conversation.read(await decode(line))
+            message = session.read(await decode(line))
         except RequestRefused as refused:
             await output.send(Response(id_unread(line), error=refused.error))
             return
         except Malformed as bad:  # the id is left out where it could not be read (basic/index#responses)
             await output.send(error(bad.code, bad.text, bad.id))
             return
-        await conversation.take(message)
+        await session.take(message)

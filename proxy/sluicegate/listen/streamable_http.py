@@ -16,6 +16,7 @@ from typing import Any, Final
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
 from sluicegate.listen.large_requests import LARGE, LargeRequests
+from sluicegate.listen.legacy_session import SessionDeps
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol import modern_client, reserved_keys
 from sluicegate.protocol.jsonrpc import (
@@ -30,7 +31,7 @@ from sluicegate.protocol.jsonrpc import (
     encode,
     encode_result,
 )
-from sluicegate.protocol.model import MODERN, Call, Client, Handler, Outcome, Result, Trail
+from sluicegate.protocol.model import MODERN, Call, Client, Outcome, Result
 
 _JSON_RANGES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_RANGES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
@@ -80,19 +81,12 @@ class StreamSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointContext:
+class EndpointContext(SessionDeps):
     """What the two eras' sides of a listener share."""
 
-    handler: Handler
-    server_info: Json
-    new_id: Callable[[], str]
     settings: ListenSettings
     streams: StreamSlots
-    abandon: Callable[[str], None]  # of a call that waited for answers in vain: the id of its first round
     large: LargeRequests
-
-    def trail(self) -> Trail:
-        return Trail(self.new_id())
 
 
 # ---------------------------------------------------------------- form
@@ -144,32 +138,32 @@ def version(exchange: HttpExchange) -> bytes | None:
     return MODERN.encode() if head.duplicate == b"mcp-protocol-version" else head.get(b"mcp-protocol-version")
 
 
-def read_json(exchange: HttpExchange, principal: Principal, edge: "EndpointContext") -> Any:
+def read_json(exchange: HttpExchange, principal: Principal, context: "EndpointContext") -> Any:
     """The body, once it is whole. Raises `TooLarge`, `ClientGone` and `Malformed`."""
-    limits, since = edge.settings.limits, perf_counter()
+    limits, since = context.settings.limits, perf_counter()
     body = exchange.peer.body_at_hand(limits.max_request)
     try:
         return reserved_keys.from_client(decode(body, limits.max_depth, limits.nodes), body)
     except Malformed:
-        edge.large.refused(principal.name, since)
+        context.large.refused(principal.name, since)
         raise
 
 
 @asynccontextmanager
-async def received(exchange: HttpExchange, principal: Principal, edge: "EndpointContext") -> AsyncIterator[Any]:
+async def received(exchange: HttpExchange, principal: Principal, context: "EndpointContext") -> AsyncIterator[Any]:
     """The same of a body that is large, or not here yet; it is in flight as long as the context lasts. Raises `Refused`
     before much of it is read."""
-    peer, most = exchange.peer, edge.settings.limits.max_request
+    peer, most = exchange.peer, context.settings.limits.max_request
     size = peer.declared
     if size <= LARGE:  # or in chunks, of which nobody says how many
         await peer.whole(LARGE)
         if peer.size <= LARGE:
-            await edge.large.enter(principal.name)
-            yield read_json(exchange, principal, edge)
+            await context.large.enter(principal.name)
+            yield read_json(exchange, principal, context)
             return
-    with edge.large.holding(principal.name, size or most):
+    with context.large.holding(principal.name, size or most):
         await peer.whole(most)
-        yield await edge.large.decode(principal.name, peer.body_at_hand(most))
+        yield await context.large.decode(principal.name, peer.body_at_hand(most))
 
 
 def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
@@ -187,7 +181,7 @@ def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
 
 
 def serve_modern(
-    edge: EndpointContext, exchange: HttpExchange, request: Request, principal: Principal
+    context: EndpointContext, exchange: HttpExchange, request: Request, principal: Principal
 ) -> Awaitable[None]:
     known = exchange.head.known
     routing = known.routing
@@ -201,8 +195,8 @@ def serve_modern(
         parsed.capability_key,
     )  # fmt: skip
     emit = partial(_emit, exchange, parsed.method, request.id)
-    call = Call(client, parsed.method, parsed.params, parsed.meta, None, parsed.mirrored, emit, edge.trail())
-    return _answer(edge, exchange, request.id, call, principal)
+    call = Call(client, parsed.method, parsed.params, parsed.meta, None, parsed.mirrored, emit, context.trail())
+    return _answer(context, exchange, request.id, call, principal)
 
 
 async def _emit(exchange: HttpExchange, method: str, id: RequestId, note: Notification) -> None:
@@ -213,7 +207,7 @@ async def _emit(exchange: HttpExchange, method: str, id: RequestId, note: Notifi
 
 
 async def _answer(
-    edge: EndpointContext, exchange: HttpExchange, id: RequestId, call: Call, principal: Principal
+    context: EndpointContext, exchange: HttpExchange, id: RequestId, call: Call, principal: Principal
 ) -> None:
     """A client that goes away cancels (#sending-messages), and nothing is sent. A listen stream that we end ends with
     its result (basic/patterns/subscriptions)."""
@@ -221,13 +215,13 @@ async def _answer(
     task = asyncio.current_task(peer.loop)
     assert task is not None
     is_stream = call.method == "subscriptions/listen"
-    if is_stream and not edge.streams.enter(principal, exchange, partial(_stop, exchange, task)):
+    if is_stream and not context.streams.enter(principal, exchange, partial(_stop, exchange, task)):
         await exchange.error(429, "too many open streams", id=id)
         return
     peer.on_lost = task.cancel
     exchange.arm()
     try:
-        outcome = await edge.handler(call)
+        outcome = await context.handler(call)
     except asyncio.CancelledError:
         if not peer.lost and not exchange.ending:
             raise
@@ -236,10 +230,10 @@ async def _answer(
     finally:
         peer.on_lost = None
         if is_stream:
-            edge.streams.leave(principal, exchange)
+            context.streams.leave(principal, exchange)
     if peer.lost:
         return
-    status, data = _render(id, call.method, outcome, edge.server_info)
+    status, data = _render(id, call.method, outcome, context.server_info)
     if exchange.opened:
         await exchange.close(event(data))
     elif not exchange.json_at_once(status, data):

@@ -1,21 +1,21 @@
-"""The state of one legacy client: what `initialize` settled, what is running, what is still to be told.
+"""A legacy session over Streamable HTTP: its requests in flight, its streams, and what waits for its GET stream.
 
-Knows calls and exchanges, no server and no wire beyond an exchange. 2025-11-25 basic/transports#session-management.
+Knows exchanges; no server and no socket. 2025-11-25 basic/transports#session-management.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
 
 from sluicegate.listen.auth import Principal
-from sluicegate.listen.client_channel import Asks, ask_aside
+from sluicegate.listen.client_channel import ask_aside
 from sluicegate.listen.http_exchange import HttpExchange, event
+from sluicegate.listen.legacy_session import LegacySession, SessionDeps
 from sluicegate.listen.replay import PUSH, PushQueue, priming
 from sluicegate.listen.resumable_response import ResumableResponse
-from sluicegate.listen.session_notifications import PROGRESS, SessionNotifications
+from sluicegate.listen.session_notifications import PROGRESS, TaskStarter
 from sluicegate.protocol import legacy_client
 from sluicegate.protocol.jsonrpc import (
     Json,
@@ -26,13 +26,10 @@ from sluicegate.protocol.jsonrpc import (
     Response,
     encode,
 )
-from sluicegate.protocol.model import Client, Emit
-from sluicegate.protocol.revisions import REVISIONS
+from sluicegate.protocol.model import Client
 
 # Servers ask for roots right after the handshake, and clients open their stream right after it: no race between them.
 STREAM_WITHIN: Final = 5.0
-
-NewListening = Callable[[Client, Emit], SessionNotifications]
 
 
 @dataclass(slots=True)
@@ -48,43 +45,40 @@ class RunningCall:
             self.task.cancel()
 
 
-class Session:
-    __slots__ = ("_attached", "_next_stream", "_running", "answers", "asks", "client", "ended", "id", "level",
-                 "listening", "outbox", "principal", "push", "revision", "touched")  # fmt: skip
+def client_of(principal: Principal, handshake: legacy_client.Handshake, session: str | None) -> Client:
+    return Client(
+        principal.name, principal.roles, principal.owner, handshake.revision, handshake.info, handshake.capabilities,
+        session, handshake.capability_key,
+    )  # fmt: skip
+
+
+class HttpSession(LegacySession):
+    __slots__ = ("_attached", "_next_stream", "_running", "answers", "ended", "id", "outbox", "principal", "push",
+                 "touched")  # fmt: skip
 
     def __init__(
-        self, id: str, principal: Principal, handshake: legacy_client.Handshake, now: float, listen: NewListening
-    ) -> None:
+        self, deps: SessionDeps, id: str, principal: Principal, handshake: legacy_client.Handshake, now: float,
+        group: TaskStarter,
+    ) -> None:  # fmt: skip
+        super().__init__(deps, client_of(principal, handshake, id), self._push, group)
         self.id = id
         self.principal = principal
-        self.revision = REVISIONS[handshake.revision]
-        self.client = Client(
-            principal.name, principal.roles, principal.owner, handshake.revision, handshake.info,
-            handshake.capabilities, id, handshake.capability_key,
-        )  # fmt: skip
-        self.level: str | None = None
         self.touched = now
         self.ended = False
-        self.asks = Asks()
         self.outbox = PushQueue()
         self.push: HttpExchange | None = None
         self._attached = asyncio.Event()  # set while `push` is
         self.answers: dict[int, ResumableResponse] = {}
         self._next_stream = PUSH
         self._running: dict[RequestId, list[RunningCall]] = {}
-        self.listening = listen(self.client, self._hear)
 
     def __repr__(self) -> str:
-        return f"Session({self.principal.name} {self.revision.name} {len(self._running)} running, {self.outbox})"
+        return f"HttpSession({self.principal.name} {self.revision.name} {len(self._running)} running, {self.outbox})"
 
     def client_for(self, principal: Principal) -> Client:
         """The client with the roles its principal has now."""
         if principal is not self.principal:
-            old = self.client
-            self.client = Client(
-                principal.name, principal.roles, principal.owner, old.revision, old.info, old.capabilities, self.id,
-                old.capability_key,
-            )  # fmt: skip
+            self.client = replace(self.client, roles=principal.roles, owner=principal.owner)
             self.principal = principal
         return self.client
 
@@ -124,8 +118,7 @@ class Session:
         for same in list(self._running.values()):
             for running in same:
                 running.stop()
-        self.asks.close()
-        self.listening.stop()
+        super().end()
         for exchange in (self.push, *(answer.sink for answer in self.answers.values())):
             if exchange is not None:
                 exchange.end()
@@ -160,11 +153,11 @@ class Session:
                 self.outbox.rewind(before)
                 return
 
-    async def _hear(self, note: Notification) -> None:
-        shown = legacy_client.notification(note, self.revision.name, self.level)
+    async def _push(self, note: Notification) -> None:
+        shown = self.shown(note)
         if shown is None:
             return
-        # Neither is a state: kept for nobody, and not sent again
+        # Neither is a state: nobody who comes later needs it, and it is not sent again
         if shown.method in ("notifications/message", PROGRESS):
             if self.push is not None:
                 await self.push.write(event(encode(shown)))
