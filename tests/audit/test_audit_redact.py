@@ -119,21 +119,40 @@ def corpus(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["leaks.jsonl", "leaks_more.jsonl"])
-def test_of_200_leaks_at_least_95_in_100_are_redacted(name: str) -> None:
+def test_no_leak_of_the_collection_is_missed(name: str) -> None:
+    """At least 95 of 100 new leaks must be found. All of these are, and none of them may be lost again."""
     leaks = corpus(name)
-    missed = [leak for leak in leaks if leak["secret"] in json.dumps(PLAIN.arguments(leak[
-     "in"], "s/t"), ensure_ascii=False)]
     assert len({json.dumps(leak) for leak in leaks}) >= 200
     assert all(leak["secret"] in json.dumps(leak["in"], ensure_ascii=False) for leak in leaks)
-    assert len(missed) <= 0.05 * len(leaks), missed
+    shown = [json.dumps(PLAIN.arguments(leak["in"], "s/t"), ensure_ascii=False) for leak in leaks]
+    assert [leak for leak, text in zip(leaks, shown, strict=True) if leak["secret"] in text] == []
 
 
-@pytest.mark.parametrize("name", ["harmless.jsonl", "harmless_more.jsonl"])
-def test_of_200_harmless_arguments_at_least_98_in_100_are_left_alone(name: str) -> None:
+# Words and small numbers under the name of a secret may be one: a passphrase is prose, too.
+MASKED_THOUGH_HARMLESS = [
+    {"labels": {"password": "Password", "confirmPassword": "*", "token": "*"}},
+    {"de": {"login.password": "*", "login.pin": "*"}},
+    {"errors": {"password": "*", "token": "*"}},
+    {"code": "existingSecret: *\npasswordKey: postgres-password"},
+    {"i18n": {"passwordConfirmation": "*"}},
+    {"i18n": {"forgotPassword": "Forgot your password?", "password": "*"}},
+    {"counts": {"passwords": "*", "tokens": 12, "secrets": "*"}},
+    {"token": "*"},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "masked"), [("harmless.jsonl", MASKED_THOUGH_HARMLESS), ("harmless_more.jsonl", [])]
+)
+def test_harmless_arguments_are_left_alone_but_for_those_that_may_be_secrets(name: str, masked: list[Any]) -> None:
     harmless = corpus(name)
+    assert len({json.dumps(value) for value in harmless}) >= 200 and len(masked) <= 0.02 * len(harmless)
     changed = [shown for value in harmless if (shown := PLAIN.arguments(value, "s/t")) != value]
-    assert len({json.dumps(value) for value in harmless}) >= 200
-    assert len(changed) <= 0.02 * len(harmless), changed
+    assert [json.loads(without_marks(json.dumps(value))) for value in changed] == masked
+
+
+def without_marks(text: str) -> str:
+    return re.sub(r"\[redacted:[0-9a-f]{16}\]", "*", text)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +324,7 @@ def test_what_the_quick_look_passes_is_left_alone_by_the_long_one(value: Any) ->
     ],
 )
 def test_free_text_is_without_what_stands_behind_the_name_of_a_secret(text: str, kept: str) -> None:
-    assert re.sub(r"\[redacted:[0-9a-f]{16}\]", "*", Redactor(KEY, ["ssn"]).written(text)) == kept
+    assert without_marks(Redactor(KEY, ["ssn"]).written(text)) == kept
 
 
 @pytest.mark.parametrize("tool", ["bank/pay", "bank/Pay", "bank/PAY"])
@@ -335,6 +354,38 @@ def test_members_whose_names_are_cut_alike_are_all_shown_and_said_to_be_cut() ->
 def test_words_and_small_numbers_under_the_name_of_a_secret_are_secrets(value: Any) -> None:
     shown = PLAIN.arguments({"password": value}, "s/t")["password"]
     assert isinstance(shown, str) and shown.startswith("[redacted:")
+
+
+@pytest.mark.parametrize(
+    ("value", "is_secret"),
+    [
+        ("a1b2c3d4e5f6g7h8", True), ("a1b2c3d4e5f6g7h", False), ("sixteen-letters-", False),
+        ("a1b2 c3d4 e5f6 g7h8", False), (["ann", "S3cret!x"], True), (["ann", "plain"], False),
+        (["ann", "S3cret!x", "more"], False), (["S3cret!x"], False),
+        (["ann", 12345678], False), ({"type": "none"}, False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["auth", "_auth", "AUTH"])
+def test_what_is_called_auth_is_a_secret_if_it_looks_like_one(name: str, value: Any, is_secret: bool) -> None:
+    shown = PLAIN.arguments({name: value}, "s/t")[name]
+    assert (isinstance(shown, str) and shown.startswith("[redacted:")) if is_secret else shown == value
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (["password", "hunter2!"], ["password", "*"]), (["password", "plain"], ["password", "plain"]),
+        (["user", "hunter2!"], ["user", "hunter2!"]), (["password", "${PASSWORD}"], ["password", "${PASSWORD}"]),
+        (["pwd", "/home/ann-2"], ["pwd", "/home/ann-2"]), (["pin", "123"], ["pin", "123"]),
+        (["pin", "1234"], ["pin", "*"]),
+        (["password", "hunter2!", "x"], ["password", "hunter2!", "x"]), (["password", 1234], ["password", 1234]),
+        (["--password", "hunter2!"], ["--password", "*"]),
+        (["login", "--token", "hunter2!", 7], ["login", "--token", "*", 7]),
+        (["--password=hunter2!", "-v"], ["--password=*", "-v"]),
+    ],
+)  # fmt: skip
+def test_a_pair_and_a_command_in_a_list_are_without_the_value_of_a_secret(value: list[Any], shown: list[Any]) -> None:
+    assert json.loads(without_marks(dump(PLAIN.arguments({"list": value}, "s/t"))))["list"] == shown
 
 
 TABLE = {"columns": ["user", "password"], "rows": [["Zoë", "hunter2"]]}

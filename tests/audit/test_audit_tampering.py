@@ -4,7 +4,9 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -12,9 +14,18 @@ from audit_kit import SEED, check, check_one, lines, make_call, one_call, open_a
 
 from sluicegate.audit import chain
 from sluicegate.audit.chain import ChainHead
-from sluicegate.audit.checkpoint import Signer, is_signed, key_id, read, read_publics, write_publics
+from sluicegate.audit.checkpoint import (
+    Checkpoint,
+    Signer,
+    is_signed,
+    key_id,
+    parse,
+    read,
+    read_publics,
+    write_publics,
+)
 from sluicegate.audit.settings import Checkpointing, Rotation
-from sluicegate.audit.verify import VerifyReport, verify
+from sluicegate.audit.verify import VerifyReport, read_kept, thin, verify
 
 Lines = list[bytes]
 
@@ -149,6 +160,57 @@ def test_a_past_signed_anew_by_who_has_the_key_is_found_from_outside(log: Path) 
     assert check_one(log, kept=False).ok
 
 
+Change = Callable[[dict[str, Any], ChainHead], bytes]
+OTHER = Signer([b"n" * 32])
+
+
+def signed_by(signer: Signer, writer: str = "sluice", epoch: int = 1) -> Change:
+    return lambda old, head: signer.sign(writer, epoch, head.seq, head.hash, old["time"]).body()
+
+
+def broken(old: dict[str, Any], head: ChainHead) -> bytes:
+    good = Signer([SEED]).sign("sluice", 1, head.seq, head.hash, old["time"])
+    return replace(good, sig=OTHER.sign("sluice", 1, head.seq, head.hash, old["time"]).sig).body()
+
+
+def earlier(old: dict[str, Any], head: ChainHead) -> bytes:
+    return Signer([SEED]).sign("sluice", 1, head.seq - 1, head.hash, old["time"]).body()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda old, head: signed_by(Signer([SEED]))(old, head) + b',"more":1',
+         "is a checkpoint with something added to it"),
+        (signed_by(Signer([SEED]), writer="other"), "is a checkpoint with something added to it"),
+        (signed_by(Signer([SEED]), epoch=2), "is a checkpoint with something added to it"),
+        (lambda old, head: f'"type":"checkpoint","time":"{old["time"]}","checkpoint":{{"seq":1}}'.encode(),
+         "is no checkpoint: it was changed or put in"),
+        (earlier, "signs another log: records {since} to {last} were rewritten"),
+        (signed_by(OTHER), f"is signed with key {OTHER.id}, which is not in force here"),
+        (broken, "is not signed by the key: records {since} to {last} may be rewritten"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_checkpoint_in_which_anything_is_wrong_is_named(log: Path, number: int, change: Change, text: str) -> None:
+    """Chained anew as its writer would have: only the signature and what it is about can tell."""
+    found = lines(log)
+    places = [at for at, line in enumerate(found) if b'"type":"checkpoint"' in line]
+    at, covered = places[number], json.loads(found[places[number - 1]])["checkpoint"]["seq"] if number else 0
+    head = ChainHead(at, chain.digest(found[at - 1]))
+    forged, _ = chain.link(head, "sluice", 1, change(json.loads(found[at]), head))
+    segments(log)[0].write_bytes(b"".join(line + b"\n" for line in [*found[:at], forged[:-1]]))
+    (report,) = verify(segments(log), Signer([SEED]).publics | OTHER.publics)
+    assert [one.text for one in report.findings] == [text.format(since=covered + 1, last=at)]
+    assert (report.findings[0].seq, report.findings[0].line, report.signed) == (at + 1, at + 1, covered)
+
+
+def test_a_checkpoint_by_a_key_that_nobody_gave_is_no_proof(log: Path) -> None:
+    (report,) = verify(segments(log), OTHER.publics)
+    assert [one.text for one in report.findings] == [f"is signed with an unknown key, {Signer([SEED]).id}"]
+    assert (report.signed, report.signed_at, report.findings[0].seq) == (0, "", report.last)
+
+
 def test_every_flipped_byte_is_found(log: Path) -> None:
     path, whole = segments(log)[0], segments(log)[0].read_bytes()
     # The last record is a checkpoint whose fields are signed; what is behind the newest one outside is the tail.
@@ -258,3 +320,110 @@ def test_a_checkpoint_is_what_was_signed() -> None:
         assert changed is not None and not is_signed(changed, Signer([SEED]).publics)
     for junk in (b"", b"[]", b"{}", b'{"writer":"a","epoch":true}', b"[" * 4_000, b"x" * 9_000):
         assert read(junk) is None
+
+
+@pytest.fixture(scope="module")
+def kept_segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("segments")
+
+    async def fill() -> None:
+        async with open_audit(directory, rotate=Rotation(size=4_000)) as audit:
+            for number in range(30):
+                await one_call(audit, f"c{number}")
+
+    anyio.run(fill)
+    return directory
+
+
+def cut_by(count: int) -> Callable[[Path, bytes], object]:
+    return lambda path, data: path.write_bytes(data[:-count])
+
+
+def double(path: Path, data: bytes) -> None:
+    shutil.copy(path, path.with_name("copy.jsonl"))
+
+
+def without_last(path: Path, data: bytes) -> None:
+    path.write_bytes(data[: data.rindex(b"\n", 0, -1) + 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path, data: path.unlink(), "{third}: record {first}: records {first} to {last} are missing"),
+        (without_last, "{third}: record {last}: records {last} to {last} are missing"),
+        (lambda path, data: path.write_bytes(data + b"x"),
+         "{second}:{count}: record {after}: 1 byte more than the next segment knows of: put in or changed"),
+        (lambda path, data: path.write_bytes(data + b"x\n"),
+         "{second}:{count}: record {after}: 2 bytes more than the next segment knows of: put in or changed"),
+        (cut_by(9),
+         "{second}:{lines}: record {last}: {torn} bytes more than the next segment knows of: put in or changed"),
+        (double, "copy.jsonl:1: record {first}: {size} bytes more than the next segment knows of: put in or changed"),
+        (lambda path, data: path.write_bytes(data.replace(b'"act":"open"', b'"act":"begin"')),
+         "{second}:1: record {first}: a segment must begin with its opening, and this does not"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_segment_is_named_with_its_place(
+    kept_segments: Path, tmp_path: Path, change: Callable[[Path, bytes], object], said: str
+) -> None:
+    shutil.copytree(kept_segments, tmp_path / "log")
+    _, second, third = segments(tmp_path / "log")[:3]
+    data = second.read_bytes()
+    rows = data.splitlines(keepends=True)
+    first, last = (json.loads(rows[at])["seq"] for at in (0, -1))
+    change(second, data)
+    (report,) = verify([path for path in (tmp_path / "log" / "audit").iterdir() if ".jsonl" in path.name],
+                       Signer([SEED]).publics)  # fmt: skip
+    expected = said.format(first=first, last=last, after=last + 1, lines=len(rows), count=len(rows) + 1,
+                           torn=len(rows[-1]) - 9, size=len(data), second=second.name, third=third.name)  # fmt: skip
+    assert [str(finding) for finding in report.findings] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: one, None),
+        (lambda one: replace(one, key="unknown"), None),
+        (lambda one: replace(one, sig=OTHER.sign("sluice", 1, one.seq, one.hash, one.time).sig),
+         "record {seq}: the checkpoint kept outside for it is not signed by the key"),
+        (lambda one: Signer([SEED]).sign("sluice", 1, one.seq, "0" * 64, one.time),
+         "record {seq}: is not the one that the checkpoint of {time} covers: rewritten since then"),
+        (lambda one: Signer([SEED]).sign("sluice", 1, 10_000, one.hash, one.time),
+         "record {after}: records up to 10000 existed at {time}; these are cut off"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_checkpoint_kept_outside_is_compared_with_the_log(
+    log: Path, number: int, change: Callable[[Checkpoint], Checkpoint], said: str | None
+) -> None:
+    found = [json.loads(line).get("checkpoint") for line in lines(log)]
+    one = [signed for signed in map(parse, found) if signed is not None][number]
+    (report,) = verify(segments(log), Signer([SEED]).publics, [change(one)])
+    if said is None:
+        assert report.ok and report.signed == report.last - 1
+    else:
+        text = said.format(seq=one.seq, time=one.time, after=report.last + 1)
+        assert [str(finding).partition(": ")[2] for finding in report.findings] == [text]
+
+
+def test_a_checkpoint_of_another_writer_tells_that_its_log_is_gone(log: Path) -> None:
+    gone = Signer([SEED]).sign("other", 1, 7, "0" * 64, "2026-10-01T00:00:00.000000000Z")
+    missing, report = verify(segments(log), Signer([SEED]).publics, [gone])
+    assert report.ok and (missing.writer, missing.records, missing.tail) == ("other", 0, 0)
+    assert [str(one) for one in missing.findings] == [
+        "the log: record 1: records up to 7 existed at 2026-10-01T00:00:00.000000000Z; these are cut off"
+    ]
+
+
+def test_checkpoints_that_were_kept_are_read_and_what_is_none_is_named(tmp_path: Path) -> None:
+    signed = [Signer([SEED]).sign("sluice", 1, seq, "0" * 64, "2026-10-01T00:00:00Z") for seq in range(1, 8)]
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"".join(one.dump() for one in signed) + b"{" + signed[0].body() + b"}\n")
+    assert list(read_kept(kept)) == [*signed, signed[0]]
+    kept.write_bytes(signed[0].dump() + b"{}\n")
+    with pytest.raises(ValueError, match=r"^kept:2 is no checkpoint$"):
+        list(read_kept(kept))
+    assert thin(signed) == signed and thin([]) == []
+    few = thin(iter(signed), 2)
+    assert len(few) <= 4 and few[0] == signed[0] and few[-1] == signed[-1] and len(set(few)) == len(few)
+    assert [one.seq for one in few] == sorted(one.seq for one in few)

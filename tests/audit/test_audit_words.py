@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from audit_kit import (
     CLIENT,
+    DIGEST_KEY,
     ITEM,
     OK,
+    SEED,
     TARGET,
+    check_one,
     fits_ocsf,
     make_call,
     one_call,
     open_audit,
+    records,
     segments,
     settings,
     settled,
@@ -26,7 +30,7 @@ from sluicegate import __version__
 from sluicegate.audit import chain, export, record, record_templates
 from sluicegate.audit.auth_failures import IdentityFailures
 from sluicegate.audit.chain import ChainHead, Link
-from sluicegate.audit.checkpoint import Signer
+from sluicegate.audit.checkpoint import Signer, read_publics
 from sluicegate.audit.follow import Follower
 from sluicegate.audit.log import AuditLog, Tally
 from sluicegate.audit.publish import Publisher, read_newest
@@ -34,7 +38,7 @@ from sluicegate.audit.read import Filter, approvals, last_calls, principals, sea
 from sluicegate.audit.recover import Torn
 from sluicegate.audit.redact import Redactor, canonical
 from sluicegate.audit.segment import Lock, Segment, retire
-from sluicegate.audit.settings import Rotation, SinkSettings, file_of, is_segment
+from sluicegate.audit.settings import Redaction, Rotation, SinkSettings, file_of, is_segment
 from sluicegate.audit.sinks import open_channel, syslog
 from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import verify
@@ -214,6 +218,9 @@ def test_a_record_of_less_says_less() -> None:
     }  # fmt: skip
     odd = body(made.outcome(replace(unknown, params={"uri": 7}), None, None, 0.0))
     assert odd["asked"] == "<class 'int'>"
+    refused = body(made.outcome(replace(unknown, params={"name": "nope", "arguments": {"password": "p", "n": 1}}),
+                                None, None, 0.0))  # fmt: skip
+    assert refused["asked"] == "nope" and refused["arguments"]["n"] == 1 and refused["arguments"]["password"] != "p"
     plain = Target("s", "res", "a:b", "s+a:b")
     call = make_call("c", target=plain)
     assert not {"class", "definition"} & body(made.intent(call, made.about(call), None)).keys()
@@ -287,6 +294,7 @@ def test_what_a_writer_says_itself_has_these_names() -> None:
     assert body(record_templates.interrupted("c", 6, "1Z")) == {
         "type": "outcome", "call": "c", "outcome": "unknown", "reason": "interrupted", "intent": 6}  # fmt: skip
     assert record_templates.seconds("1970-01-01T00:01:00.500000000Z") == 60.5 and record_templates.seconds("x") == 0.0
+    assert record_templates.seconds("1970-01-01T00:01:00Z") == 60.0
 
 
 # ---------------------------------------------------------------- reading
@@ -384,6 +392,8 @@ def test_what_matters_is_a_notice_in_syslog() -> None:
         before, time, _, program, writer, kind = head.decode().split(" ")
         assert (before, time) == (f"<{priority}>1", "2026-10-01T12:30:00.123456Z")
         assert (program, writer, kind) == ("sluice", "w", type)
+    for time in ("2026-10-01T12:30:00Z", "2026-10-01T12:30:00.123456Z"):  # as precise as RFC 5424 allows, or less
+        assert syslog(Link("w", 1, 2, "p", "pin", time, ""), b"{}").split(b" ")[1] == time.encode()
 
 
 def test_a_time_that_is_none_is_an_error_that_says_the_forms() -> None:
@@ -508,6 +518,31 @@ async def test_a_segment_that_was_gone_on_with_is_named_by_its_first_record_when
             for call in range(2 + 12 * number):
                 await one_call(audit, f"{number}-{call}")
     assert segments(tmp_path)[0].name == "sluice.jsonl.000000000001" and len(segments(tmp_path)) > 1
+
+
+async def test_records_are_as_the_settings_want_them(tmp_path: Path) -> None:
+    redact = Redaction(("pet",), {"github/*": ("/title",)})
+    wanted = settings(tmp_path, arguments="redacted", results="redacted", transport="stdio", redact=redact)
+    audit = AuditLog(wanted, DIGEST_KEY, (SEED,), lambda target: f"class of {target.own}", lambda: "r7")
+    await audit.start()
+    assert repr(audit).endswith(", 0 open calls)")
+    call = make_call("c1", {"title": "x", "pet": "Rex", "n": 1})
+    assert await audit.intent(call) and repr(audit).endswith(", 1 open calls)")
+    audit.outcome(call, Result({"content": [], "pet": "Rex"}), 0.25)
+    assert repr(audit).endswith(", 0 open calls)")
+    audit.identity_failure("192.0.2.1", "bad key")
+    await audit.stop()
+    (intent,), (outcome,), (identity,) = (records(tmp_path, type) for type in ("intent", "outcome", "identity"))
+    redactor = Redactor(DIGEST_KEY)
+    masked = {"title": f"[redacted:{redactor.short_digest(canonical('x'))}]", "n": 1,
+              "pet": f"[redacted:{redactor.short_digest('Rex')}]"}  # fmt: skip
+    assert intent["arguments"] == masked and outcome["result"] == {"content": [], "pet": masked["pet"]}
+    for one in (intent, outcome):
+        assert (one["transport"], one["class"], one["call"]) == ("stdio", "class of create_issue", "c1")
+        assert one["decision"]["policy"] == "r7"
+    assert (identity["address"], identity["count"], identity["reasons"]) == ("192.0.2.1", 1, {"bad key": 1})
+    assert read_publics((tmp_path / "state" / "sign.pub").read_text()) == Signer([SEED]).publics
+    assert check_one(tmp_path).ok and not [one for one in records(tmp_path, "outcome") if one["outcome"] == "unknown"]
 
 
 async def test_an_audit_log_counts_what_became_of_records(tmp_path: Path) -> None:

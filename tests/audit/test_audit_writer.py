@@ -136,6 +136,8 @@ async def test_a_log_that_is_gone_refuses_until_a_new_one_says_so(tmp_path: Path
         if how == "replaced":
             path.write_bytes(b"")
         assert not await one_call(audit, "refused")
+        tally = audit.tally().records
+        assert (tally["file", "failed"], tally["file", "refused"]) == (1, 1)
         await until_writable(audit)
         assert await one_call(audit, "after")
     opening = json.loads((tmp_path / "audit" / "sluice.jsonl").read_bytes().splitlines()[0])
@@ -171,8 +173,13 @@ async def test_allow_and_alarm_lets_calls_pass_and_writes_them_later(tmp_path: P
         assert await one_call(audit, "last")
     assert check_one(tmp_path).ok
     said = [record["count"] for record in records(tmp_path, "admin") if record["act"] == "lost"]
-    calls = {record["call"] for record in records(tmp_path, "intent")}
-    assert "last" in calls and sum(said) <= audit.tally().lost
+    found = [record["call"] for type in ("intent", "outcome") for record in records(tmp_path, type)]
+    assert "last" in found and sum(said) <= audit.tally().lost
+    assert len(found) == len({*records_of_calls(tmp_path)}) == 2 * 41 - audit.tally().lost, "each is there or counted"
+
+
+def records_of_calls(directory: Path) -> list[tuple[str, str]]:
+    return [(record["type"], record["call"]) for record in records(directory) if "call" in record]
 
 
 @pytest.fixture
