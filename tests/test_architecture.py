@@ -33,7 +33,7 @@ HOMES = {
     "limits": {"policy"},
     "jsonschema_rs": {"policy"},
     "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin"},
-    "httpx_sse": {"downstream"},
+    "httpx_sse": {"http"},
     "standardwebhooks": {"approval"},
     "httptools": {"http", "listen"},
     "jwt": {"listen"},

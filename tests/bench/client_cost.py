@@ -1,5 +1,5 @@
 """What one HTTP exchange costs its client, in CPU microseconds: a bare asyncio + httptools client (the floor),
-`WireTransport` as the hot path calls it, the same under `httpx.AsyncClient`, and plain httpx.
+`HttpClient` as the hot path calls it, and plain httpx.
 
     python tests/bench/client_cost.py [CALLS]
 """
@@ -19,7 +19,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "proxy"))
 
-from sluicegate.http.client.transport import WireTransport, build_request, reply_of
+from sluicegate.http.client.pool import HttpClient
 
 PORT = 18_421
 URL = httpx.URL(f"http://127.0.0.1:{PORT}/mcp")
@@ -86,31 +86,14 @@ async def main(calls: int) -> None:
     bare = [(await loop.create_connection(Bare, "127.0.0.1", PORT))[1] for _ in range(16)]
     await cost("asyncio + httptools, bare", lambda number: bare[number].call(), calls)
 
-    transport = WireTransport()
+    client = HttpClient()
 
     async def exchange(_: int) -> bytes | None:
-        reply = await transport.exchange(URL, _HEADERS, BODY)
+        reply = await client.exchange(URL, _HEADERS, BODY)
         assert reply.status == 200 and b"content-type" in reply.headers
         return reply.content
 
-    async def wire(_: int) -> bytes | None:
-        reply = reply_of(await transport.handle_async_request(build_request(URL, HEADERS, BODY)))
-        assert reply is not None and reply.status == 200 and b"content-type" in reply.headers
-        return reply.content
-
-    async def wire_read(_: int) -> bytes:
-        response = await transport.handle_async_request(build_request(URL, HEADERS, BODY))
-        return await response.aread()
-
-    await cost("WireTransport, exchange", exchange, calls)
-    await cost("WireTransport, reply_of", wire, calls)
-    await cost("WireTransport, response.aread()", wire_read, calls)
-    async with httpx.AsyncClient(transport=transport) as client:
-
-        async def under_client(_: int) -> bytes:
-            return (await client.post(URL, headers=HEADERS, content=BODY)).content
-
-        await cost("WireTransport under httpx.AsyncClient", under_client, max(calls // 4, 1))
+    await cost("HttpClient.exchange", exchange, calls)
     async with httpx.AsyncClient() as plain:
 
         async def httpx_plain(_: int) -> bytes:

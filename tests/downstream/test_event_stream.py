@@ -8,8 +8,7 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.downstream.failures import AnswerTooLarge
-from sluicegate.downstream.sse_parser import EventParser, StreamPosition
+from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
 
 STREAM = (
     b"\xef\xbb\xbf: comment\r\nretry: 250\r\nid: 1\r\ndata:\r\n\r\n"
@@ -82,7 +81,7 @@ def test_an_event_without_data_is_none_but_its_id_counts() -> None:
 def test_an_event_that_never_ends_is_too_large() -> None:
     events = EventParser(StreamPosition(), 100)
     events.feed(b"data: " + b"x" * 90)
-    with pytest.raises(AnswerTooLarge):
+    with pytest.raises(EventTooLarge):
         events.feed(b"x" * 10)
 
 
@@ -94,7 +93,7 @@ def test_an_event_may_have_just_so_many_bytes(cut: int) -> None:
         return [data for at in range(0, len(stream), cut) for data in events.feed(stream[at : at + cut])]
 
     assert fed(85) == [b"x" * 85 + b"\n1"]
-    with pytest.raises(AnswerTooLarge):
+    with pytest.raises(EventTooLarge):
         fed(86)
 
 

@@ -494,12 +494,11 @@ async def test_a_server_that_nobody_listens_for_is_down_and_comes_back() -> None
         async def refuse(origin: object) -> httpx.Response:
             raise httpx.ConnectError("refused")
 
-        transport: Any = rig.server._transport
-        connections = transport._pool
-        connections.take, connections.dial = (lambda origin: None), refuse
+        client: Any = rig.server._http
+        client._take, client._dial = (lambda origin: None), refuse
         assert await rig.reason("t", MODERN) == "server_unavailable"
         assert rig.server.status == "down"
-        del connections.take, connections.dial
+        del client._take, client._dial
         await until(lambda: rig.server.status == "up")
         assert await rig.tool("t", client=MODERN) == "done" and rig.moves == ["up", "down", "up"]
 
@@ -528,13 +527,12 @@ async def test_a_modern_server_that_returns_is_listened_to_before_it_is_said_to_
         async def refuse(origin: object) -> httpx.Response:
             raise httpx.ConnectError("refused")
 
-        transport: Any = rig.server._transport
-        connections = transport._pool
-        connections.take, connections.dial = (lambda origin: None), refuse
+        client: Any = rig.server._http
+        client._take, client._dial = (lambda origin: None), refuse
         open_streams[0].writer.close()
         assert await rig.reason("t", MODERN) == "server_unavailable"
         assert rig.moves == ["up", "down"] and rig.published == []
-        del connections.take, connections.dial
+        del client._take, client._dial
         await until(lambda: rig.moves == ["up", "down", "up"])
         assert [note.method for _, _, note in rig.published] == ["notifications/resources/list_changed"]
         assert len(open_streams) == 2

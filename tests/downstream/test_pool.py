@@ -28,7 +28,7 @@ from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 
 
-class NoWire:
+class NoTransport:
     """Carries nothing, and knows whether it was closed."""
 
     pid: int | None = None
@@ -36,8 +36,7 @@ class NoWire:
     is_ending = False
     is_closed = False
 
-    def bind(self, receive: Receive, retire: object) -> None: ...
-    async def open(self, group: TaskGroup) -> None: ...
+    async def open(self, group: TaskGroup, receive: Receive, retire: object) -> None: ...
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None: ...
     async def notify(self, body: bytes) -> None: ...
     def tell(self, *bodies: bytes) -> None: ...
@@ -65,7 +64,7 @@ class Bench:
         await self.may_open.wait()
         if self.error is not None:
             raise self.error
-        connection = ServerConnection(SETTINGS, NoWire(), lambda scope, notification: None, {})
+        connection = ServerConnection(SETTINGS, NoTransport(), lambda scope, notification: None, {})
         connection.era = self.era or key.era
         self.opened.append(connection)
         return connection
@@ -163,7 +162,7 @@ async def test_a_connection_that_turns_out_to_be_legacy_is_for_whom_it_was_made(
         bench.may_open.set()
         await until(lambda: errors)
         if meanwhile == "its session ends":
-            await until(lambda: bench.opened[0].wire.is_closed)  # type: ignore[attr-defined]
+            await until(lambda: bench.opened[0].transport.is_closed)  # type: ignore[attr-defined]
             assert len(pool) == 0
         else:
             assert pool.find(SPARE) is bench.opened[0] and pool.find(B) is None
@@ -217,7 +216,7 @@ async def test_a_connection_that_ends_by_itself_is_news_and_one_that_we_end_is_n
         bench.now = 7.0
         theirs.retire("died")
         pool.end_session("s1")
-        await until(lambda: mine.wire.is_closed and theirs.wire.is_closed)  # type: ignore[attr-defined]
+        await until(lambda: mine.transport.is_closed and theirs.transport.is_closed)  # type: ignore[attr-defined]
         assert bench.ended == [(7.0, "died")]
         assert pool.find(A) is pool.find(B) is None
 
@@ -256,7 +255,7 @@ async def test_only_a_spare_of_the_same_capabilities_is_adopted_and_the_other_en
         release()
         release()
         await pool.get(ConnectionKey("legacy", ("client", "d"), "scope d", ASKED.declared))
-        await until(lambda: spare.wire.is_closed)  # type: ignore[attr-defined]
+        await until(lambda: spare.transport.is_closed)  # type: ignore[attr-defined]
         assert pool.find(ASKED) is asked and len(bench.opened) == 3
 
 
@@ -388,7 +387,7 @@ async def test_a_connection_that_is_ending_keeps_its_place_until_it_has_ended() 
     async with pooled(settings=ServerSettings("s", command=("x",), processes=1)) as (pool, bench, group):
         old = await pool.get(B)
         may_close = anyio.Event()
-        old.wire.close = may_close.wait  # type: ignore[method-assign, assignment]
+        old.transport.close = may_close.wait  # type: ignore[method-assign, assignment]
         bench.idle = {"s1"}
         got: list[ServerConnection] = []
 

@@ -114,8 +114,8 @@ async def test_without_a_connection_nothing_was_executed(era: str, error: type[h
         async def refuse(origin: object) -> httpx.Response:
             raise error("no")
 
-        transport: Any = rig.server._transport
-        transport._pool.take, transport._pool.dial = (lambda origin: None), refuse
+        client: Any = rig.server._http
+        client._take, client._dial = (lambda origin: None), refuse
         assert await rig.reason("t", CLIENTS[era]) == UNAVAILABLE
         assert server.calls == []
 

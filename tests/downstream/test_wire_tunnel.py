@@ -10,8 +10,7 @@ import httpx
 import pytest
 from network.authority import context_for
 
-from sluicegate.http.client.pool import Route
-from sluicegate.http.client.transport import WireTransport
+from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.egress import Egress
 
 
@@ -53,9 +52,9 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-def transport(place: str, ours: ssl.SSLContext | None = None) -> WireTransport:
+def transport(place: str, ours: ssl.SSLContext | None = None) -> HttpClient:
     judge = Egress(proxy=place)
-    return WireTransport(ssl_context=ours, way=Route(lambda host, found: judge.permit("x", host, found), judge.proxy))
+    return HttpClient(ssl_context=ours, route=Route(lambda host, found: judge.permit("x", host, found), judge.proxy))
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -86,7 +85,7 @@ async def test_a_proxy_that_does_not_lead_there_is_an_error_before_anything_is_s
 
 async def test_an_address_is_judged_here_before_the_proxy_is_asked() -> None:
     async with proxy(1) as (place, asked):
-        wires = WireTransport(way=Route(lambda host, found: Egress().permit("x", host, found, is_named=True), place))
+        wires = HttpClient(route=Route(lambda host, found: Egress().permit("x", host, found, is_named=True), place))
         with pytest.raises(httpx.ConnectError, match="link-local"):
             await wires.exchange(httpx.URL("http://169.254.169.254/mcp"), [], b"{}")
         assert not asked

@@ -17,7 +17,7 @@ from sluicegate.catalog_cache import CatalogCache
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
 from sluicegate.config import AnyServer
 from sluicegate.downstream.server import DownstreamServer
-from sluicegate.downstream.transport.http_transport import transport_to
+from sluicegate.downstream.transport.http_transport import http_client
 from sluicegate.guards.inspect import outside_of_calls
 from sluicegate.guards.name import signed
 from sluicegate.hub import Hub
@@ -79,9 +79,9 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
 
     def server(key: str, told: AnyServer) -> DownstreamServer:
         settings = room_settings.server(key, told, config, services.share.of, redact, services.own_pages)
-        http, ask = transport_to(settings, services.egress), tasking.ask(key, partial(asking, key))
+        http, ask = http_client(settings, services.egress), tasking.ask(key, partial(asking, key))
         return DownstreamServer(
-            settings, transport=http, publish=announce, client_info=ME, ask=ask, store=services.store,
+            settings, http=http, publish=announce, client_info=ME, ask=ask, store=services.store,
             moved=announce.moved, is_idle=lambda session: asking.is_idle(session),
             client_wait=CLIENT_WAIT if transport == "stdio" else 0.0,
         )  # fmt: skip

@@ -1,17 +1,17 @@
-"""Making one connection: which wire, which era, and what was learnt about the server on the way.
+"""Making one connection: which transport, which era, and what was learnt about the server on the way.
 
 Knows both transports and both eras; knows no pool and no client. Which eras the server speaks is kept in the store, so
 that later starts ask for nothing that is known. A legacy-only verdict is kept for a day: a server that has been
 updated would be served worse for ever. A wrong one ends with the first handshake that the server does not take.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Final, get_args
 
 import anyio
-import httpx
 from anyio.abc import TaskGroup
 
 from sluicegate.downstream.failures import Lost, NotModern, as_lost, code_of
@@ -25,6 +25,7 @@ from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_transport import StreamableHttpTransport
 from sluicegate.downstream.transport.sse_transport import HttpSseTransport
 from sluicegate.downstream.transport.stdio_transport import StdioTransport
+from sluicegate.http.client.pool import HttpClient
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import HEADER_MISMATCH, MISSING_CAPABILITY, MODERN, UNSUPPORTED_VERSION, Era
 from sluicegate.protocol.modern_server import versions
@@ -97,14 +98,14 @@ class Connector:
         settings: ServerSettings,
         heard: Heard,
         client_info: Json,
-        transport: httpx.AsyncBaseTransport | None,
+        http: HttpClient | None,
         store: Store,
         parking: SuspendedCalls,
     ) -> None:
         self._settings = settings
         self._heard = heard
         self._client_info = client_info
-        self._transport = transport
+        self._http = http
         self._store = store
         self._parking = parking
         self._share = LoopBudget()
@@ -146,13 +147,13 @@ class Connector:
             with suppress(OSError):  # the store logs it
                 await self._store.put(self._place, words.encode(), LEGACY_LIFE if eras == LEGACY_ONLY else MODERN_LIFE)
 
-    async def _doubt(self, wire: Transport, lost: Lost) -> None:
+    async def _doubt(self, transport: Transport, lost: Lost) -> None:
         """The server did not take the handshake: whether it speaks the legacy era is found out when no connection is
         open any more, for those prove it."""
         if "modern" in (self.eras or ()):
             if isinstance(lost, InitializeRefused):
                 await self._learn(frozenset({"modern"}))
-        elif isinstance(lost, InitializeRefused) or wire.pid is not None or proves_legacy(lost):
+        elif isinstance(lost, InitializeRefused) or transport.pid is not None or proves_legacy(lost):
             with suppress(OSError):
                 await self._store.delete(self._place)
 
@@ -161,38 +162,41 @@ class Connector:
     async def open(self, era: Era, group: TaskGroup, declared: Json, session: str | None = None) -> ServerConnection:
         """A connection of that era, or of the legacy one, and then nobody's, where the server turns out to speak no
         other. `declared` are the capabilities that a legacy server is told of, `session` whose it is from its first
-        word on. Raises `Lost` or `OSError`; the wire is closed again then."""
-        wire, began = self._wire(era), anyio.current_time()
+        word on. Raises `Lost` or `OSError`; the transport is closed again then."""
+        began = anyio.current_time()
+        scope = anyio.CancelScope(deadline=began + HANDSHAKE_TIME)
+        transport = self._make_transport(era, partial(_renew, scope, began + START_TIME))
         try:
-            with anyio.fail_after(HANDSHAKE_TIME) as scope:
-                if isinstance(wire, StdioTransport):
-                    wire.stirred = partial(_renew, scope, anyio.current_time() + START_TIME)
+            with scope:
                 if era == "modern":
-                    return await self._modern(wire, group, declared, session)
-                return await self._legacy(self._legacy_on(wire, declared, session), group)
+                    return await self._modern(transport, group, declared, session)
+                return await self._legacy(self._legacy_on(transport, declared, session), group)
+            raise TimeoutError
         except (Lost, TimeoutError) as error:
-            await wire.close()
-            is_slow = isinstance(error, TimeoutError) and isinstance(wire, StdioTransport)
+            await transport.close()
+            is_slow = isinstance(error, TimeoutError) and isinstance(transport, StdioTransport)
             if era == "modern" and not self._is_told and (is_slow or isinstance(error, NotModern)):
                 self.eras = self.eras and LEGACY_ONLY
                 return await self._once_more(group, declared, session)
             what = "initialize" if era == "legacy" else "server/discover"
             silence = Lost(f"the server did not answer {what} in {anyio.current_time() - began:.0f} s", sent=False)
             refusal = error if isinstance(error, Lost) else silence
-            if isinstance(wire, HttpSseTransport) and refusal.status in _OLDER_TRANSPORT:
+            if isinstance(transport, HttpSseTransport) and refusal.status in _OLDER_TRANSPORT:
                 self._is_older = self._settings.transport == "sse"  # it was, and is not any more
-            if not self._may_be_older(wire, refusal, era):
+            if not self._may_be_older(transport, refusal, era):
                 if era == "legacy":
-                    await self._doubt(wire, refusal)
+                    await self._doubt(transport, refusal)
                 raise refusal from None
             return await self._open_older(refusal, group, declared, session)
         except BaseException:
-            await wire.close()
+            await transport.close()
             raise
 
-    def _may_be_older(self, wire: Transport, lost: Lost, era: Era) -> bool:
+    def _may_be_older(self, transport: Transport, lost: Lost, era: Era) -> bool:
         """Whether that refusal could be a server's of the 2024 transport, and it should be asked so."""
-        is_refusal = isinstance(wire, StreamableHttpTransport) and _OLDER_TRANSPORT & {lost.status, wire.refusal}
+        if not isinstance(transport, StreamableHttpTransport):
+            return False
+        is_refusal = _OLDER_TRANSPORT & {lost.status, transport.refusal}
         is_open = self._settings.transport == "auto" and "modern" not in (self.eras or ())
         return era == "legacy" and is_open and bool(is_refusal)
 
@@ -219,21 +223,21 @@ class Connector:
             text = f"{refusal.text} to initialize, and with HTTP+SSE (2024-11-05): {lost.text}"
             raise Lost(text, sent=False, status=refusal.status, detail=lost.detail) from None
 
-    def _wire(self, era: Era) -> Transport:
+    def _make_transport(self, era: Era, stirred: Callable[[], None]) -> Transport:
         if self._settings.command is not None:
-            return StdioTransport(self._settings, self.stderr, self._share)
-        if self._transport is None:
-            raise Lost("no transport", sent=False)
+            return StdioTransport(self._settings, self.stderr, self._share, stirred)
+        if self._http is None:
+            raise Lost("no HTTP client", sent=False)
         if self._is_older and era == "legacy":
-            return HttpSseTransport(self._settings, self._transport, self._share)
-        return StreamableHttpTransport(self._settings, self._transport, era, self._share)
+            return HttpSseTransport(self._settings, self._http, self._share)
+        return StreamableHttpTransport(self._settings, self._http, era, self._share)
 
-    def _legacy_on(self, wire: Transport, declared: Json, session: str | None = None) -> LegacyConnection:
-        connection = LegacyConnection(
-            self._settings, wire, self._heard, self._client_info, declared, self._parking
-        )  # fmt: skip
-        connection.session = session
-        return connection
+    def _legacy_on(
+        self, transport: Transport, declared: Json, session: str | None, after: ServerConnection | None = None
+    ) -> LegacyConnection:
+        return LegacyConnection(
+            self._settings, transport, self._heard, self._client_info, declared, self._parking, session, after
+        )
 
     async def _legacy(self, connection: LegacyConnection, group: TaskGroup) -> ServerConnection:
         await connection.open(group)
@@ -242,10 +246,12 @@ class Connector:
             await self._learn(LEGACY_ONLY)
         return connection
 
-    async def _modern(self, wire: Transport, group: TaskGroup, declared: Json, session: str | None) -> ServerConnection:
-        connection = ModernConnection(self._settings, wire, self._heard, self._client_info)
+    async def _modern(
+        self, transport: Transport, group: TaskGroup, declared: Json, session: str | None
+    ) -> ServerConnection:
+        connection = ModernConnection(self._settings, transport, self._heard, self._client_info)
         await connection.open(group)
-        if isinstance(wire, StdioTransport):
+        if isinstance(transport, StdioTransport):
             found = await self._ask_child(connection, group, declared, session)
             if isinstance(found, ServerConnection):
                 return found
@@ -284,12 +290,11 @@ class Connector:
             return answer
         if self._is_told:
             raise asked.error or NotModern()
-        legacy = self._legacy_on(modern.wire, declared, session)
-        legacy.take_over(modern)
+        legacy = self._legacy_on(modern.transport, declared, session, modern)
         try:
             connection = await self._legacy(legacy, group)
         except InitializeRefused:  # a modern server refuses it, too: one that was slow to answer
-            modern.take_over(legacy)
+            await modern.open(group)
             if (answer := await _answer(asked, SILENCE)) is None:
                 raise NotModern from None
             return answer

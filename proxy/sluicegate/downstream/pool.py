@@ -312,7 +312,7 @@ class ConnectionPool:
             self._forget(slot)
             if connection is not None:
                 connection.retire("closed")
-                await connection.wire.close()
+                await connection.transport.close()
 
     def _move(self, slot: PooledConnection) -> None:
         """It has not become the connection that was wanted: nobody may use it who waited for that one."""
@@ -410,7 +410,7 @@ class ConnectionPool:
 
     def describe(self) -> Json:
         live = self.live()
-        pids = [connection.wire.pid for connection in live if connection.wire.pid is not None]
+        pids = [connection.transport.pid for connection in live if connection.transport.pid is not None]
         revisions = sorted({connection.revision for connection in live})
         return {"revisions": revisions, "pids": pids, "connections": len(live), "processes": len(pids)}
 

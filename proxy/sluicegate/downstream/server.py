@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 import anyio
-import httpx
 from anyio.abc import TaskGroup
 
 from sluicegate.downstream.call_limits import Breaker, ConcurrencyLimit, RetryBackoff
@@ -35,7 +34,8 @@ from sluicegate.downstream.session import url_elicitation
 from sluicegate.downstream.session.connection import ServerConnection
 from sluicegate.downstream.session.suspended import SuspendedCalls
 from sluicegate.downstream.settings import ServerSettings
-from sluicegate.downstream.transport.http_transport import make_transport
+from sluicegate.downstream.transport.http_transport import http_client
+from sluicegate.http.client.pool import HttpClient
 from sluicegate.protocol.input_requests_server import ROOTS_CHANGED
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json, Notification, decode_fast
 from sluicegate.protocol.model import Ask, Call, Client, Era, Failure, Outcome, Publish, Result, Subscribed, Updated
@@ -66,7 +66,7 @@ class DownstreamServer:
 
     def __init__(
         self, settings: ServerSettings, *, publish: Publish, client_info: Json,
-        transport: httpx.AsyncBaseTransport | None = None, clock: Callable[[], float] = time.monotonic,
+        http: HttpClient | None = None, clock: Callable[[], float] = time.monotonic,
         ask: Ask | None = None, store: Store | None = None, moved: Callable[[str], None] = lambda server: None,
         is_idle: Callable[[str], bool] = lambda session: False, client_wait: float = 0.0,
     ) -> None:  # fmt: skip
@@ -77,10 +77,10 @@ class DownstreamServer:
         self._publish, self._moved = publish, moved
         self._clock = clock
         self._started: float | None = None
-        self._transport = make_transport(settings) if transport is None and settings.url else transport
+        self._http = http or http_client(settings)
         self.parking = SuspendedCalls(ask)
         kept = store or MemoryStore(clock)
-        self._dialler = Connector(settings, self._heard, client_info, self._transport, kept, self.parking)
+        self._dialler = Connector(settings, self._heard, client_info, self._http, kept, self.parking)
         self._pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
         self._reach = ConnectionSelector(settings, self._pool, self._dialler, self.parking)
         self._watching = ResourceWatches(self._pool, self._reach.key, settings.list_timeout)
@@ -346,8 +346,8 @@ class DownstreamServer:
         if self._life is not None:
             self._life.cancel()
             await self._stopped.wait()
-        if self._transport is not None:
-            await self._transport.aclose()
+        if self._http is not None:
+            await self._http.aclose()
 
     async def _tend(self) -> None:
         while not self._is_needed:

@@ -69,10 +69,9 @@ class Transport(Protocol):
     is_ending: bool
     """Answers may still come, but nothing new can be asked."""
 
-    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
-        """Says where messages go, and whom to tell that the connection has ended (why, are all its answers lost)."""
-
-    async def open(self, group: TaskGroup) -> None: ...
+    async def open(self, group: TaskGroup, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        """Connects. Messages go to `receive`, and `retire` is told that the connection has ended (why, and whether all
+        its answers are lost). Where it is open already, another session has it from now on."""
 
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
         """Sends a request. A private wire returns when the exchange is over, or when its
@@ -108,9 +107,13 @@ class ServerConnection:
     is_taken = False
     """There is such a call."""
 
-    def __init__(self, settings: ServerSettings, wire: Transport, heard: Heard, client_info: Json) -> None:
+    def __init__(
+        self, settings: ServerSettings, transport: Transport, heard: Heard, client_info: Json,
+        after: "ServerConnection | None" = None,
+    ) -> None:  # fmt: skip
+        """`after` had this transport before: what is still to be answered on it is answered here."""
         self.settings = settings
-        self.wire = wire
+        self.transport = transport
         self.scope: str | None = None
         self.session: str | None = None
         self.client_info = client_info
@@ -121,8 +124,8 @@ class ServerConnection:
         self.mark = secrets.token_hex(4)
         self.over = anyio.Event()
         self.drained = anyio.Event()
-        self.pending: dict[int, PendingRequest] = {}
-        self._ids = count(1)
+        self.pending: dict[int, PendingRequest] = {} if after is None else after.pending
+        self._ids: count[int] = count(1) if after is None else after._ids
         self._heard = heard
         self._garbage = 0
         self._may_batch = self._is_retired = False
@@ -130,7 +133,6 @@ class ServerConnection:
         self._alarms = timers_of(self._loop)
         self.on_updated: Updated = _nobody
         self.unwatched: dict[str, None] = {}  # resources that nobody wants any more, of which it may still speak
-        wire.bind(self._receive, self.retire)
 
     @property
     def in_flight(self) -> int:
@@ -143,17 +145,16 @@ class ServerConnection:
 
     @property
     def is_over(self) -> bool:
-        return self._is_retired or self.wire.is_ending
+        return self._is_retired or self.transport.is_ending
 
     @property
     def capabilities(self) -> Json:
         value = self.discovered.get("capabilities")
         return value if isinstance(value, dict) else {}
 
-    def take_over(self, other: "ServerConnection") -> None:
-        """Goes on with the wire of `other`, and with what is still to be answered on it."""
-        self._ids, self.pending = other._ids, other.pending
-        self.wire.bind(self._receive, self.retire)
+    async def _connect(self, group: TaskGroup) -> None:
+        self._group = group
+        await self.transport.open(group, self._receive, self.retire)
 
     # ------------------------------------------------------------ what an era fills in
 
@@ -216,7 +217,7 @@ class ServerConnection:
         try:
             with patience or nullcontext():
                 exchange.patience = patience
-                await self.wire.send(exchange, body, headers)
+                await self.transport.send(exchange, body, headers)
                 return exchange.ready or await exchange.result()
         except (TimeoutError, asyncio.CancelledError) as end:
             if not exchange.is_over and method != "initialize":  # never cancelled: 2025-11-25 basic/utilities
@@ -344,7 +345,7 @@ class ServerConnection:
 
     def _only_call(self) -> PendingRequest | None:
         """On a shared channel a log message says not whose it is: with one open call there is one answer."""
-        if self.wire.is_private:
+        if self.transport.is_private:
             return None
         calls = [exchange for exchange in self.pending.values() if exchange.is_call]
         return calls[0] if len(calls) == 1 else None
@@ -361,12 +362,12 @@ class ServerConnection:
             log.warning("server sent what is no message", extra={"server": self.settings.key, "start": start})
         if self._garbage > MAX_GARBAGE:
             self.retire("the server does not speak MCP: nothing but noise")
-            self.wire.hush()
+            self.transport.hush()
 
     def refuse(self, request: Request) -> None:
         """Says at once that nobody answers that here. A server left waiting would never finish its call."""
         error = {"code": METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
-        self.wire.tell(encode(Response(request.id, error=error)))
+        self.transport.tell(encode(Response(request.id, error=error)))
 
     def __repr__(self) -> str:
         state = f"over ({self.why})" if self.is_over else "open"

@@ -108,13 +108,16 @@ class LegacyConnection(ServerConnection):
     def __init__(
         self,
         settings: ServerSettings,
-        wire: Transport,
+        transport: Transport,
         heard: Heard,
         client_info: Json,
         declared: Json,
         parking: SuspendedCalls,
+        session: str | None = None,
+        after: ServerConnection | None = None,
     ) -> None:
-        super().__init__(settings, wire, heard, client_info)
+        super().__init__(settings, transport, heard, client_info, after)
+        self.session = session
         self._declared = declared
         self._parking = parking
         self._may_be_asked = input_requests_server.may_ask(declared)
@@ -126,8 +129,7 @@ class LegacyConnection(ServerConnection):
         self._watched = OneByOne(partial(self.ask, timeout=settings.list_timeout))
 
     async def open(self, group: TaskGroup) -> None:
-        self._group = group
-        await self.wire.open(group)
+        await self._connect(group)
         first, params = PendingRequest(next(self._ids)), dialect.initialize(self.client_info, self._declared)
         answer = await self.perform(first, "initialize", params, None, [])  # who dials sets its time
         if answer.result is None:
@@ -141,16 +143,16 @@ class LegacyConnection(ServerConnection):
         self.discovered = dialect.discovered(answer.result)
         self._may_batch = revision.batches
         self._tasks = tasks.offered(self.capabilities) if revision.tasks else None
-        self.wire.agreed(revision)
+        self.transport.agreed(revision)
         with anyio.move_on_after(STREAM_TIME):  # a server may ask as soon as it hears that the handshake is over
-            await self.wire.live()
-        await self.wire.notify(encode(Notification("notifications/initialized", {})))
+            await self.transport.live()
+        await self.transport.notify(encode(Notification("notifications/initialized", {})))
 
     async def check(self) -> None:
         await self.ask("ping", {}, self.settings.list_timeout)
 
     async def live(self) -> None:
-        await self.wire.live()
+        await self.transport.live()
 
     async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
         return await self._watched.watch(uris) if has_subscriptions(self.capabilities) else without(uris)
@@ -161,14 +163,14 @@ class LegacyConnection(ServerConnection):
         if session is not None and self.session is None and self._missed_roots:
             if not self._tells_of_roots:
                 return False  # the server would never learn its roots
-            self.wire.tell(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
+            self.transport.tell(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
         return super().belong(scope, session)
 
     @property
     def is_exclusive(self) -> bool:  # type: ignore[override]
         """What a server asks on a channel that all calls share says not whose it is. Where the calls are of one
         session, it does not matter."""
-        return self._may_be_asked and self.session is None and (not self.wire.is_private or self._parking.is_aside)
+        return self._may_be_asked and self.session is None and (not self.transport.is_private or self._parking.is_aside)
 
     @property
     def is_taken(self) -> bool:  # type: ignore[override]
@@ -181,7 +183,7 @@ class LegacyConnection(ServerConnection):
     def tell_roots_changed(self) -> None:
         self._roots = None
         if self._tells_of_roots:
-            self.wire.tell(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
+            self.transport.tell(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
 
     # ------------------------------------------------------------ calls
 
@@ -244,7 +246,7 @@ class LegacyConnection(ServerConnection):
         params = dialect.params(call, asking.id, self.settings.is_sluice)
         body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
         self.pending[asking.id] = asking
-        await self.wire.send(asking, body, [])
+        await self.transport.send(asking, body, [])
 
     async def _begin_task(self, call: Call, asking: InteractiveExchange) -> None:
         """The server does this as a task alone, and its client waits."""
@@ -270,7 +272,7 @@ class LegacyConnection(ServerConnection):
             log.warning("server does not answer logging/setLevel", extra={"server": self.settings.key})
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
-        self.wire.tell(_cancelled(exchange, why))
+        self.transport.tell(_cancelled(exchange, why))
 
     # ------------------------------------------------------------ rounds
 
@@ -313,7 +315,7 @@ class LegacyConnection(ServerConnection):
             await self._lower(asking.level)
             for answer in answers.values():
                 if not self.is_over:  # also where the call has ended: the question may have been another's
-                    await self.wire.notify(encode(answer))
+                    await self.transport.notify(encode(answer))
         except Lost as lost:
             self._cancel(asking, "an answer could not be delivered")
             raise Lost(lost.text, sent=True, gone=lost.gone) from None
@@ -322,7 +324,7 @@ class LegacyConnection(ServerConnection):
         """The server's questions get a refusal each; a call that does not end of that is cancelled. Where they came
         on a channel for several calls they may be another's, which takes them over."""
         refusals: list[bytes] = []
-        if self.wire.is_private or self._calls.keys() <= {asking.id}:
+        if self.transport.is_private or self._calls.keys() <= {asking.id}:
             refusals = [
                 encode(input_requests_server.refusal(request.method, request.id, why))
                 for request in asking.asks.values()
@@ -331,7 +333,7 @@ class LegacyConnection(ServerConnection):
         if not refusals or self.is_over:
             return self._cancel(asking, why)
         asking.park()
-        self.wire.tell(*refusals)
+        self.transport.tell(*refusals)
         # A cancel that meets the answer on its way is more than some servers stand (mcp 1.30 ends the whole session).
         self._loop.call_later(LAST_CHANCE, self._cancel, asking, why)
 
@@ -340,7 +342,7 @@ class LegacyConnection(ServerConnection):
             if asking.stop_task is not None:  # 2025-11-25 basic/utilities/cancellation: tasks are cancelled as such
                 asking.stop_task()
             else:
-                self.wire.tell(_cancelled(asking, why))
+                self.transport.tell(_cancelled(asking, why))
         self._leave(asking)
 
     def _leave(self, asking: InteractiveExchange) -> None:
@@ -367,9 +369,9 @@ class LegacyConnection(ServerConnection):
 
     def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
         if request.method == "ping":
-            self.wire.tell(encode(Response(request.id, {})))
+            self.transport.tell(encode(Response(request.id, {})))
         elif (error := input_requests_server.objection(request, self._declared, self.settings.own_pages)) is not None:
-            self.wire.tell(encode(Response(request.id, error=error)))
+            self.transport.tell(encode(Response(request.id, error=error)))
             if (owner := exchange or self._only_call()) is not None:
                 owner.unmet = request
         elif exchange is None and self._open():
@@ -383,7 +385,7 @@ class LegacyConnection(ServerConnection):
     def _ask_call(self, asking: InteractiveExchange | None, request: Request) -> None:
         if asking is None or not asking.asked(request):
             why = "it cannot be told which call asks" if asking is None else "too many questions at once"
-            self.wire.tell(encode(input_requests_server.refusal(request.method, request.id, why)))
+            self.transport.tell(encode(input_requests_server.refusal(request.method, request.id, why)))
 
     def _call_of_task(self, request: Request) -> InteractiveExchange | None:
         """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-
@@ -423,7 +425,7 @@ class LegacyConnection(ServerConnection):
                     return self._answer_alone(request)
                 if request.method == ROOTS:
                     self._roots = answer.result
-                self.wire.tell(
+                self.transport.tell(
                     encode(task_ids.belonging(Response(request.id, answer.result, answer.error), request))
                 )
         finally:
@@ -432,10 +434,10 @@ class LegacyConnection(ServerConnection):
     def _answer_alone(self, request: Request) -> None:
         """There is nobody to ask: the roots may be known from earlier, the rest is refused."""
         if request.method == ROOTS and self._roots is not None:
-            self.wire.tell(encode(Response(request.id, self._roots)))
+            self.transport.tell(encode(Response(request.id, self._roots)))
             return
         self._missed_roots = self._missed_roots or request.method == ROOTS
-        self.wire.tell(
+        self.transport.tell(
             encode(input_requests_server.refusal(request.method, request.id, "there is no client that could be asked"))
         )
 

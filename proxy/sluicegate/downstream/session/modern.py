@@ -54,10 +54,9 @@ class ModernConnection(ServerConnection):
         """Connects and lets `answer` be judged by the caller: it may prove the server to be of the other era."""
         self.revision = MODERN
         self.mark = task_ids.FREE
-        self._group = group
         self._streams: list[ChangeStream] = []
-        await self.wire.open(group)
-        self.wire.agreed(REVISIONS[MODERN])
+        await self._connect(group)
+        self.transport.agreed(REVISIONS[MODERN])
 
     async def discover(self) -> Response:
         return await self._own("server/discover", {}, PROBE_TIME)
@@ -67,7 +66,7 @@ class ModernConnection(ServerConnection):
         exchange = PendingRequest(next(self._ids))
         self.pending[exchange.id] = exchange
         params = {"_meta": dialect.envelope(self.client_info, {})}
-        self.wire.tell(encode(Request(exchange.id, "server/discover", params)))
+        self.transport.tell(encode(Request(exchange.id, "server/discover", params)))
         return exchange
 
     def start(self, discovered: Json, group: TaskGroup) -> None:
@@ -110,14 +109,14 @@ class ModernConnection(ServerConnection):
             if tasks.takes(call.client):
                 return task_ids.outwards(call, outcome, self.mark)
             return await self._drive(call, polling.begun(outcome))
-        if call.method == "tools/list" and self.wire.is_private and isinstance(outcome, Result):
+        if call.method == "tools/list" and self.transport.is_private and isinstance(outcome, Result):
             return Result(self._offerable(outcome.value))
         return outcome
 
     async def _as_wanted(self, call: Call, response: Response, error: Json) -> Response:
         """The answer to the same call once more, where the error says how its server wants it; else that error."""
         code = error.get("code")
-        if code == HEADER_MISMATCH and call.method == "tools/call" and self.wire.is_private:
+        if code == HEADER_MISMATCH and call.method == "tools/call" and self.transport.is_private:
             # 2026-07-28 basic/transports/streamable-http#client-behavior: its schema has changed since it was listed
             if (item := await self._current(call.params.get("name"))) is not None and call.target is not None:
                 return await self._send(replace(call, target=replace(call.target, item=item)))
@@ -163,7 +162,7 @@ class ModernConnection(ServerConnection):
         exchange = PendingRequest(next(self._ids), call)
         is_shared, to_sluice = self.settings.sharing == "shared", self.settings.is_sluice
         params = dialect.params(call, exchange.id, self.client_info, is_shared, with_tasks, to_sluice)
-        headers = dialect.headers(call.method, params, _annotated(call)) if self.wire.is_private else []
+        headers = dialect.headers(call.method, params, _annotated(call)) if self.transport.is_private else []
         return self.perform(exchange, call.method, params, self.patience(call.method), headers)
 
     async def _current(self, name: Any) -> Json | None:
@@ -252,9 +251,9 @@ class ModernConnection(ServerConnection):
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
         # 2026-07-28 basic/patterns/cancellation: over HTTP the closed stream says it
-        if not self.wire.is_private:
+        if not self.transport.is_private:
             params = {"requestId": exchange.id, "reason": why}
-            self.wire.tell(encode(Notification("notifications/cancelled", params)))
+            self.transport.tell(encode(Notification("notifications/cancelled", params)))
 
     def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
         # 2026-07-28 basic/transports: servers never ask so, and clients never send responses

@@ -226,7 +226,7 @@ class LegacyTask:
         asking = self._asking
         request = {"jsonrpc": "2.0", "id": asking.id, "method": "tasks/result", "params": {"taskId": id}}
         try:
-            await self._connection.wire.send(asking, dump(request), [])
+            await self._connection.transport.send(asking, dump(request), [])
         except (Lost, AnswerTooLarge) as error:
             asking.settle(error=error)
 

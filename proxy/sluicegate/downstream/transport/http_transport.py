@@ -6,37 +6,31 @@ call. Nothing of the client travels here: the headers are the configured ones an
 
 import logging
 import ssl
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import anyio
 import httpx
-from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
-from sluicegate.downstream.session.connection import Receive
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
-from sluicegate.downstream.sse_parser import EventParser, StreamPosition
-from sluicegate.downstream.transport.http_response import (
-    NotificationSender,
+from sluicegate.downstream.transport.http_base import (
+    HttpTransport,
     Raw,
-    ServerResponse,
     body_at_hand,
-    fetching,
     is_event_stream,
     is_json,
-    lost_by,
     on_origin,
     refused,
     whole_body,
 )
-from sluicegate.http.client.pool import Route
-from sluicegate.http.client.transport import WireTransport
+from sluicegate.http.client.connection import Reply
+from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.egress import Egress
+from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
 from sluicegate.protocol.model import Era
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
@@ -56,53 +50,33 @@ _MOVED: Final = (307, 308)
 _STEPS: Final = 3
 
 
-def transport_to(settings: ServerSettings, egress: Egress) -> httpx.AsyncBaseTransport | None:
-    """None for a server that is started."""
-    return make_transport(settings, egress) if settings.url else None
-
-
-def make_transport(settings: ServerSettings, egress: Egress | None = None) -> httpx.AsyncBaseTransport:
-    """Every URL that a server can name to us is of the origin of its own, or is not followed: redirects, and the
+def http_client(settings: ServerSettings, egress: Egress | None = None) -> HttpClient | None:
+    """None for a server that is started. A server's URLs are followed on its own origin alone: redirects, and the
     `endpoint` of the 2024 transport. So its configured host is all that is ever connected to."""
+    if not settings.url:
+        return None
     context = ssl.create_default_context(cafile=settings.ca) if settings.ca else None
-    judge = egress or Egress()
-    return WireTransport(ssl_context=context, way=Route(partial(judge.permit, f"server {settings.key}"), judge.proxy))
+    rules = egress or Egress()
+    return HttpClient(ssl_context=context, route=Route(partial(rules.permit, f"server {settings.key}"), rules.proxy))
 
 
-class StreamableHttpTransport:
-    """The `Wire` of one endpoint: every exchange is a POST of its own. Legacy: with the session that the server
+class StreamableHttpTransport(HttpTransport):
+    """The `Transport` of one endpoint: every exchange is a POST of its own. Legacy: with the session that the server
     gave, and with a GET stream for what it says by itself."""
 
     is_private = True
-    is_ending = False
-    pid: int | None = None
     refusal = 0
     """The status with which the last request was refused."""
 
-    def __init__(
-        self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, era: Era, share: LoopBudget
-    ) -> None:
-        self._settings = settings
-        self._fetch = fetching(transport)
+    def __init__(self, settings: ServerSettings, http: HttpClient, era: Era, share: LoopBudget) -> None:
+        super().__init__(settings, http, share)
         self._era = era
-        self._share = share
-        self._url = httpx.URL(settings.url or "")
-        self._configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
         self._session: str | None = None
         self._version: Raw = []
         self._revision: Revision | None = None
-        self.tell: NotificationSender
         self._heard = anyio.Event()
         self._is_begun = anyio.Event()
         self._rebuild()
-
-    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
-        self._receive = receive
-        self._retire = retire
-
-    async def open(self, group: TaskGroup) -> None:
-        self._group = group
-        self.tell = NotificationSender(self._settings.key, group, self.notify)
 
     def agreed(self, revision: Revision) -> None:
         self._revision = revision
@@ -123,19 +97,16 @@ class StreamableHttpTransport:
     # ------------------------------------------------------------ requests
 
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
-        try:
-            response = await self._fetch(self._url, [*self._posting, *headers], body, "POST")
-        except httpx.TransportError as error:
-            raise lost_by(error) from None
+        response = await self._request("POST", self._url, [*self._posting, *headers], body)
         if response.status in _MOVED:
             response = await self._follow(response, body, headers, exchange.once)
         try:
             await self._take(response, exchange)
         except BaseException:
-            await response.aclose()
+            response.close()
             raise
 
-    async def _follow(self, response: ServerResponse, body: bytes, own: Raw, once: bool = False) -> ServerResponse:
+    async def _follow(self, response: Reply, body: bytes, own: Raw, once: bool = False) -> Reply:
         """The answer from where the server has moved to; the redirect itself for what may be sent only once."""
         url = self._moved(response)
         if url is None:
@@ -143,21 +114,15 @@ class StreamableHttpTransport:
         self._url = url
         if once:
             return response
-        await response.aclose()
-        return await self._request("POST", [*self._posting, *own], body)
+        response.close()
+        return await self._request("POST", self._url, [*self._posting, *own], body)
 
-    async def _request(self, method: str, headers: Raw, body: bytes = b"") -> ServerResponse:
-        try:
-            return await self._fetch(self._url, headers, body, method)
-        except httpx.TransportError as error:
-            raise lost_by(error) from None
-
-    def _moved(self, response: ServerResponse) -> httpx.URL | None:
+    def _moved(self, response: Reply) -> httpx.URL | None:
         """Another path of the same origin; any other redirect could carry the credentials away."""
         url = on_origin(self._url, response.headers.get(b"location", b"").decode("latin-1"))
         return None if url == self._url else url
 
-    async def _take(self, response: ServerResponse, exchange: PendingRequest) -> None:
+    async def _take(self, response: Reply, exchange: PendingRequest) -> None:
         status = response.status
         if 200 <= status < 300:
             self._keep_session(response)
@@ -183,7 +148,7 @@ class StreamableHttpTransport:
             if data := await self._body(response, _MAX_ERROR_BODY):
                 self._receive(data, exchange)
         if not response.complete:
-            await response.aclose()
+            response.close()
         if not exchange.is_over:
             exchange.settle(error=refused(status, response.headers))
 
@@ -197,13 +162,13 @@ class StreamableHttpTransport:
                 await checkpoint()
             self._share.take(since)
 
-    async def _body(self, response: ServerResponse, limit: int) -> bytes:
+    async def _body(self, response: Reply, limit: int) -> bytes:
         try:
             return await whole_body(response, limit)
         except httpx.TransportError as error:
             raise Lost(f"the connection broke: {error or type(error).__name__}", sent=True) from None
 
-    def _keep_session(self, response: ServerResponse) -> None:
+    def _keep_session(self, response: Reply) -> None:
         """Only the answer to `initialize` gives a session: one from a probe would poison the handshake."""
         if self._revision is not None or self._era == "modern" or self._session is not None:
             return
@@ -213,7 +178,7 @@ class StreamableHttpTransport:
 
     # ------------------------------------------------------------ event streams
 
-    async def _stream(self, response: ServerResponse, exchange: PendingRequest) -> None:
+    async def _stream(self, response: Reply, exchange: PendingRequest) -> None:
         place = StreamPosition()
         await self._read(response, exchange, place)
         resumes = 0
@@ -226,7 +191,7 @@ class StreamableHttpTransport:
         if not exchange.is_over:
             exchange.settle(error=Lost("the stream ended without an answer", sent=True))
 
-    async def _stream_alone(self, response: ServerResponse, exchange: InteractiveExchange) -> None:
+    async def _stream_alone(self, response: Reply, exchange: InteractiveExchange) -> None:
         """The stream of an exchange that may outlive whoever began it; it ends with the exchange."""
         with exchange.reading():
             try:
@@ -234,7 +199,7 @@ class StreamableHttpTransport:
             except (Lost, AnswerTooLarge) as error:
                 exchange.settle(error=error)
         if exchange.answer is None:
-            await response.aclose()
+            response.close()
 
     async def _resume(self, exchange: PendingRequest, place: StreamPosition) -> None:
         try:
@@ -244,14 +209,14 @@ class StreamableHttpTransport:
         if response.status == 200 and is_event_stream(response):
             await self._read(response, exchange, place)
         else:
-            await response.aclose()
+            response.close()
             exchange.settle(error=Lost("the broken stream cannot be resumed", sent=True))
 
-    async def _get(self, place: StreamPosition) -> ServerResponse:
+    async def _get(self, place: StreamPosition) -> Reply:
         resumed = [(b"last-event-id", place.id.encode())] if place.id else []
-        return await self._request("GET", [(b"accept", b"text/event-stream"), *self._common, *resumed])
+        return await self._request("GET", self._url, [(b"accept", b"text/event-stream"), *self._common, *resumed])
 
-    async def _read(self, response: ServerResponse, exchange: PendingRequest, place: StreamPosition) -> None:
+    async def _read(self, response: Reply, exchange: PendingRequest, place: StreamPosition) -> None:
         """Until the answer, or the end of the stream."""
         events = EventParser(place, MAX_MESSAGE)
         try:
@@ -260,13 +225,16 @@ class StreamableHttpTransport:
             async for chunk in response:
                 await self._hand_on(events, chunk, exchange)
                 if exchange.is_over and not response.complete:  # its end is near, and the connection good for more
-                    return await response.leave(_DRAIN_TIME)
+                    return response.leave(_DRAIN_TIME)
         except httpx.TransportError:
             pass  # the caller sees that there is no answer
+        except EventTooLarge:
+            response.close()
+            raise AnswerTooLarge from None
         except BaseException:
-            await response.aclose()
+            response.close()
             raise
-        await response.aclose()
+        response.close()
 
     async def _hand_on(self, events: EventParser, chunk: bytes, exchange: PendingRequest) -> None:
         for start in range(0, len(chunk), PIECE):
@@ -284,10 +252,10 @@ class StreamableHttpTransport:
     # ------------------------------------------------------------ what has no answer
 
     async def notify(self, body: bytes) -> None:
-        response = await self._request("POST", self._posting, body)
+        response = await self._request("POST", self._url, self._posting, body)
         if response.status in _MOVED:
             response = await self._follow(response, body, [])
-        await response.aclose()
+        response.close()
         if response.status >= 400:
             raise refused(response.status)
         self._is_begun.set()  # `initialized` is the first
@@ -320,15 +288,15 @@ class StreamableHttpTransport:
             pause = DEFAULT_BACKOFF.pause(failures) if failures else 0.0
             await anyio.sleep(max(min(place.retry, _MAX_RETRY), pause))
 
-    async def _without_stream(self, response: ServerResponse, had_one: bool) -> None:
+    async def _without_stream(self, response: Reply, had_one: bool) -> None:
         """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
         that the session has ended."""
-        await response.aclose()
+        response.close()
         if response.status == 404 and self._session is not None and had_one:
             self._retire("the server ended the session", False)
         self._heard.set()
 
-    async def _listen(self, response: ServerResponse, place: StreamPosition) -> bool:
+    async def _listen(self, response: Reply, place: StreamPosition) -> bool:
         """Whether anything came."""
         was_useful = False
         try:
@@ -343,10 +311,10 @@ class StreamableHttpTransport:
                             if touched := self._receive(data, None):
                                 await touched.flush()
                         await anyio.sleep(self._share.take(since))
-        except (httpx.TransportError, AnswerTooLarge):
+        except (httpx.TransportError, EventTooLarge):
             pass
         finally:
-            await response.aclose()
+            response.close()
         return was_useful
 
     def hush(self) -> None:
@@ -358,7 +326,7 @@ class StreamableHttpTransport:
             return
         with anyio.move_on_after(_GOODBYE_TIME, shield=True):
             try:
-                goodbye = await self._request("DELETE", [_ACCEPT, *self._common])
-                await goodbye.aclose()
+                goodbye = await self._request("DELETE", self._url, [_ACCEPT, *self._common])
+                goodbye.close()
             except Lost:
                 pass

@@ -13,21 +13,14 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from sluicegate.downstream.failures import AnswerTooLarge, Lost
+from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.connection import Receive
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
-from sluicegate.downstream.sse_parser import EventParser, StreamPosition
-from sluicegate.downstream.transport.http_response import (
-    NotificationSender,
-    Raw,
-    ServerResponse,
-    fetching,
-    is_event_stream,
-    lost_by,
-    on_origin,
-    refused,
-)
+from sluicegate.downstream.transport.http_base import HttpTransport, Raw, is_event_stream, on_origin, refused
+from sluicegate.http.client.connection import Reply
+from sluicegate.http.client.pool import HttpClient
+from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.loop_budget import PIECE, LoopBudget, is_large
@@ -42,38 +35,27 @@ _NEVER_MOVED: Final = frozenset[int]()
 _MOVED_POST: Final = frozenset({307, 308})  # the others would turn it into a GET
 
 
-class HttpSseTransport:
-    """The `Wire` of one stream. All exchanges share it, as on stdio."""
+class HttpSseTransport(HttpTransport):
+    """The `Transport` of one stream. All exchanges share it, as on stdio."""
 
     is_private = False
-    is_ending = False
-    pid: int | None = None
 
-    def __init__(self, settings: ServerSettings, transport: httpx.AsyncBaseTransport, share: LoopBudget) -> None:
-        self._settings = settings
-        self._share = share
-        self._fetch = fetching(transport)
-        self._url = httpx.URL(settings.url or "")
-        configured = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
-        self._getting: Raw = [(b"accept", b"text/event-stream"), (b"accept-encoding", b"identity"), *configured]
-        self._posting: Raw = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity"), *configured]
+    def __init__(self, settings: ServerSettings, http: HttpClient, share: LoopBudget) -> None:
+        super().__init__(settings, http, share)
+        common = [(b"accept-encoding", b"identity"), *self._configured]
+        self._getting: Raw = [(b"accept", b"text/event-stream"), *common]
+        self._posting: Raw = [(b"content-type", b"application/json"), *common]
         self._place = StreamPosition()
         self._arrived = anyio.Event()  # the endpoint, or the end before it
         self._messages: httpx.URL | None = None
         self._life = anyio.CancelScope()
-        self.tell: NotificationSender
 
-    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
-        self._receive = receive
-        self._retire = retire
-
-    async def open(self, group: TaskGroup) -> None:
-        self._group = group
-        self.tell = NotificationSender(self._settings.key, group, self.notify)
+    async def open(self, group: TaskGroup, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        await super().open(group, receive, retire)
         response = await self._follow("GET", self._url, self._getting, b"", _MOVED)
         if response.status != 200 or not is_event_stream(response):
             status = response.status
-            await response.aclose()
+            response.close()
             raise refused(status) if status != 200 else Lost("the server gave no event stream", sent=False)
         group.start_soon(self._listen, response)
         with anyio.move_on_after(ENDPOINT_WITHIN):
@@ -106,7 +88,7 @@ class HttpSseTransport:
             raise Lost("the server has not said where to send messages", sent=False)
         moved = _NEVER_MOVED if once else _MOVED_POST
         response = await self._follow("POST", self._messages, self._posting, body, moved)
-        await response.aclose()
+        response.close()
         if response.status == 404:  # the session is over, or never was; no page says that nothing was executed then
             self._retire("the server ended the session", False)
             raise Lost("the server ended the session", sent=True, gone=True, status=404)
@@ -115,20 +97,17 @@ class HttpSseTransport:
 
     async def _follow(
         self, method: str, url: httpx.URL, headers: Raw, body: bytes, moved: frozenset[int]
-    ) -> ServerResponse:
+    ) -> Reply:
         """The answer, after redirects on the origin: `/sse` is `/sse/` for many servers. Raises `Lost`."""
         for _ in range(_MAX_HOPS + 1):
-            try:
-                response = await self._fetch(url, headers, body, method)
-            except httpx.TransportError as error:
-                raise lost_by(error) from None
+            response = await self._request(method, url, headers, body)
             if response.status not in moved:
                 return response
-            await response.aclose()
-            place = on_origin(url, response.headers.get(b"location", b"").decode("latin-1"))
-            if place is None:
+            response.close()
+            moved_to = on_origin(url, response.headers.get(b"location", b"").decode("latin-1"))
+            if moved_to is None:
                 raise Lost("the server redirects to another origin, which is refused", sent=False)
-            url = place
+            url = moved_to
             if method == "GET":
                 self._url = url
             else:
@@ -137,7 +116,7 @@ class HttpSseTransport:
 
     # ------------------------------------------------------------ from the server
 
-    async def _listen(self, response: ServerResponse) -> None:
+    async def _listen(self, response: Reply) -> None:
         why = "the server closed its event stream"
         events = EventParser(self._place, MAX_MESSAGE)
         with self._life:
@@ -149,10 +128,10 @@ class HttpSseTransport:
                         self._arrived.set()
             except httpx.TransportError as error:
                 why = f"the event stream broke: {error or type(error).__name__}"
-            except AnswerTooLarge:
+            except EventTooLarge:
                 why = f"the server sent an event of more than {MAX_MESSAGE} bytes"
             finally:
-                await response.aclose()
+                response.close()
         self.is_ending = True
         self._arrived.set()
         self._retire(why, True)

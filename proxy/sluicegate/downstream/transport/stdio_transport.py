@@ -69,12 +69,14 @@ class Lines:
 
 
 class StdioTransport:
-    """The `Wire` of one child process."""
+    """The `Transport` of one child process. `stirred` is called for whatever the child writes to stderr."""
 
     is_private = False
     is_ending = False
 
-    def __init__(self, settings: ServerSettings, stderr: StderrTail, share: LoopBudget) -> None:
+    def __init__(
+        self, settings: ServerSettings, stderr: StderrTail, share: LoopBudget, stirred: Callable[[], None]
+    ) -> None:
         self._settings = settings
         self._stderr = stderr
         self._share = share
@@ -86,14 +88,10 @@ class StdioTransport:
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
         self.pid: int | None = None
-        self.stirred: Callable[[], None] = _nothing
-        """Called for whatever the child writes to stderr."""
+        self._stirred = stirred
 
-    def bind(self, receive: Receive, retire: Callable[[str, bool], None]) -> None:
-        self._receive = receive
-        self._retire = retire
-
-    async def open(self, group: TaskGroup) -> None:
+    async def open(self, group: TaskGroup, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        self._receive, self._retire = receive, retire
         if self._process is not None:
             return  # it was asked for the other era first
         command = self._settings.command or ()
@@ -173,7 +171,7 @@ class StdioTransport:
 
     def _wrote(self, data: bytes) -> None:
         self._stderr.add(data)
-        self.stirred()
+        self._stirred()
 
     def _pause(self, seconds: float) -> None:
         """A child that talks without end waits for its turn: the pipe is full meanwhile."""

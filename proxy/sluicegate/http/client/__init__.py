@@ -1,1 +1,1 @@
-"""The HTTP client: connections to servers and through proxies, as a transport of httpx."""
+"""The HTTP client: connections to servers and through proxies."""

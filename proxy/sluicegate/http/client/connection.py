@@ -40,9 +40,9 @@ class _Head(NamedTuple):
     headers: dict[bytes, bytes]
 
 
-class Reply(httpx.AsyncByteStream):
+class Reply:
     """One answer while it arrives. `headers` holds lower-case names (of a repeated name, the last value);
-    `raw` holds all of them. Iterating gives the body as it comes; `aclose` before its end hangs up."""
+    `raw` holds all of them. Iterating gives the body as it comes; `close` before its end hangs up."""
 
     # Found in the class until they change: to set them in each answer costs more, 0.1 us.
     status = size = 0
@@ -60,8 +60,8 @@ class Reply(httpx.AsyncByteStream):
 
     @property
     def content(self) -> bytes | None:
-        """The body, if all of it is here, unread and not compressed; else None: then `aread` the response."""
-        if not self.complete or b"content-encoding" in self.headers:
+        """The body, if all of it is here and unread; else None: then iterate."""
+        if not self.complete:
             return None
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
@@ -108,10 +108,7 @@ class Reply(httpx.AsyncByteStream):
             await self.news()
         return self._take()
 
-    async def aclose(self) -> None:
-        self.close()
-
-    async def leave(self, seconds: float) -> None:
+    def leave(self, seconds: float) -> None:
         """Nobody reads on; hangs up unless the end has come by then. A timer does it: a task to wait for the end would
         be an eighth of the whole call."""
         if not self.complete:

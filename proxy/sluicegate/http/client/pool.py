@@ -1,28 +1,44 @@
-"""The HTTP/1.1 connections to all servers, and the way to a new one.
+"""The HTTP/1.1 client: connections to any number of origins, and how they come about.
 
-Knows addresses and TLS; knows no HTTP message, no MCP, no policy. Nothing is ever sent twice: a request that met
-a dying connection fails, and the caller decides what that means. So a connection is used again only while the
-server can be expected to keep it open.
+It stands on raw asyncio, because httpx costs more than all else that a call does; httpx's URL and its errors are used.
+
+    reply = await client.exchange(url, headers, body)      # keep `url` (an httpx.URL) and the fixed headers
+    reply.status; reply.headers.get(b"content-type")       # a plain dict, lower-case names
+    if reply.content is not None: ...                      # the whole body came with the head: nothing to await
+    else: async for chunk in reply: ...                    # an event stream: raw bytes as they arrive
+    reply.close()                                          # in a `finally`: hangs up unless the answer has ended
+
+The only clock here is that of connecting: how long an answer may take is the caller's to say, and to cancel.
+Nothing is ever sent twice: a request that met a dying connection fails, and the caller decides what that means. So a
+connection is used again only while the server can be expected to keep it open. Errors: `ConnectError`, `ConnectTimeout`
+(nothing was sent), `LocalProtocolError` (nothing was sent: the request cannot be written safely), `WriteError`,
+`ReadError`, `RemoteProtocolError` (it may have been executed). Redirects, cookies and compression are not done here.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from typing import Final
+from urllib.parse import urlsplit
 
 import anyio
 import httpx
 
 from sluicegate.http.addresses import is_literal
-from sluicegate.http.client.connection import IDLE_MAX, HttpClientConnection, Origin
-from sluicegate.http.client.proxy_tunnel import tunnel
+from sluicegate.http.client.connection import IDLE_MAX, HttpClientConnection, Origin, Reply
 
 IDLE_TRUSTED = 0.05
 """Seconds of silence after which the socket itself is asked whether the server has hung up."""
 STAGGER = 0.25
 """Seconds between two attempts to connect (RFC 8305 section 5)."""
+_OURS: Final = frozenset({b"content-length", b"transfer-encoding"})
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+_PORTS: Final = {"http": 80, "https": 443}
+_MAX_TUNNEL_HEAD: Final = 16 * 1024
+_END: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +56,21 @@ class Route:
         return host
 
 
-class HttpConnectionPool:
-    """All connections: the busy ones are only counted (a stream that stays open for a day starves nobody),
-    of the idle ones `max_idle` are kept. Last in, first out, so that a quiet pool shrinks."""
+class HttpClient:
+    """Of the idle connections `max_idle` are kept, of all origins together; the busy ones are only counted, because a
+    stream that stays open for a day starves nobody. Last in, first out, so that a quiet pool shrinks. It belongs to one
+    event loop."""
+
+    _url: httpx.URL | None = None  # the last one, and what is in it
+    _origin: Origin = "", b"", 0
+    _target = b""
 
     def __init__(
-        self, ssl_context: ssl.SSLContext | None, connect_timeout: float, max_idle: int, way: Route | None = None
-    ) -> None:
+        self, *, ssl_context: ssl.SSLContext | None = None, connect_timeout: float = 5.0, max_idle: int = 256,
+        route: Route | None = None,
+    ) -> None:  # fmt: skip
         self._ssl_context = ssl_context
-        self._way = way or Route()
+        self._route = route or Route()
         self._connect_timeout = connect_timeout
         self._max_idle = max_idle
         self._idle: dict[Origin, list[HttpClientConnection]] = {}
@@ -58,7 +80,25 @@ class HttpConnectionPool:
         self._closed = False
         self._drained = asyncio.Event()
 
-    def take(self, origin: Origin) -> HttpClientConnection | None:
+    async def exchange(
+        self, url: httpx.URL, headers: Iterable[tuple[bytes, bytes]], body: bytes, method: str = "POST"
+    ) -> Reply:
+        """Returns when the head is there, and a small body with it. Cancelling hangs up."""
+        if url is not self._url:  # httpx takes its URLs apart anew each time: 2 us
+            self._origin, self._target, self._url = _origin(url), url.raw_path, url
+        origin = self._origin
+        head = _head(method, origin, self._target, tuple(headers))
+        wire = self._take(origin) or await self._dial(origin)
+        reply = wire.send(_with_body(head, method, body), method == "HEAD")
+        try:
+            await reply.news()
+        except BaseException:
+            reply.close()
+            raise
+        reply.check()
+        return reply
+
+    def _take(self, origin: Origin) -> HttpClientConnection | None:
         """An idle connection that is open and may be used again, or None."""
         wires = self._idle.get(origin)
         while wires:
@@ -70,7 +110,7 @@ class HttpConnectionPool:
             wire.abort()
         return None
 
-    async def dial(self, origin: Origin) -> HttpClientConnection:
+    async def _dial(self, origin: Origin) -> HttpClientConnection:
         """A new connection that is open. Raises `httpx.ConnectError` or `httpx.ConnectTimeout`."""
         scheme, host, port = origin
         try:
@@ -98,13 +138,13 @@ class HttpConnectionPool:
         async def attempt(address: str) -> HttpClientConnection:
             return (await loop.create_connection(new, address, port, ssl=context, server_hostname=name))[1]
 
-        if self._way.proxy is not None:
-            opened = await tunnel(self._way.proxy, self._way.check(host), port)
+        if self._route.proxy is not None:
+            opened = await _tunnel(self._route.proxy, self._route.check(host), port)
             wire = (await loop.create_connection(new, sock=opened, ssl=context, server_hostname=name))[1]
         else:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            addresses = self._way.permit(host, [str(info[4][0]) for info in _interleave(found)])
-            wire = await race([partial(attempt, address) for address in addresses])
+            addresses = self._route.permit(host, [str(info[4][0]) for info in _interleave(found)])
+            wire = await _race([partial(attempt, address) for address in addresses])
         if wire.is_open:  # else its end was told before it was known here
             self._open.add(wire)
         return wire
@@ -145,7 +185,7 @@ class HttpConnectionPool:
                 del self._idle[origin]
         self._sweeper = asyncio.get_running_loop().call_later(IDLE_MAX, self._sweep) if self._idle else None
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Ends every connection, busy ones too; those who read from them get `httpx.ReadError`."""
         self._closed = True
         if self._sweeper is not None:
@@ -157,13 +197,53 @@ class HttpConnectionPool:
 
     def __repr__(self) -> str:
         closed = ", closed" if self._closed else ""
-        return f"<HttpConnectionPool {len(self._open)} open, {self._idle_count} idle{closed}>"
+        return f"<HttpClient {len(self._open)} open, {self._idle_count} idle{closed}>"
 
 
-# ---------------------------------------------------------------- finding a way to a host
+# ---------------------------------------------------------------- what is written
 
 
-async def race(attempts: Sequence[Callable[[], Awaitable[HttpClientConnection]]]) -> HttpClientConnection:
+def _origin(url: httpx.URL) -> Origin:
+    scheme = url.scheme
+    if scheme not in _PORTS:
+        raise httpx.UnsupportedProtocol(f"not an http or https address: {scheme}")
+    return scheme, url.raw_host, url.port or _PORTS[scheme]
+
+
+def _with_body(head: bytes, method: str, body: bytes) -> bytes:
+    """Head and body as one piece, for one write."""
+    if body or method not in _BODILESS:
+        return b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+    return head + b"\r\n\r\n"
+
+
+@lru_cache(maxsize=256)  # from call to call a server's head hardly changes, and checking it costs more than finding it
+def _head(method: str, origin: Origin, target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """The request line and the headers without their end. Raises `httpx.LocalProtocolError` for what would read
+    as more or other lines than were meant: names and values may come from far away (a server's schema, a client)."""
+    if not method.isalpha() or not method.isascii() or b" " in target:
+        raise httpx.LocalProtocolError("a malformed method or target")
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), target)]
+    if all(name.lower() != b"host" for name, _ in headers):
+        lines.append(b"host: " + _authority(origin))
+    lines += [b"%b: %b" % header for header in headers if header[0].lower() not in _OURS]
+    head = b"\r\n".join(lines)
+    breaks = len(lines) - 1
+    if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
+        raise httpx.LocalProtocolError("a line break or NUL in a header")
+    return head
+
+
+def _authority(origin: Origin) -> bytes:
+    scheme, host, port = origin
+    name = b"[%b]" % host if b":" in host else host
+    return name if port == _PORTS[scheme] else b"%b:%d" % (name, port)
+
+
+# ---------------------------------------------------------------- reaching a host
+
+
+async def _race(attempts: Sequence[Callable[[], Awaitable[HttpClientConnection]]]) -> HttpClientConnection:
     """The first connection that comes about: attempts start in turn, each with a short lead (RFC 8305), because
     `localhost` may be ::1 or 127.0.0.1 and only one of them may answer. Raises the first `OSError`."""
     if len(attempts) == 1:
@@ -207,3 +287,42 @@ def _interleave(found: Sequence[_Info]) -> Sequence[_Info]:
     other = [info for info in found if info[0] != found[0][0]]
     mixed = [info for pair in zip(first, other, strict=False) for info in pair]
     return [*mixed, *first[len(other) :], *other[len(first) :]]
+
+
+async def _tunnel(proxy: str, host: str, port: int) -> socket.socket:
+    """A connected socket through an HTTP proxy, which resolves the name and decides whether it may be reached
+    (RFC 9110 9.3.6). `proxy` is a URL. Raises `OSError` where the proxy cannot or will not."""
+    loop = asyncio.get_running_loop()
+    url = urlsplit(proxy)
+    found = await loop.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setblocking(False)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.sock_connect(opened, address)
+        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        await loop.sock_sendall(opened, f"CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n".encode("ascii"))
+        _check_tunnel(await _tunnel_head(loop, opened))
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+async def _tunnel_head(loop: asyncio.AbstractEventLoop, opened: socket.socket) -> bytes:
+    head = b""
+    while _END not in head:
+        data = await loop.sock_recv(opened, 4096)
+        head += data
+        if not data or len(head) > _MAX_TUNNEL_HEAD:
+            raise OSError("the proxy gave no answer to CONNECT")
+    return head
+
+
+def _check_tunnel(head: bytes) -> None:
+    parts = head.split(b"\r\n", 1)[0].split(b" ", 2)
+    status = parts[1].decode("latin-1") if len(parts) > 1 else ""
+    # Whatever comes after the head was not said by the server: nothing has been asked of it yet.
+    if len(status) != 3 or not status.startswith("2") or not head.endswith(_END) or head.count(_END) != 1:
+        raise OSError(f"the proxy refuses the connection ({status if status.isdigit() else 'no HTTP'})")

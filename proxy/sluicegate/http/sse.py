@@ -1,8 +1,8 @@
-"""The event stream format, from chunks of bytes to the data of events.
+"""The event stream format, from chunks of bytes to the data of events (html.spec.whatwg.org, server-sent events).
 
-Pure; knows no HTTP. httpx-sse tells lines and events apart. What is its public face, `EventSource`, has no bound and
-needs an `httpx.Response` of its own: 32 us for an answer that is one event, as many servers give to every call, against
-4 with its decoders alone. So they are fed here, and the bound stands before them.
+This module alone uses the decoders of httpx-sse that it does not export. Its public `EventSource` has no bound, needs
+an `httpx.Response` for each stream, and makes an answer of one event several times dearer (tests/bench/event_cost.py).
+So the decoders are fed here, and the bound stands before them. Pure; it reads no HTTP.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,16 @@ from typing import Final
 from httpx_sse import ServerSentEvent
 from httpx_sse._decoders import SSEDecoder, SSELineDecoder
 
-from sluicegate.downstream.failures import AnswerTooLarge
-
 DEFAULT_RETRY = 1.0
 _MAX_RETRY: Final = 10**9  # ms; a server may write any number, and not every one has a float
 # Bytes go through the decoders as Latin-1, which has a character for each and gives back the same ones: to the format
 # only ASCII means anything, and whether the rest is text is for the reader of the message to judge.
 _BYTES: Final = "latin-1"
 _BOM: Final = b"\xef\xbb\xbf".decode(_BYTES)
+
+
+class EventTooLarge(Exception):
+    """An event is larger than it may be."""
 
 
 @dataclass(slots=True)
@@ -31,22 +33,21 @@ class StreamPosition:
 
 
 class EventParser:
-    """Feed it what comes; `place` follows. An event may have `limit` bytes.
-    (html.spec.whatwg.org, server-sent events, "interpreting an event stream")"""
+    """`feed` takes what comes; `position` follows. An event may have `limit` bytes."""
 
-    def __init__(self, place: StreamPosition, limit: int) -> None:
-        self._place = place
+    def __init__(self, position: StreamPosition, limit: int) -> None:
+        self._position = position
         self._limit = limit
         self._lines = SSELineDecoder()
         self._decoder = SSEDecoder()
         self._size = 0  # of the lines of the event that is coming
         self._rest = 0  # of the line that is coming
         self._is_first = True
-        if place.id:  # a stream that goes on, whose events may leave it out
-            self._decoder.decode(f"id: {place.id.encode().decode(_BYTES)}")
+        if position.id:  # a stream that goes on, whose events may leave it out
+            self._decoder.decode(f"id: {position.id.encode().decode(_BYTES)}")
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of each event that is complete now. Raises `AnswerTooLarge`."""
+        """The data of each event that is complete now. Raises `EventTooLarge`."""
         found: list[bytes] = []
         ends = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         self._rest = len(chunk) - ends + (0 if ends else self._rest)
@@ -54,7 +55,7 @@ class EventParser:
             if data := self._line(line):
                 found.append(data)
         if self._size + self._rest > self._limit:
-            raise AnswerTooLarge
+            raise EventTooLarge
         return found
 
     def _line(self, line: str) -> bytes | None:
@@ -69,22 +70,22 @@ class EventParser:
             return None  # keep-alives belong to no event
         self._size += len(line) + 1
         if self._size > self._limit:
-            raise AnswerTooLarge
+            raise EventTooLarge
         if not line.startswith("retry:") or line[6:].removeprefix(" ").isdecimal():  # int() takes more than digits
             self._decoder.decode(line)
         return None
 
     def _event(self, event: ServerSentEvent | None) -> bytes | None:
-        """Its data, None if it is not a message; `place` takes what it says about the stream."""
-        place = self._place
+        """Its data, None if it is not a message; `position` takes what it says about the stream."""
+        position = self._position
         if event is None:  # nothing was said, and no id is in force
-            place.id = ""
+            position.id = ""
             return None
-        place.id = _text(event.id)
+        position.id = _text(event.id)
         if event.retry is not None:
-            place.retry = min(event.retry, _MAX_RETRY) / 1000
-        if event.event == "endpoint" and not place.endpoint:
-            place.endpoint = _text(event.data)
+            position.retry = min(event.retry, _MAX_RETRY) / 1000
+        if event.event == "endpoint" and not position.endpoint:
+            position.endpoint = _text(event.data)
         return event.data.encode(_BYTES) if event.event == "message" else None
 
 

@@ -1,0 +1,155 @@
+"""What both HTTP transports share: requests and what their failures prove, and what is sent without waiting.
+
+A server names URLs in redirects and in its `endpoint` event. They are followed on the configured origin only, so that
+the configured credentials go nowhere else.
+"""
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urljoin
+
+import anyio
+import httpx
+from anyio.abc import TaskGroup
+
+from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
+from sluicegate.downstream.session.connection import Receive
+from sluicegate.downstream.settings import ServerSettings
+from sluicegate.http.client.connection import Reply
+from sluicegate.http.client.pool import HttpClient
+from sluicegate.http.egress import Blocked
+from sluicegate.runtime.loop_budget import LoopBudget
+
+Raw = list[tuple[bytes, bytes]]
+
+NO_HEADERS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
+_UNREACHED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol)
+TELL_TIME: Final = 10.0
+"""Seconds that what is sent without waiting may take."""
+MAX_TELLING: Final = 64
+"""Sends without waiting at once: a server that asks faster than it reads is not answered."""
+
+log = logging.getLogger(__name__)
+
+
+class HttpTransport:
+    """One connection's use of the HTTP client."""
+
+    is_ending = False
+    pid: int | None = None
+    _telling = 0
+
+    def __init__(self, settings: ServerSettings, http: HttpClient, share: LoopBudget) -> None:
+        self._settings, self._http, self._share = settings, http, share
+        self._url = httpx.URL(settings.url or "")
+        self._configured: Raw = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
+
+    async def open(self, group: TaskGroup, receive: Receive, retire: Callable[[str, bool], None]) -> None:
+        self._group, self._receive, self._retire = group, receive, retire
+
+    async def notify(self, body: bytes) -> None:
+        raise NotImplementedError
+
+    def tell(self, *bodies: bytes) -> None:
+        """Sends without waiting: notifications and answers to the server's questions, these in order."""
+        if self._telling < MAX_TELLING:
+            self._telling += 1
+            self._group.start_soon(self._tell, bodies)
+
+    async def _tell(self, bodies: tuple[bytes, ...]) -> None:
+        try:
+            with anyio.move_on_after(TELL_TIME):
+                for body in bodies:
+                    await self.notify(body)
+        except Lost as error:
+            log.debug("server could not be told", extra={"server": self._settings.key, "why": error.text})
+        finally:
+            self._telling -= 1
+
+    async def _request(self, method: str, url: httpx.URL, headers: Raw, body: bytes = b"") -> Reply:
+        """Raises `Lost`."""
+        try:
+            return await self._http.exchange(url, headers, body, method)
+        except httpx.TransportError as error:
+            raise lost_by(error) from None
+
+
+def lost_by(error: httpx.TransportError) -> Lost:
+    if isinstance(error, _UNREACHED):
+        why = _unreached(error.__cause__)
+        return Lost(f"cannot connect: {why or error}", sent=False, detail=str(error) if why else "")
+    if isinstance(error, _UNSENDABLE):
+        return Lost(f"the request cannot be sent: {error}", sent=False)
+    return Lost(f"the connection broke: {error or type(error).__name__}", sent=True)
+
+
+def _unreached(cause: BaseException | None) -> str:
+    """Why, without an address."""
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its TLS certificate is not trusted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed: {cause.reason or 'no reason given'}"
+    if isinstance(cause, socket.gaierror):
+        return "the name of its host is not known"
+    if isinstance(cause, Blocked):
+        return "its address may not be connected to"
+    return "nothing listens there, the connection was refused" if isinstance(cause, ConnectionRefusedError) else ""
+
+
+def refused(status: int, headers: Mapping[bytes, bytes] = NO_HEADERS, in_session: bool = False) -> Lost:
+    """`headers` are those of the answer, `in_session` whether the request had a session id."""
+    sent = not proves(status, headers, in_session)
+    if status in (401, 403):
+        return Lost(f"the server refused our credentials (HTTP {status})", sent=sent, status=status)
+    if 200 <= status < 300:
+        return Lost(f"the server answered HTTP {status} without an answer", sent=sent, status=status)
+    return Lost(f"the server answered HTTP {status}", sent=sent, status=status)
+
+
+def on_origin(url: httpx.URL, reference: str) -> httpx.URL | None:
+    """The address that a server names, if it is on the same origin: to any other one our credentials would go."""
+    try:
+        named = httpx.URL(urljoin(str(url), reference))
+    except (httpx.InvalidURL, ValueError):
+        return None
+    is_same = (named.scheme, named.host, named.port) == (url.scheme, url.host, url.port)
+    return named if is_same and not named.userinfo else None
+
+
+def is_json(reply: Reply) -> bool:
+    return _kind(reply.headers.get(b"content-type", b"")) == b"application/json"
+
+
+def is_event_stream(reply: Reply) -> bool:
+    return _kind(reply.headers.get(b"content-type", b"")) == b"text/event-stream"
+
+
+@lru_cache(maxsize=64)  # a server has one or two ways to say it; taking them apart each time is 1 us
+def _kind(content_type: bytes) -> bytes:
+    return content_type.partition(b";")[0].strip().lower()
+
+
+def body_at_hand(reply: Reply, limit: int) -> bytes | None:
+    """The whole body if nothing has to be waited for, as for most answers. Raises `AnswerTooLarge`."""
+    content = reply.content
+    if content is not None and len(content) > limit:
+        raise AnswerTooLarge
+    return content
+
+
+async def whole_body(reply: Reply, limit: int) -> bytes:
+    """Raises `AnswerTooLarge`, and `httpx.TransportError` where it breaks off."""
+    if (content := body_at_hand(reply, limit)) is not None:
+        return content
+    data = bytearray()
+    async for chunk in reply:
+        data += chunk
+        if len(data) > limit:
+            raise AnswerTooLarge
+    return bytes(data)
