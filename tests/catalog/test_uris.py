@@ -9,7 +9,19 @@ import uritemplate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.catalog.uris import Rewriting, is_clean, literal_prefix, matches_template, own_uri, public_uri, readings
+from sluicegate.catalog.uris import (
+    MAX_STEPS,
+    MAX_URI,
+    Rewriting,
+    TemplateMatcher,
+    expansions,
+    is_clean,
+    literal_prefix,
+    matches_template,
+    own_uri,
+    public_uri,
+    readings,
+)
 
 prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,19}", fullmatch=True)
 schemes = st.sampled_from(
@@ -234,8 +246,33 @@ def test_every_expansion_of_a_template_matches_it(template: str, given_values: d
 
 def test_a_hostile_template_is_matched_without_backtracking() -> None:
     # Exponential in a backtracking matcher: 32 gaps over 4,095 equal characters, and no match.
-    assert not matches_template("{+a}a" * 32, "a" * 4095 + "b")
-    assert matches_template("{+a}a" * 32, "a" * 4096)
+    assert not matches_template("{+a}a" * 32, "a" * 1_499 + "b")
+    assert matches_template("{+a}a" * 32, "a" * 1_500)
+
+
+def test_the_work_of_matching_is_that_of_all_templates_together() -> None:
+    matcher = TemplateMatcher("a/" * 2_000)
+    hostile = ["{+a}{+b}{+c}a" * 8 + f"/{number}{{d}}" for number in range(1_000)]
+    assert not any(map(matcher.matches, hostile)) and MAX_STEPS < matcher.steps < MAX_STEPS + 5_000
+    assert not matcher.matches("{+all}"), "what comes then matches nothing"
+    others = TemplateMatcher("file:///a/b")
+    assert not any(others.matches(f"memo:{number}/{{a}}") for number in range(1_000)) and others.steps == 1_000
+    assert others.matches("file:///{+path}")
+
+
+def test_a_template_with_one_variable_many_times_is_malformed() -> None:
+    assert not matches_template("memo:{" + ",".join("x" * 65) + "}", "memo:a")
+    assert expansions("memo:{" + ",".join("x" * 65) + "}", {"x": "a"}) == set()
+    assert expansions("memo:{" + ",".join("x" * 64) + "}", {"x": "a"}) == {"memo:" + ",".join("a" * 64)}
+
+
+def test_no_expansion_is_longer_than_a_uri_may_be() -> None:
+    whole = "a" * (MAX_URI - len("memo:"))
+    assert expansions("memo:{x}", {"x": whole}) == {"memo:" + whole} and is_clean("memo:" + whole)
+    assert not is_clean("memo:a" + whole)
+    for value in (whole + "a", "é" * 2_000, "a" * 100_000):  # encoded it counts, too
+        assert expansions("memo:{x}", {"x": value}) == set()
+    assert expansions("memo:{x}", {"x": "a", "y": "a" * 100_000}) == set()
 
 
 def test_the_literal_prefix_ends_at_the_first_expression() -> None:

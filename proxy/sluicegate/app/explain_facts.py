@@ -21,7 +21,7 @@ from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import ProfileSnapshot, bind
 from sluicegate.catalog.names import SEPARATOR, prefix_of
 from sluicegate.catalog.snapshot import KINDS, ServerNaming, Snapshot
-from sluicegate.catalog.uris import is_clean, matches_template, own_uri
+from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
 from sluicegate.catalog_cache import CatalogCache, ListSettings, pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import SnapshotStore, places
@@ -101,8 +101,9 @@ class ServerFacts:
         return tuple(Candidate(key, text, state) for key in dict.fromkeys([*listed, *plain]))
 
     async def _has_template(self, server: str, uri: str) -> bool:
+        matcher = TemplateMatcher(uri)
         return any(
-            matches_template(entry.target.own, uri) and self.pins.serves(server, era, entry.target, entry.fingerprint)
+            matcher.matches(entry.target.own) and self.pins.serves(server, era, entry.target, entry.fingerprint)
             for era, whole in await self.wholes(server)
             for entry in whole.entries("resources/templates/list")
         )

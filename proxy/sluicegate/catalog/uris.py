@@ -6,7 +6,6 @@ tells whose it is, and turned back by cutting at the first `+`. Nothing is ever 
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,9 +82,9 @@ def is_clean(uri: str) -> bool:
     A hierarchical URI (a slash in it, plain or encoded) may have no dot segments, no percent-encoded unreserved
     character or slash, however often it was encoded, no upper-case scheme or host, no backslash; a file has no
     `localhost` as authority and no empty segment. Opaque ones (`urn:a:b`, `memo:x`) are compared as they are. None
-    has a control character, plain or encoded, or one that is not seen.
+    has a control character, plain or encoded, or one that is not seen, and none is longer than `MAX_URI`.
     """
-    if not uri.isprintable() or _DROPPED.search(uri) or _CONTROL.search(uri):
+    if len(uri) > MAX_URI or not uri.isprintable() or _DROPPED.search(uri) or _CONTROL.search(uri):
         return False
     if not _SLASH.search(uri):
         return True
@@ -138,9 +137,12 @@ def readings(uri: str) -> list[str]:
 
 # ---------------------------------------------------------------- templates
 
-_MAX_TEMPLATE = 2048
-_MAX_URI = 4096
-_MAX_EXPRESSIONS = 32
+MAX_URI: Final = 4096
+MAX_STEPS: Final = 50_000
+"""Of matching one URI: places in it that were looked at. A template that is not about it takes one."""
+_MAX_TEMPLATE: Final = 2048
+_MAX_EXPRESSIONS: Final = 32
+_MAX_VARIABLES: Final = 64
 
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 # RFC 6570 2.3 plus "-", which servers write and their SDKs take
@@ -153,21 +155,23 @@ class _Gap:
     """What one expression may expand to: nothing, or `first` and then characters not in `stops` (RFC 6570 3.2)."""
 
     first: str
-    stops: str
+    stops: re.Pattern[str] | None
 
 
+_SEGMENT, _PATH, _QUERY = re.compile("[/?#]"), re.compile("[?#]"), re.compile("#")
 _GAPS: Final = {
-    "": _Gap("", "/?#"),
-    "+": _Gap("", ""),
-    "#": _Gap("#", ""),
-    ".": _Gap(".", "/?#"),
-    "/": _Gap("/", "?#"),
-    ";": _Gap(";", "/?#"),
-    "?": _Gap("?", "#"),
-    "&": _Gap("&", "#"),
+    "": _Gap("", _SEGMENT),
+    "+": _Gap("", None),
+    "#": _Gap("#", None),
+    ".": _Gap(".", _SEGMENT),
+    "/": _Gap("/", _PATH),
+    ";": _Gap(";", _SEGMENT),
+    "?": _Gap("?", _QUERY),
+    "&": _Gap("&", _QUERY),
 }
 
 _Parts = tuple[str | _Gap, ...]
+_Range = tuple[int, int]
 
 
 def literal_prefix(template: str) -> str:
@@ -175,41 +179,101 @@ def literal_prefix(template: str) -> str:
     return template.partition("{")[0]
 
 
-def matches_template(template: str, uri: str) -> bool:
-    """Whether `uri` can be an expansion of the RFC 6570 `template`. A malformed template matches nothing.
+class TemplateMatcher:
+    """Whether a URI can be an expansion of one server's RFC 6570 templates. What a server writes into them bounds no
+    work, so `steps` does, of all of them together: once these are used up, nothing of that server matches any more."""
 
-    All ends that a part can reach are followed at once, so the work is at most parts x characters, whatever a
-    server writes into its templates; both lengths are bounded.
-    """
-    if len(uri) > _MAX_URI:
-        return False
-    parts = _parse(template)
-    if parts is None or not uri.startswith(literal_prefix(template)):
-        return False
-    ends = {0}
-    for part in parts:
-        ends = _after_text(ends, part, uri) if isinstance(part, str) else _after_gap(ends, part, uri)
-        if not ends:
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self.steps = 0
+
+    def matches(self, template: str) -> bool:
+        """A malformed template matches nothing, and neither does one that could end in very many places."""
+        uri = self._uri
+        self.steps += 1
+        if len(uri) > MAX_URI or not uri.startswith(literal_prefix(template)) or (parts := _parse(template)) is None:
             return False
-    return len(uri) in ends
+        ends = [(0, 0)]
+        for part in parts:
+            ends = self._after_text(ends, part) if isinstance(part, str) else self._after_gap(ends, part)
+            if not ends or self.steps > MAX_STEPS:
+                return False
+        return ends[-1][1] == len(uri)
+
+    # Where the parts so far can end: ranges of places, both ends included, in order and apart from one another.
+
+    def _after_text(self, ends: list[_Range], text: str) -> list[_Range]:
+        found: list[_Range] = []
+        if not text:
+            return ends
+        for first, last in ends:
+            at = self._uri.find(text, first, last + len(text))
+            while at >= 0:
+                self.steps += 1
+                if self.steps > MAX_STEPS:
+                    return []
+                _add(found, at + len(text), at + len(text))
+                at = self._uri.find(text, at + 1, last + len(text))
+        return found
+
+    def _after_gap(self, ends: list[_Range], gap: _Gap) -> list[_Range]:
+        found: list[_Range] = []
+        for first, last in ends:
+            self.steps += 1
+            if not gap.first:
+                _add(found, first, self._stop(gap, last))
+                continue
+            _add(found, first, last)  # an undefined variable expands to nothing
+            at = self._uri.find(gap.first, first, last + 1)
+            while at >= 0:
+                self.steps += 1
+                reached = self._stop(gap, at + 1)
+                _add(found, at + 1, reached)
+                at = self._uri.find(gap.first, reached, last + 1)  # any start before that reaches no further
+        return found
+
+    def _stop(self, gap: _Gap, start: int) -> int:
+        found = gap.stops.search(self._uri, start) if gap.stops else None
+        return found.start() if found else len(self._uri)
+
+
+def _add(found: list[_Range], first: int, last: int) -> None:
+    if found and first <= found[-1][1] + 1:
+        first, last = found[-1][0], max(found[-1][1], last)
+        found.pop()
+    found.append((first, last))
+
+
+def matches_template(template: str, uri: str) -> bool:
+    """Whether `uri` can be an expansion of the RFC 6570 `template`."""
+    return TemplateMatcher(uri).matches(template)
 
 
 def expansions(template: str, values: Mapping[str, str]) -> set[str]:
     """What the template may become with these values, and nothing for all other variables: as they are, and encoded.
-    A malformed template becomes nothing."""
-    if _parse(template) is None:
+    Nothing where the template is malformed, or one of them were longer than a URI may be."""
+    if _parse(template) is None or any(len(value) > MAX_URI for value in values.values()):
         return set()
+    pieces = _EXPRESSION.split(template)
+    encodings: tuple[Callable[[str], str], ...] = (str, quote, lambda value: quote(value, safe=""))
+    found = {_expand(pieces, {name: encode(value) for name, value in values.items()}) for encode in encodings}
+    return set() if None in found else {uri for uri in found if uri is not None}
 
-    def expand(write: Callable[[str], str]) -> str:
-        def one(found: re.Match[str]) -> str:
-            names = [name.rstrip("*").partition(":")[0] for name in found[1].lstrip("+#./;?&").split(",")]
-            given = [write(values[name]) for name in names if name in values]
-            first = _GAPS[found[1][0]].first if found[1][0] in _GAPS else ""
-            return first + ",".join(given) if given else ""
 
-        return _EXPRESSION.sub(one, template)
-
-    return {expand(str), expand(quote), expand(lambda value: quote(value, safe=""))}
+def _expand(pieces: list[str], values: Mapping[str, str]) -> str | None:
+    """None for what is longer than a URI may be: nothing longer is made on the way."""
+    written, size = [], 0
+    for index, piece in enumerate(pieces):
+        if index % 2:
+            names = (name.rstrip("*").partition(":")[0] for name in piece.lstrip("+#./;?&").split(","))
+            given = ",".join(values[name] for name in names if name in values)
+            first = _GAPS[piece[0]].first if piece[0] in _GAPS else ""
+            piece = first + given if given else ""
+        size += len(piece)
+        if size > MAX_URI:
+            return None
+        written.append(piece)
+    return "".join(written)
 
 
 @lru_cache(maxsize=4096)
@@ -217,7 +281,7 @@ def _parse(template: str) -> _Parts | None:
     if len(template) > _MAX_TEMPLATE:
         return None
     pieces = _EXPRESSION.split(template)  # text, expression, text, ... , text
-    if len(pieces) > 2 * _MAX_EXPRESSIONS + 1:
+    if len(pieces) > 2 * _MAX_EXPRESSIONS + 1 or sum(piece.count(",") + 1 for piece in pieces[1::2]) > _MAX_VARIABLES:
         return None
     parts: list[str | _Gap] = []
     for index, piece in enumerate(pieces):
@@ -235,19 +299,3 @@ def _text(piece: str) -> str | None:
 def _gap(body: str) -> _Gap | None:
     found = _BODY.match(body)
     return _GAPS[found[1]] if found else None
-
-
-def _after_text(starts: set[int], text: str, uri: str) -> set[int]:
-    return {start + len(text) for start in starts if uri.startswith(text, start)}
-
-
-def _after_gap(starts: set[int], gap: _Gap, uri: str) -> set[int]:
-    stops = [at for at, char in enumerate(uri) if char in gap.stops]
-    stops.append(len(uri))
-    ends = set(starts)  # an undefined variable expands to nothing
-    reached = -1
-    for start in sorted(_after_text(starts, gap.first, uri)):
-        if start > reached:  # else the stretch of an earlier start covers this one's
-            reached = stops[bisect_left(stops, start)]
-            ends.update(range(start, reached + 1))
-    return ends

@@ -5,6 +5,7 @@ the contract makes for plain URIs: there the order of the config decides. What a
 here: `may_list` is asked wherever several servers are compared.
 """
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ import anyio
 
 from sluicegate.catalog.names import SEPARATOR, prefix_of
 from sluicegate.catalog.snapshot import Snapshot
-from sluicegate.catalog.uris import is_clean, matches_template, own_uri
+from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
 from sluicegate.catalog_cache.cache import CatalogCache
 from sluicegate.catalog_cache.list_walk import walk
 from sluicegate.protocol.model import Call, Kind, Outcome, Target, refuse
@@ -27,6 +28,7 @@ NAMED: Final[dict[str, Kind]] = {"tools/call": "tool", "prompts/get": "prompt"}
 _NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 WEB: Final = ("http:", "https:")
 SEARCH_AGAIN: Final = 60.0
+_STEPS: Final = 2_000  # of matching templates, without a turn for others
 
 Known = list[tuple[str, Snapshot | None]]
 
@@ -158,7 +160,7 @@ class Resolver:
         """Whoever lists it, else has a template for it, else takes every plain URI; the first in config order of
         those who do, and only among servers on which the client may read it."""
         known = [one for one in await self._lists.all(call.client) if self._may_list(call, one[0], _plain(one[0], uri))]
-        server = self._lister(call, known, uri) or _with_template(known, uri)
+        server = self._lister(call, known, uri) or await _with_template(known, uri)
         if server is None and uri.lower().startswith(WEB):
             await self._search(call, known)
             server = self._lister(call, known, uri)
@@ -214,9 +216,13 @@ def _plain(server: str, uri: str) -> Target:
     return Target(server, "res", uri, uri)
 
 
-def _with_template(known: Known, uri: str) -> str | None:
+async def _with_template(known: Known, uri: str) -> str | None:
     for key, snapshot in known:
-        entries = snapshot.entries("resources/templates/list") if snapshot else ()
-        if any(matches_template(entry.target.own, uri) for entry in entries):
-            return key
+        matcher, others_turn = TemplateMatcher(uri), _STEPS
+        for entry in snapshot.entries("resources/templates/list") if snapshot else ():
+            if matcher.matches(entry.target.own):
+                return key
+            if matcher.steps > others_turn:
+                others_turn = matcher.steps + _STEPS
+                await asyncio.sleep(0)
     return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
-from sluicegate.catalog.uris import literal_prefix, readings
+from sluicegate.catalog.uris import MAX_URI, literal_prefix, readings
 from sluicegate.policy import roles
 from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import RESERVED, Engine
@@ -141,6 +141,8 @@ class PolicyRules:
         takes it all. The expanded URI is judged by itself."""
         held = self.held(client)
         key = (held, target.server, "template", target.own, "read")
+        if len(target.own) > MAX_URI:  # it matches nothing, and is not kept
+            return self._judge_template(held, target)
         return self._decided.get(key) or self._decided.keep(key, self._judge_template(held, target))
 
     def decide_admin(self, client: Client, area: str, act: str) -> Ruling:
