@@ -356,6 +356,95 @@ def test_words_and_small_numbers_under_the_name_of_a_secret_are_secrets(value: A
     assert isinstance(shown, str) and shown.startswith("[redacted:")
 
 
+# A star is where the secret stands.
+COMMANDS = (
+    "mysql -u root -p* db", "mariadb -p* db", "sshpass -p * ssh h", "sshpass -p* ssh h",
+    "az login -u ann -p *", "docker login -u ann -p * reg", "mongosh -u ann -p *", "redis-cli -a * ping",
+    "ldapsearch -x -D cn=ann -w *", "zip -P * a.zip b", "sqlcmd -S db -U sa -P *", "sqlcmd -S db -U sa -P*",
+    "7z a -p* x.7z f", "plink -pw * h", "snmpwalk -v2c -c * h", "snmpget -v3 -A * h", "snmpget -v3 -X * h",
+    "openssl enc -k * -in f", "openssl enc -K * -in f", "doctl -t * apps list", "smbclient -U ann%* //h/s",
+    "curl -u ann:* h", "etcdctl --user ann:* get", "lftp -u ann,* h", "http -a ann:* h",
+    "curl --proxy-user ann:* h", "htpasswd -nb ann *", "htpasswd -b f ann *", "net use z: \\\\h\\s *",
+    "net user ann *", "aws configure set aws_secret_access_key *", "gh secret set X --body *",
+    "fly secrets set X=*", "kubectl create secret generic x --from-literal=a=*", "vault login *",
+    "rabbitmqctl add_user ann *", "wpa_passphrase home *", "x -passwd /ann *", "/msg nickserv identify *",
+    "snmp-server community *", "rocommunity *", "psk ascii *", "radius-server host h key 7 *",
+    "username ann password 7 *", "jdbc:oracle:thin:ann/*@h", "sqlplus ann/*@h", "expdp ann/* file=x",
+    "impdp ann/* file=x", "localhost:5432:db:ann:*", "machine h login ann password *", "_auth = *",
+    "WIFI:T:WPA;S:x;P:*;;", 'ConvertTo-SecureString "*" -AsPlainText', 'new NetworkCredential("ann", "*")',
+    'getConnection("u", "ann", "*")', 'mysqli_connect("h", "ann", "*")', 'new PDO("h", "ann", "*")',
+    'Fernet("*")', 'jwt.sign(x, "*")', "CREATE USER ann IDENTIFIED BY '*'", "echo * | sudo -S ls",
+    "printf * | su - ann", "printf '%s' * | docker login --password-stdin", "sudo -S ls <<< *",
+    "wine setup.exe /p:*", "--password=* -v", "--token * -v", "-Ddb.password=* -jar",
+)  # fmt: skip
+TEXTS = (
+    "the pin2 for the door is *, thanks", "PIN1 of the card: *", "otp2 you got is *", "password: *, port: 80",
+    "password = '*'; x", 'api_key => "*", b', "db_password := *", "my password for the printer is *.",
+    "Recovery codes:\n  *\ndone", "Passwort: *", "пароль: *", "密码：*", "the 密码 is *", "contraseña: *",
+    "<password>*</password>", '<input type="password" value="*">', 'name="password" value="*"',
+    "https://*@host/x", "https://host/x?*&a=b", 'password("*")', "setPassword('*')", "pwd: *",
+    "user | password\nann | *", "user,password\nann,*", "set PASSWORD=*", '{\\"password\\": \\"*\\"}',
+    "X-Api-Key: *\nHost: x", "Set-Cookie: *; Path=/; HttpOnly", "password: |\n*next: 1",
+)  # fmt: skip
+
+
+WIDER = {  # here a little more than the secret is masked
+    "sshpass -p* ssh h": "sshpass * ssh h", "http -a ann:* h": "http -a * h", "x -passwd /ann *": "x -passwd * *",
+    "jdbc:oracle:thin:ann/*@h": "jdbc:oracle:thin:ann/*", "sqlplus ann/*@h": "sqlplus ann/*",
+    "user,password\nann,*": "user,password\n*",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*COMMANDS, *TEXTS])
+def test_a_secret_in_a_text_is_masked_and_nothing_else_is(text: str) -> None:
+    secret = {"https://*@host/x": "ann:hunter2", "https://host/x?*&a=b": "token=abc123",
+              "password: |\n*next: 1": "  line one\n  line two\n"}.get(text)  # fmt: skip
+    if secret is None:
+        secret = "47112" if " is *, thanks" in text or "PIN1" in text or "otp2" in text else "hunter2"
+    whole = text.replace("*", secret)
+    assert without_marks(PLAIN.written(whole)) == WIDER.get(text, text)
+    PLAIN.arguments({"t": "x"}, "s/t")  # the name is known to be harmless
+    assert not PLAIN.is_innocent(canonical({"t": whole}), "s/t")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PASSWORD=${PASSWORD} run", "password: <your password>", "password: null", "the password policy is strict9!",
+        "password was changed", "ssh -p 2222 host", "curl -u ann https://x", "echo hello | wc -l",
+        "the status code is 404",
+        "token = auth_token", "token = get_token()", "password: self.password", "pwd: /home/ann", "PASS: 3 tests",
+        "--password -v", "secret santa is on Monday", "the token expires soon", "key: value", "author: Ann",
+        "tar -t -f a.tar", "ls -k a", "su - ann",
+    ],
+)  # fmt: skip
+def test_a_text_without_a_secret_is_left_alone(text: str) -> None:
+    assert PLAIN.written(text) == text and PLAIN.arguments({"t": text}, "s/t") == {"t": text}
+
+
+@pytest.mark.parametrize(
+    ("value", "hides"),
+    [
+        ({"path": "/etc/app.d/password", "content": "hunter2"}, "content"),
+        ({"path": "/password/readme.md", "content": "hunter2"}, None),
+        ({"filename": "secret.txt", "content": "hunter2"}, "content"),
+        ({"filename": "secret.txt", "content": "a: b"}, None),
+        ({"type": "password", "value": "xy"}, "value"), ({"type": "token", "value": "xy"}, None),
+        ({"type": "password", "value": "x y"}, None), ({"format": "password", "value": "xy"}, "value"),
+        ({"name": "password", "value": "xy z"}, "value"), ({"header": "Authorization", "value": "xy z"}, "value"),
+        ({"label": "Password", "value": "xy z"}, "value"), ({"field": "title", "value": "xy z"}, None),
+        ({"selector": "#pin", "text": "1234"}, "text"), ({"placeholder": "Enter your PIN", "text": "1234"}, "text"),
+        ({"question": "token", "answer": "xy"}, "answer"), ({"name": "password", "newValue": "xy"}, "newValue"),
+        ({"name": "password", "other": "xy"}, None), ({"name": "p" * 257 + " password", "value": "xy"}, None),
+        ({"name": "password", "value": "xy", **{f"m{n}": n for n in range(14)}}, "value"),
+        ({"name": "password", "value": "xy", **{f"m{n}": n for n in range(15)}}, None),
+    ],
+)  # fmt: skip
+def test_a_member_that_is_named_by_its_neighbour_is_a_secret(value: dict[str, Any], hides: str | None) -> None:
+    shown = PLAIN.arguments(value, "s/t")
+    assert {name for name in value if shown[name] != value[name]} == ({hides} if hides else set())
+
+
 @pytest.mark.parametrize(
     ("value", "is_secret"),
     [

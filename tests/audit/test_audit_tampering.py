@@ -25,7 +25,7 @@ from sluicegate.audit.checkpoint import (
     write_publics,
 )
 from sluicegate.audit.settings import Checkpointing, Rotation
-from sluicegate.audit.verify import VerifyReport, read_kept, thin, verify
+from sluicegate.audit.verify import AuditFinding, VerifyReport, read_kept, thin, verify
 
 Lines = list[bytes]
 
@@ -234,7 +234,10 @@ def test_foreign_and_empty_files_are_said_to_be_so(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         found[name] = [str(one) for report in verify([tmp_path / name], {}) for one in report.findings]
     assert all(len(texts) == 1 for texts in found.values())
-    assert "empty" in found["a.jsonl"][0] and "no audit log" in found["b.jsonl"][0]
+    assert found["a.jsonl"] == ["a.jsonl: is empty: no record is in it"]
+    assert found["b.jsonl"] == ["b.jsonl:1: is no audit log: its first line is not a record"]
+    (stray,) = verify([tmp_path / "b.jsonl"], {})
+    assert stray.findings == [AuditFinding("b.jsonl", 1, 0, "is no audit log: its first line is not a record")]
 
 
 def test_a_line_without_an_end_is_refused_in_bounded_memory(log: Path) -> None:
@@ -306,9 +309,11 @@ def test_public_keys_are_read_as_they_are_written() -> None:
     assert read_publics(text) == signer.publics
     assert read_publics(text.split()[1]) == dict(list(signer.publics.items())[:1])
     assert all(key_id(public) == id for id, public in signer.publics.items())
-    for bad in ("", "x", "abc def", f"0000 {text.split()[1]}"):
-        with pytest.raises(ValueError, match="public key"):
+    for bad in ("x", "abc def", f"0000 {text.split()[1]}", f"{text.split()[1]} a b", f"{text}\n\n"):
+        with pytest.raises(ValueError, match=r"^not a file of public keys: one `id base64` a line is expected$"):
             read_publics(bad)
+    with pytest.raises(ValueError, match=r"^no public key in it$"):
+        read_publics("")
 
 
 def test_a_checkpoint_is_what_was_signed() -> None:

@@ -30,7 +30,7 @@ _HINTS: Final = (
     *sorted({spelling(word)[:4] for word in FOREIGN if word.isascii() and "pass" not in word}),
 )  # fmt: skip
 _FOREIGN_HINTS: Final = tuple(sorted({spelling(word)[:3] for word in FOREIGN if not word.isascii()}))
-_OPTION_HINTS: Final = ("-p", "-a", "-w", "-u", "/user", "-s ", "-c ", *map(spelling, forms.HINTS))
+_OPTION_HINTS: Final = ("-p", "-a", "-w", "-u", "/user", "-s ", "-c ", "-k ", "-t ", *map(spelling, forms.HINTS))
 _ANY_HINT: Final = re.compile("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))))
 _PORT: Final = re.compile(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
 _SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond

@@ -158,6 +158,7 @@ HINTS: Final = (
      "ist ihr", "ist dein", "as your", "as the", "mat khau", "kata sand"
       "i", "isakmp", "/p:", "fernet(", "aes.new", "hmac", "sudo -s", "securestring", "kinit",
     "cryptsetup", "7z", "logon", "zugang", "acceso", "access", "signin", "sign_in", "twilio",
+    "expdp", "impdp", "su -",
 )  # fmt: skip
 
 
