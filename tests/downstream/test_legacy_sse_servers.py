@@ -291,8 +291,7 @@ async def test_an_answer_that_is_no_stream_says_so() -> None:
         assert "no event stream" in rig.server.describe()["last_error"]
 
 
-async def test_a_flood_without_line_ends_costs_its_connection_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse_transport, "MAX_MESSAGE", 100_000)
+async def test_a_flood_without_line_ends_costs_its_connection_and_no_more() -> None:
     sent = 0
 
     async def act(server: Older, asked: Asked) -> Json | None:
@@ -306,7 +305,7 @@ async def test_a_flood_without_line_ends_costs_its_connection_and_no_more(monkey
             await writer.drain()
         return None
 
-    async with older(Older(act=act)) as (rig, _):
+    async with older(Older(act=act), max_result=100_000) as (rig, _):
         assert await rig.reason("flood") == "outcome_unknown"
         assert await rig.tool("t") == "done"
     assert sent < 20_000_000

@@ -187,11 +187,15 @@ async def test_an_answer_that_is_no_response_ends_its_call() -> None:
         assert await rig.tool("echo") == {}
 
 
-async def test_a_line_of_nine_mebibytes_ends_the_connection_and_the_next_call_works() -> None:
-    async with running(command=child(), era="legacy") as rig:
-        assert await rig.reason("big") == "outcome_unknown"
+@pytest.mark.parametrize(("most", "restarts"), [(8 * 2**20, 1), (10 * 2**20, 0)])
+async def test_a_line_over_the_configured_size_ends_the_connection_and_the_next_call_works(
+    most: int, restarts: int
+) -> None:
+    """The line has nine MiB and is no message: where it may be so long, the call goes on."""
+    async with running(command=child(), era="legacy", max_result=most, timeout=2.0) as rig:
+        assert await rig.reason("big") == ("outcome_unknown" if restarts else "timeout")
         assert await rig.tool("echo") == {}
-        assert rig.server.describe()["restarts"] == 1
+        assert rig.server.describe()["restarts"] == restarts
 
 
 async def test_a_flood_on_stderr_is_drained_and_only_its_end_is_kept() -> None:

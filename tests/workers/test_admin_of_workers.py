@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -116,6 +117,24 @@ def test_what_waits_at_any_of_them_is_listed_decided_and_used_once(town: Sluice)
     assert api(town, "lea", "approvals/apr_000000000000").status_code == 404
     assert api(town, "nobody", "approvals").status_code == 401
     assert api(town, "lea", "nothing").status_code in (403, 404)
+
+
+@pytest.mark.parametrize(
+    ("who", "path", "kind", "status"),
+    [("nobody", "approvals/apr_000000000000/cancel", "application/json", 401),
+     (ONE, "pins", "application/json", 403),
+     ("lea", "approvals/apr_000000000000/cancel", "text/plain", 415),
+     ("lea", "approvals", "application/json", 405)],
+)  # fmt: skip
+def test_what_the_head_refuses_is_answered_before_the_body_has_come(
+    town: Sluice, who: str, path: str, kind: str, status: int
+) -> None:
+    """No byte of the body is ever sent."""
+    with socket.create_connection((str(httpx.URL(town.admin).host), httpx.URL(town.admin).port or 0), 20) as peer:
+        head = f"POST /api/v1/{path} HTTP/1.1\r\nHost: {httpx.URL(town.admin).netloc.decode()}\r\n"
+        head += f"Authorization: {bearer(who)['Authorization']}\r\nContent-Type: {kind}\r\nContent-Length: 4000000\r\n"
+        peer.sendall(f"{head}\r\n".encode())
+        assert peer.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
 
 
 def test_a_decision_that_is_sent_twice_under_one_key_is_made_once(town: Sluice) -> None:

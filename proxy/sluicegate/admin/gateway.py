@@ -18,7 +18,7 @@ import httpx
 from sluicegate.admin.approval_page import PATH as PAGES
 from sluicegate.admin.approvals import MAX_LISTED
 from sluicegate.admin.credentials import Scope
-from sluicegate.admin.peers import LOOK, Peer, Up, request
+from sluicegate.admin.peers import LOOK, TAKES_BODY, Peer, Up, request
 from sluicegate.admin.response import (
     AdminResponse,
     Application,
@@ -74,13 +74,17 @@ class Gateway:
             return error_response(refused.status, refused.text)
         if path == "/livez" and is_look:
             return json_response(200, {"status": "ok"})
-        body = await read_body(receive)
-        if body is None:
-            return error_response(413, "the body is too large")
         peers = self._up()
         if not peers:
             return AdminResponse(503, b"", "text/plain") if path == "/readyz" else _nobody()
-        return await (self._show if is_look else self._change)(scope, body, peers)
+        if scope["method"] == "POST":  # no other method has one, and what the head refuses is not read
+            judged = await peers[0].ask(scope, None)
+            if judged is None or judged.status != TAKES_BODY:
+                return judged or _nobody()
+            if (body := await read_body(receive)) is None:
+                return error_response(413, "the body is too large")
+            return await self._change(scope, body, peers)
+        return await (self._show if is_look else self._change)(scope, b"", peers)
 
     async def _show(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse | EventStreamResponse:
         match scope["path"].removeprefix(_API):

@@ -18,14 +18,15 @@ from sluicegate.admin.response import AdminResponse, Application, Receive, Send,
 LOOK: Final = "/look"
 """Only on the Unix sockets: another worker was told something that stands in the store."""
 
+TAKES_BODY: Final = 204
 TIMEOUT: Final = 30.0
 _UNUSED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Nothing is encrypted on a Unix socket; without it httpx would read all authorities for each client, 30 ms."""
-_CLIENT, _SERVER = b"sluice-client", b"sluice-server"
+_CLIENT, _SERVER, _HEAD = b"sluice-client", b"sluice-server", b"sluice-head"
 # Of a connection, or made anew for each.
 _LEFT: Final = frozenset({
     b"connection", b"content-length", b"transfer-encoding", b"expect", b"te", b"trailer", b"upgrade", b"keep-alive",
-    b"accept-encoding", _CLIENT, _SERVER,
+    b"accept-encoding", _CLIENT, _SERVER, _HEAD,
 })  # fmt: skip
 _KEPT: Final = frozenset({"allow", "www-authenticate", "content-security-policy", "referrer-policy"})
 
@@ -44,8 +45,9 @@ class Peer:
         transport = httpx.AsyncHTTPTransport(uds=self.address, limits=limits, verify=_UNUSED)
         return httpx.AsyncClient(transport=transport, trust_env=False, timeout=httpx.Timeout(TIMEOUT, read=timeout))
 
-    async def ask(self, scope: Scope, body: bytes, method: str = "", path: str = "") -> AdminResponse | None:
-        """What it answers to the request; None if it ended over it."""
+    async def ask(self, scope: Scope, body: bytes | None, method: str = "", path: str = "") -> AdminResponse | None:
+        """What it answers to the request; None if it ended over it. Without a body, what it answers to the head alone:
+        `TAKES_BODY` where it has no more to say about that."""
         try:
             async with self.client() as client:
                 answer = await client.send(request(client, scope, body, method, path))
@@ -61,13 +63,17 @@ Up = Callable[[], Sequence[Peer]]
 """Those that are up now, in the order of their numbers."""
 
 
-def request(client: httpx.AsyncClient, scope: Scope, body: bytes, method: str = "", path: str = "") -> httpx.Request:
+def request(
+    client: httpx.AsyncClient, scope: Scope, body: bytes | None, method: str = "", path: str = ""
+) -> httpx.Request:
     """The request of a scope, for a worker: word for word unless another method or path is said."""
     url = f"http://worker{quote(path or scope['path'])}"
     if query := scope.get("query_string", b""):
         url += f"?{query.decode('latin-1')}"
     headers = [header for header in scope["headers"] if header[0].lower() not in _LEFT]
     headers += [(name, _written(scope.get(key))) for name, key in ((_CLIENT, "client"), (_SERVER, "server"))]
+    if body is None:
+        headers.append((_HEAD, b"1"))
     return client.build_request(method or scope["method"], url, headers=headers, content=body)
 
 
@@ -80,6 +86,14 @@ def _read(written: bytes) -> tuple[str, int] | None:
     return (host, int(port)) if port else None
 
 
+class _BodyAsked(Exception):
+    """Of a request whose head alone is to be judged."""
+
+
+async def _unread() -> Scope:
+    raise _BodyAsked
+
+
 def front(app: Application, look: Callable[[], Awaitable[object]]) -> Application:
     """The admin port of one worker, as it is on its Unix socket."""
 
@@ -89,8 +103,11 @@ def front(app: Application, look: Callable[[], Awaitable[object]]) -> Applicatio
             await send_response(send, AdminResponse(200, b""), with_body=True)
             return
         said: Mapping[bytes, bytes] = dict(scope["headers"])
-        headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER)]
+        headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER, _HEAD)]
         places = {"client": _read(said.get(_CLIENT, b"")), "server": _read(said.get(_SERVER, b""))}
-        await app({**scope, **places, "headers": headers}, receive, send)
+        try:
+            await app({**scope, **places, "headers": headers}, _unread if _HEAD in said else receive, send)
+        except _BodyAsked:
+            await send_response(send, AdminResponse(TAKES_BODY, b""), with_body=False)
 
     return answer

@@ -13,7 +13,7 @@ from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import MAX_RESULT_NODES
 
 MAX_MESSAGE = 8 * 1024 * 1024
-"""Bytes of one line on stdio, or of one event in an event stream. Longer ones end their connection."""
+"""Bytes of one message: a body, a line on stdio, an event of a stream. Longer lines and events end their connection."""
 
 
 @dataclass(frozen=True, slots=True)

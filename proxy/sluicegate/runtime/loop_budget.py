@@ -70,11 +70,15 @@ class LoopBudget:
         self._at = clock()
 
     def take(self, since: float) -> float:
-        """Counts the work that began then, by `now`; gives the seconds to pause before more is read."""
+        """Counts the work that began then, by `now`; gives the seconds of `pause`."""
         self._charge(self._clock() - since)
-        if (own := self.pause()) > 0.0:
-            return max(own, self._common().pause())
-        return 0.0
+        return self.pause()
+
+    async def spend(self, since: float) -> None:
+        """The same, and others have their turn: a server that talks without end waits for its own."""
+        self.take(since)
+        await asyncio.sleep(0)
+        await self.rest()
 
     def pause(self) -> float:
         """Seconds, 0 for none."""

@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
-from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
+from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_base import (
     HttpTransport,
     Raw,
@@ -218,7 +218,7 @@ class StreamableHttpTransport(HttpTransport):
 
     async def _read(self, response: Reply, exchange: PendingRequest, place: StreamPosition) -> None:
         """Until the answer, or the end of the stream."""
-        events = EventParser(place, MAX_MESSAGE)
+        events = EventParser(place, self._settings.max_result)
         try:
             if (content := response.content) is not None:
                 return await self._hand_on(events, content, exchange)
@@ -246,8 +246,8 @@ class StreamableHttpTransport(HttpTransport):
                     self._receive(data, exchange)
                 if not isinstance(exchange, InteractiveExchange):  # who waits for that takes it by itself
                     await exchange.flush()
-            if not exchange.is_over:  # others have their turn, and a server that talks without end waits for its own
-                await anyio.sleep(self._share.take(since))
+            if not exchange.is_over:
+                await self._share.spend(since)
 
     # ------------------------------------------------------------ what has no answer
 
@@ -302,7 +302,7 @@ class StreamableHttpTransport(HttpTransport):
         try:
             if response.status == 200 and is_event_stream(response):
                 self._heard.set()
-                events = EventParser(place, MAX_MESSAGE)
+                events = EventParser(place, self._settings.max_result)
                 async for chunk in response:
                     for start in range(0, len(chunk), PIECE):
                         since = self._share.now()
@@ -310,7 +310,7 @@ class StreamableHttpTransport(HttpTransport):
                             was_useful = True
                             if touched := self._receive(data, None):
                                 await touched.flush()
-                        await anyio.sleep(self._share.take(since))
+                        await self._share.spend(since)
         except (httpx.TransportError, EventTooLarge):
             pass
         finally:

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.connection import Receive
 from sluicegate.downstream.session.pending_request import PendingRequest
-from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
+from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_base import HttpTransport, Raw, is_event_stream, on_origin, refused
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
@@ -118,7 +118,7 @@ class HttpSseTransport(HttpTransport):
 
     async def _listen(self, response: Reply) -> None:
         why = "the server closed its event stream"
-        events = EventParser(self._place, MAX_MESSAGE)
+        events = EventParser(self._place, self._settings.max_result)
         with self._life:
             try:
                 async for chunk in response:
@@ -129,7 +129,7 @@ class HttpSseTransport(HttpTransport):
             except httpx.TransportError as error:
                 why = f"the event stream broke: {error or type(error).__name__}"
             except EventTooLarge:
-                why = f"the server sent an event of more than {MAX_MESSAGE} bytes"
+                why = f"the server sent an event of more than {self._settings.max_result} bytes"
             finally:
                 response.close()
         self.is_ending = True
@@ -140,7 +140,7 @@ class HttpSseTransport(HttpTransport):
         since = self._share.now()
         owners = [self._receive(data, None) for data in found]
         if any(owner is None or not owner.is_over for owner in owners) or any(map(is_large, found)):
-            await anyio.sleep(self._share.take(since))
+            await self._share.spend(since)
 
     def agreed(self, revision: Revision) -> None:
         """Nothing on this wire depends on the revision."""

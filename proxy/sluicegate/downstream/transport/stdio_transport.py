@@ -80,11 +80,12 @@ class StdioTransport:
         self._settings = settings
         self._stderr = stderr
         self._share = share
-        self._lines = Lines()
+        self._lines = Lines(settings.max_result)
         self._unread: deque[bytes] = deque()
         self._is_deaf = self._is_closing = self._is_pausing = False
         self._why_ended = ""
         self._process: Process | None = None
+        self._resting: asyncio.Task[None] | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
         self.pid: int | None = None
@@ -165,20 +166,27 @@ class StdioTransport:
                 if owner is None and line[:1] not in b"{[":  # words that should have gone to stderr
                     self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
                 is_counted = is_counted or owner is None or not owner.is_over or is_large(line)
-        pause = self._share.take(since) if is_counted else 0.0
-        if pause or self._unread:
-            self._pause(pause)
+        is_over = is_counted and self._share.take(since) > 0.0
+        if is_over or self._unread:
+            self._pause(is_over)
 
     def _wrote(self, data: bytes) -> None:
         self._stderr.add(data)
         self._stirred()
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, is_over: bool) -> None:
         """A child that talks without end waits for its turn: the pipe is full meanwhile."""
         if self._stdout is not None and self._stdout.is_reading():
             self._stdout.pause_reading()
         self._is_pausing = True
-        asyncio.get_running_loop().call_later(seconds, self._resume)
+        if is_over:
+            self._resting = asyncio.create_task(self._rest())
+        else:
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    async def _rest(self) -> None:
+        await self._share.rest()
+        self._resume()
 
     def _resume(self) -> None:
         self._is_pausing = False
@@ -213,6 +221,8 @@ class StdioTransport:
 
     async def close(self) -> None:
         self._is_closing = True
+        if self._resting is not None:
+            self._resting.cancel()
         if self._process is None:
             return
         if self._stdin is not None:
