@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sluicegate.guards.questions import judged
-from sluicegate.protocol.elicitation_urls import OwnUrls
+from sluicegate.protocol.elicitation_urls import OwnUrls, address
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import (
     ApprovalRef,
@@ -123,3 +123,10 @@ def test_blocks_of_a_model_are_of_one_type() -> None:
 )  # fmt: skip
 def test_which_pages_are_sluices_own(url: str, is_own: bool) -> None:
     assert (url in OWN) is is_own
+
+
+def test_a_host_has_the_length_that_a_name_may_have() -> None:
+    assert address(f"https://{'a' * 253}/") == ("a" * 253, 443)
+    assert address(f"https://{'a' * 254}/") is None
+    assert address("https://a" + "\u0301\u0327" * 40_000 + "/") is None
+    assert address(f"https://a/{'b' * 8200}") is None

@@ -5,7 +5,7 @@ import pytest
 from sluicegate.protocol import legacy_client, modern_client
 from sluicegate.protocol.jsonrpc import Json, Request
 from sluicegate.protocol.model import Failure
-from sluicegate.protocol.parameter_names import check, look_alike
+from sluicegate.protocol.parameter_names import MAX_NAME, MAX_PARAMS, check, look_alike
 
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
@@ -79,3 +79,21 @@ def test_look_alikes_are_found_among_many_keys_with_line_breaks() -> None:
     for key in ("Replicas", "repl\nicas", "\nreplicas", "replicas\n", "dryRun", "re\u00adplicas"):
         assert look_alike({"a\nb": 1, "replicas": 2, key: 3, "z": 4}, words) == key
     assert look_alike({"a\nreplicas\nb": 1, "replica": 2, "replicas": 3}, words) is None
+
+
+def test_names_are_judged_in_time_that_grows_with_their_length() -> None:
+    # `unicodedata.normalize` takes the square of a run of combining marks: no such run reaches it.
+    marks = "\u0301\u0327" * 200
+    assert look_alike({f"na{marks}me": 1}, frozenset({"name"})) == f"na{marks}me"
+    assert look_alike({f"na{marks}ne": 1}, frozenset({"name"})) is None
+    assert look_alike({"\ufdfa" * 500: 1}, frozenset({"name"})) is None
+    long = "x" * (MAX_NAME + 1)
+    assert look_alike({long: 1}, frozenset({"name"})) == long, "too long to be judged"
+    assert look_alike({long: 1}, frozenset({long})) is None
+
+
+def test_a_request_has_so_many_parameters() -> None:
+    assert check("ping", {f"x{number}": 1 for number in range(MAX_PARAMS)}) is None
+    assert check("ping", {f"x{number}": 1 for number in range(MAX_PARAMS + 1)}) == "more than 100 parameters"
+    long = "é" * 1_000_000
+    assert check("ping", {long: 1}) == f"{'é' * MAX_NAME!a} is no key here"

@@ -79,9 +79,16 @@ def hint(name: str) -> str:
 def spelling(text: str) -> str:
     """A text in which names are sought: in small letters, without accents, look-alikes as what they look like."""
     if not text.isascii():
-        seen = unicodedata.normalize("NFKD", text.lower())
-        text = "".join(char for char in seen if not unicodedata.combining(char)).translate(_LOOKS_LIKE)
+        text = _without_accents(text.lower()).translate(_LOOKS_LIKE)
     return text.lower().translate(_STANDS_FOR)
+
+
+def _without_accents(text: str) -> str:
+    if text.isascii():
+        return text
+    # Marks go first: `normalize` puts a run of them in order in time that grows with the square of its length.
+    bare = "".join(char for char in text if not unicodedata.combining(char))
+    return "".join(char for char in unicodedata.normalize("NFKD", bare) if not unicodedata.combining(char))
 
 
 def is_secret_name(name: str) -> bool:
@@ -91,8 +98,7 @@ def is_secret_name(name: str) -> bool:
         return True
     if _HAS_SPELLING.search(name) is None:
         return False
-    seen = "".join(char for char in unicodedata.normalize("NFKD", name) if char.isprintable() and char < "\U000e0000")
-    seen = "".join(char for char in seen if not unicodedata.combining(char))
+    seen = "".join(char for char in _without_accents(name) if char.isprintable() and char < "\U000e0000")
     if _is_named(seen):
         return True
     seen = seen.translate(_LOOKS_LIKE)
@@ -120,7 +126,7 @@ def is_secret_label(text: str) -> bool:
 
 def is_word_for_secret(word: str) -> bool:
     """Whether a word is one of a language for a secret: `Passwort`, `PIN`."""
-    seen = "".join(char for char in unicodedata.normalize("NFKD", word.lower()) if not unicodedata.combining(char))
+    seen = _without_accents(word[:MAX_NAME].lower())
     return seen in FOREIGN or seen in ("pin", "passphrase", "passcode", "otp", "credentials")
 
 

@@ -13,13 +13,15 @@ _PAGE: Final = re.compile(
 )
 # A host whose last label is a number is an IPv4 address in one of its spellings (WHATWG URL, "ends in a number").
 _NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)*(?!0x[0-9a-f]*\Z)[a-z0-9_-]*[a-z_-][a-z0-9_-]*")
+_MAX_URL: Final = 8192
+_MAX_HOST: Final = 253  # RFC 1035 2.3.4, without the last dot
 _DEFAULT: Final = {"http": 80, "https": 443}
 
 
 def address(url: object) -> tuple[str, int] | None:
     """Host and port of a web page; None for everything else."""
-    found = _PAGE.fullmatch(url) if isinstance(url, str) else None
-    if found is None:
+    found = _PAGE.fullmatch(url) if isinstance(url, str) and len(url) <= _MAX_URL else None
+    if found is None or len(found[2]) > _MAX_HOST:  # first: `normalize` takes the square of a run of marks
         return None
     port = int(found[3]) if found[3] else _DEFAULT[found[1].lower()]
     host = unicodedata.normalize("NFKC", found[2]).lower().rstrip(".")

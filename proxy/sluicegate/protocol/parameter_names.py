@@ -20,7 +20,11 @@ _WORDS: Final = frozenset(
     }
 )  # fmt: skip
 # The parameters of requests about one thing (2026-07-28 and 2025-11-25 schema), besides `_meta`.
-_NOT_SEEN: Final = re.compile(r"[^\w\n]|_")
+_NOT_SEEN: Final = re.compile(r"[^\w\n]+|_+")
+# `normalize` makes up to 18 characters of one of these, which no name of a parameter has.
+_LIGATURES: Final = re.compile("[\uFDF0-\uFDFC]+")
+MAX_PARAMS: Final = 100
+MAX_NAME: Final = 512
 _ROUND: Final = frozenset({"inputResponses", "requestState"})
 _OWNED: Final = {
     "tools/call": _ROUND | {"name", "arguments", "task"}, "prompts/get": _ROUND | {"name", "arguments"},
@@ -38,13 +42,15 @@ def check(method: str, params: Json) -> str | None:
     """What is wrong with the parameters besides `_meta`. Those that the method does not have are taken out."""
     owned = _OWNED.get(method, _WORDS)
     if not owned.issuperset(params):
+        if len(params) > MAX_PARAMS:
+            return f"more than {MAX_PARAMS} parameters"
         if (key := look_alike(params, _WORDS)) is not None:
-            return f"{key!a} is no key here"
+            return f"{key[:MAX_NAME]!a} is no key here"
         if method in _OWNED:
             for name in [name for name in params if name not in owned]:
                 del params[name]
     if "ref" in params and (key := look_alike(params["ref"], _OF_A_REF)) is not None:
-        return f"{key!a} is no key here"
+        return f"{key[:MAX_NAME]!a} is no key here"
     if "arguments" in params and not isinstance(params["arguments"], dict):
         if params["arguments"] is not None:
             return "arguments must be an object"
@@ -53,10 +59,13 @@ def check(method: str, params: Json) -> str | None:
 
 
 def look_alike(held: Any, words: frozenset[str]) -> str | None:
-    """The first key that is another spelling of one of these words."""
+    """The first key that is another spelling of one of these words, or too long to be judged."""
     if not isinstance(held, dict) or words.issuperset(held):
         return None
-    keys = [key for key in held if key not in words]
+    keys: list[str] = [key for key in held if key not in words]
+    for key in keys:
+        if len(key) > MAX_NAME:
+            return key
     found = zip(keys, _plain(keys), strict=True)
     words_seen = _plain_words(words)
     return next((key for key, plain in found if plain in words_seen), None)
@@ -68,9 +77,12 @@ def _plain_words(words: frozenset[str]) -> frozenset[str]:
 
 
 def _plain(keys: list[str]) -> list[str]:
-    """Without case, width, separators and what is not seen: as the most careless parser reads them. All at once, since
-    there may be 20,000."""
+    """Without case, width, separators, accents and what is not seen: as the most careless parser reads them. All at
+    once, since there may be 20,000."""
     text = "\n".join(keys)
     if text.count("\n") >= len(keys):
         text = "\n".join(key.replace("\n", "") for key in keys)
-    return _NOT_SEEN.sub("", normalize("NFKC", text).casefold()).split("\n")
+    if not text.isascii():
+        # Marks go first: `normalize` puts a run of them in order in time that grows with the square of its length.
+        text = normalize("NFKD", _LIGATURES.sub("", _NOT_SEEN.sub("", text)))
+    return _NOT_SEEN.sub("", text.casefold()).split("\n")
