@@ -37,6 +37,18 @@ def test_a_handshake_without_its_fields_is_an_error(params: Any) -> None:
     assert isinstance(initialize(params), Failure)
 
 
+def test_a_session_keeps_no_long_description_of_its_client() -> None:
+    long = {"experimental": {"x": "a" * 1_000}}
+    params = {"protocolVersion": "2025-11-25", "capabilities": long}
+    handshake = initialize(params | {"clientInfo": {"name": "a" * 10_000}})
+    assert isinstance(handshake, Handshake) and len(handshake.capability_key) == 64
+    other = initialize({"protocolVersion": "2025-11-25", "capabilities": {"experimental": {"x": "a" * 1_001}}})
+    assert isinstance(other, Handshake) and other.capability_key != handshake.capability_key
+    for part in ("capabilities", "clientInfo"):
+        refused = initialize({"protocolVersion": "2025-11-25", part: {"experimental": {"x": "a" * 16_384}}})
+        assert refused == Failure(-32602, f"{part} has more than 16384 characters")
+
+
 def test_the_initialize_result_is_made_of_what_discover_says() -> None:
     found = Result({"capabilities": {"tools": {}, "completions": {}, "extensions": {"x": {}}}, "instructions": "hi"})
     new, old = Handshake("2025-11-25", {}, {}, "{}"), Handshake("2024-11-05", {}, {}, "{}")

@@ -56,6 +56,7 @@ BAD_META = {
     "info a string": {**ENVELOPE, CLIENT_INFO: "x"},
     "token an object": {**ENVELOPE, "progressToken": {}},
     "token true": {**ENVELOPE, "progressToken": True},
+    "large capabilities": {**ENVELOPE, CLIENT_CAPABILITIES: {"experimental": {"x": "a" * 16_384}}},
 }
 
 

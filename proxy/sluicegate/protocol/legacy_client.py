@@ -5,6 +5,7 @@ not have is left out or said in words. What servers ask it stands in client_asks
 state (level, in-flight requests) is the listener's; this file is pure.
 """
 
+import json
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -38,7 +39,7 @@ from sluicegate.protocol.model import (
     Result,
     TaskStarted,
 )
-from sluicegate.protocol.modern_client import Parsed, capability_key, is_modern
+from sluicegate.protocol.modern_client import MAX_DESCRIPTION, TOO_LARGE, Parsed, capability_key, is_modern
 from sluicegate.protocol.parameter_names import check, is_token
 from sluicegate.protocol.revisions import (
     LEGACY,
@@ -83,8 +84,11 @@ def initialize(params: Json) -> Handshake | Failure:
     info = params.get("clientInfo", {})
     if not isinstance(version, str) or not isinstance(capabilities, dict) or not isinstance(info, dict):
         return Failure(INVALID_PARAMS, "initialize needs protocolVersion, capabilities and clientInfo")
+    key = capability_key(capabilities)
+    if not key or len(json.dumps(info)) > MAX_DESCRIPTION:
+        return Failure(INVALID_PARAMS, f"{'clientInfo' if key else 'capabilities'} {TOO_LARGE}")
     revision = version if version in LEGACY else NEWEST_LEGACY
-    return Handshake(revision, info, capabilities, capability_key(capabilities))
+    return Handshake(revision, info, capabilities, key)
 
 
 def initialize_result(handshake: Handshake, discovered: Outcome, server_info: Json) -> Outcome:

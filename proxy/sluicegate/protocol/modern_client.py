@@ -9,6 +9,7 @@ Pages: 2026-07-28 basic/index#meta, basic/transports/streamable-http#server-vali
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from sluicegate.protocol import downgrade, input_requests_server
@@ -52,6 +53,11 @@ from sluicegate.protocol.revisions import (
 )
 
 Headers = Sequence[tuple[bytes, bytes]]
+
+MAX_DESCRIPTION: Final = 16 * 1024
+"""Characters of a client's capabilities, and of what it says that it is: sessions keep both, and servers get them."""
+TOO_LARGE: Final = f"has more than {MAX_DESCRIPTION} characters"
+_SHORT_KEY: Final = 256
 
 _ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
 _PARAM: Final = b"mcp-param-"
@@ -128,6 +134,9 @@ def parse(request: Request, routing: Routing | None) -> Parsed | Rejection:
         return _reject(request, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     if request.method not in MODERN_METHODS:
         return _reject(request, METHOD_NOT_FOUND, "Method not found")
+    key = capability_key(capabilities)
+    if not key:
+        return _reject(request, INVALID_PARAMS, f"Invalid params: {CLIENT_CAPABILITIES} {TOO_LARGE}")
     if (problem := check(request.method, params)) is not None:
         return _reject(request, INVALID_PARAMS, f"Invalid params: {problem}")
     if "inputResponses" in params and not input_requests_server.are_answers(params["inputResponses"]):
@@ -140,7 +149,7 @@ def parse(request: Request, routing: Routing | None) -> Parsed | Rejection:
         revision=version,
         info=info,
         capabilities=capabilities,
-        capability_key=capability_key(capabilities),
+        capability_key=key,
         mirrored=None if routing is None else routing.mirrored,
     )
 
@@ -150,7 +159,13 @@ def _reject(request: Request, code: int, text: str, data: Any = None) -> Rejecti
 
 
 def capability_key(capabilities: Json) -> str:
-    return json.dumps(capabilities, sort_keys=True, separators=(",", ":")) if capabilities else "{}"
+    """Canonical text, or what stands for a long one; empty for capabilities that are too large to be kept."""
+    if not capabilities:
+        return "{}"
+    text = json.dumps(capabilities, sort_keys=True, separators=(",", ":"))
+    if len(text) <= _SHORT_KEY:
+        return text
+    return sha256(text.encode()).hexdigest() if len(text) <= MAX_DESCRIPTION else ""
 
 
 def _check_meta(meta: Json, version: Any, info: Any, capabilities: Any) -> str | None:
