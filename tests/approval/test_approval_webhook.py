@@ -24,6 +24,7 @@ class Hook:
     def __init__(self, *statuses: int) -> None:
         self.statuses = list(statuses)
         self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.location = "http://127.0.0.1:1/"
 
     async def __call__(self, stream: SocketStream) -> None:
         async with stream:
@@ -39,7 +40,7 @@ class Hook:
             status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
             if status == 0:
                 await anyio.sleep_forever()
-            extra = b"location: http://127.0.0.1:1/\r\n" if status == 302 else b""
+            extra = f"location: {self.location}\r\n".encode() if status in range(300, 400) else b""
             await stream.send(b"HTTP/1.1 %d X\r\n%bcontent-length: 0\r\n\r\n" % (status, extra))
 
     def told(self, at: int = -1) -> Json:
@@ -106,19 +107,28 @@ async def test_a_receiver_that_fails_is_told_again_and_nothing_is_decided(
 async def test_the_log_says_which_approval_was_not_taken_and_nothing_of_the_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    town, hook = Town(), Hook(503, 200)
+    town, hook = Town(), Hook(503, 300, 299)
     async with serving(hook) as port, telling(town, port) as webhooks:
         approval = await town.pending(amount=1)
         await until(lambda: webhooks.sent == 1)
-    (refused,) = [record.getMessage() for record in caplog.records if record.name == webhook.__name__]
+    refused = [record.getMessage() for record in caplog.records if record.name == webhook.__name__]
     mark = Receiver(f"http://127.0.0.1:{port}/hook", SECRET).mark
-    assert refused == f"webhook {mark} did not take {approval.id}: 503"
+    assert refused == [f"webhook {mark} did not take {approval.id}: {status}" for status in (503, 300)]
     caplog.clear()
     async with telling(town, free_port()) as webhooks:
         await town.pending(amount=2)
         await until(lambda: webhooks.failures >= 1)
     texts = [record.getMessage() for record in caplog.records if record.name == webhook.__name__]
     assert texts and all(text.endswith(" not reached: ConnectError") and "/hook" not in text for text in texts)
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    town, hook, elsewhere = Town(), Hook(302, 200), Hook(200)
+    async with serving(elsewhere) as other, serving(hook) as port, telling(town, port) as webhooks:
+        hook.location = f"http://127.0.0.1:{other}/hook"
+        await town.pending(amount=1)
+        await until(lambda: webhooks.sent == 1)
+    assert webhooks.failures == 1 and len(hook.requests) == 2 and not elsewhere.requests
 
 
 async def test_a_receiver_that_is_down_hears_of_it_when_it_is_up_even_after_a_restart() -> None:

@@ -163,6 +163,7 @@ class Collector(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["content-length"])).decode()
         assert self.headers["authorization"] == "Bearer sink-secret"
+        assert self.headers["content-type"] == "application/x-ndjson"
         if self.server.status == 200:  # type: ignore[attr-defined]
             self.server.got += [json.loads(line)["seq"] for line in data.splitlines()]  # type: ignore[attr-defined]
         self.send_response(self.server.status)  # type: ignore[attr-defined]
@@ -201,6 +202,12 @@ async def test_a_sink_that_is_down_loses_nothing_and_slows_nobody(tmp_path: Path
             intent = max(record["seq"] for record in records(tmp_path, "intent"))
             await until(lambda: intent in server.got)
         assert server.got[:intent] == list(range(1, intent + 1))
+        async with open_audit(tmp_path, sinks=(sink,), rotate=SMALL) as audit:
+            await one_call(audit, "again")
+            await settled(audit)
+            last = max(record["seq"] for record in records(tmp_path, "intent"))
+            await until(lambda: last in server.got)
+        assert server.got[:last] == list(range(1, last + 1)), "what has arrived is not sent again"
         text = "".join(path.read_text() for path in (tmp_path / "state").iterdir())
         assert "sink-secret" not in text and "sink-secret" not in repr(sink)
 
@@ -229,6 +236,40 @@ async def test_a_syslog_server_gets_every_record_framed(tmp_path: Path) -> None:
         rest = rest[int(size) :]
     assert messages[0].startswith(b"<109>1 2") and b" sluice sluice admin - {" in messages[0]
     assert messages[1].startswith(b"<110>1 ") and json.loads(messages[1].partition(b" - ")[2])["call"] == "c0"
+
+
+def test_a_syslog_server_that_talks_is_alive_and_one_that_has_closed_is_noticed_at_once() -> None:
+    place = chain.Link("w", 1, 2, "p", "pin", "2026-10-01T12:30:00Z", "")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        channel = open_channel(SinkSettings("s", f"tcp://127.0.0.1:{server.getsockname()[1]}"))
+        channel.send([(place, b"{}")])
+        first, _ = server.accept()
+        with first:
+            first.sendall(b"welcome")
+            for _ in range(3):
+                channel.send([(place, b"{}")])
+            first.settimeout(30)
+            while first.recv(65_536)[-2:] != b"{}":
+                pass
+        with pytest.raises(OSError, match=r"closed|reset|pipe|peer"):
+            channel.send([(place, b"{}")])
+        channel.send([(place, b"{1}")])
+        second, _ = server.accept()
+        with second:
+            second.settimeout(30)
+            assert second.recv(65_536).endswith(b" - {1}")
+        channel.close()
+
+
+async def test_a_tail_that_skips_nothing_begins_at_the_beginning(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    tail = LogTail(tmp_path / "audit", Filter())
+    found = tail.read()
+    assert tail.read() == []
+    tail.close()
+    assert sorted(record["seq"] for record in found) == list(range(1, len(records(tmp_path)) + 1))
+    assert [record["time"] for record in found] == sorted(record["time"] for record in found)
 
 
 async def test_a_datagram_sink_sends_one_record_each(tmp_path: Path) -> None:
@@ -469,6 +510,8 @@ async def test_a_log_that_was_cut_before_a_start_is_told(tmp_path: Path) -> None
         assert report.findings and report.findings[0].seq == 5, report
     seqs = [record["seq"] for record in records(tmp_path)]
     assert seqs == sorted(set(seqs)) and seqs[4] > 11
+    (loss,) = [record["loss"] for record in records(tmp_path, "admin") if "loss" in record]
+    assert loss == {"reason": "records that were signed are gone", "durable": 4, "last": seqs[4] - 1, "signed": True}
 
 
 async def test_tampering_before_a_start_is_not_taken_for_a_torn_end(tmp_path: Path) -> None:

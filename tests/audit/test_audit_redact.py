@@ -423,6 +423,50 @@ def test_a_text_without_a_secret_is_left_alone(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "table",
+    [
+        "| user | password | age |\n|------|----------|-----|\n| ann | * | 7 |\n| bob | * | 8 |\n",
+        "user\tpassword\nann\t*\nbob\t*\n\nuser is ann", "user;password;x\nann;*;1\n",
+        "user  password  x\nann   *  1\n", "name,password,city\nann,*,Rome\nbob,,Bern\n",
+        "user | password\nann | -\nbob | ${PW}\neve | *",
+        "INSERT INTO users (id, name, password) VALUES (1, 'ann', *), (2, 'bob', *);",
+        "insert into u(password,name) values (*,'ann')", "INSERT INTO u (id, password) VALUES (1, NULL), (2, *)",
+        "INSERT INTO u (`id`, [password]) VALUES (now(), *)", "INSERT INTO u (id, password, n) VALUES (1, *, 3)",
+        "kind: Secret\ndata:\n  a: *\n  b: *\ntype: Opaque\n",
+        "kind: Secret\nstringData:\n  a: |\n    *\n  x: ${Y}\n",
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: red\ndata:\n  'a.b': *\n",
+        "INSERT INTO users (id, name) VALUES (1, 'red')", "kind: ConfigMap\ndata:\n  a: red\n",
+        "user | city\nann | Rome\n", "size,password?\n",
+    ],
+)  # fmt: skip
+def test_the_cells_of_secrets_in_a_table_are_masked_and_no_others(table: str) -> None:
+    for secret in ("hunter2", "Tr0ub4dor&3"):
+        whole = table.replace("*", f"'{secret}'" if "insert" in table.lower() else secret)
+        assert without_marks(PLAIN.written(whole)) == table
+        assert without_marks(PLAIN.arguments({"t": whole}, "s/t")["t"]) == table
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"columns": ["user", "password"], "rows": [["ann", "*"], ["bob", None]]},
+        {"columns": [{"name": "user"}, {"name": "password"}], "data": [["ann", "*"]]},
+        {"headers": ["user", "password"], "values": [["ann", "${P}"], "x"]},
+        {"columns": ["user", "name"], "rows": [["ann", "Ann"]]}, {"Columns": ["password"], "ROWS": [["*", "x"]]},
+        {"columns": ["user", "password"], "other": [["ann", "Ann"]]}, {"columns": ["password"], "rows": "x"},
+        {"kind": "Secret", "data": {"a": "*"}, "metadata": {"name": "x"}},
+        {"kind": "Secret", "stringData": {"a": "*"}, "data": "x"}, {"kind": "ConfigMap", "data": {"a": "x"}},
+        {"command": "mysql", "args": ["-u", "root", "-p*"]}, {"program": "zip", "args": ["-P", "*", "a"]},
+        {"command": ["curl", "-u", "ann:*", "h"]}, {"args": ["--token", "*", 7]}, {"args": ["a", "b"]},
+        {"argv": ["--password", "*"]}, {"words": ["--password", "*"]}, {"args": ["-P", "red", "a"]},
+    ],
+)  # fmt: skip
+def test_secrets_in_tables_and_commands_of_json_are_masked_and_nothing_else_is(value: dict[str, Any]) -> None:
+    whole = json.loads(json.dumps(value).replace("*", "hunter2"))
+    assert json.loads(without_marks(dump(PLAIN.arguments(whole, "s/t")))) == value
+
+
+@pytest.mark.parametrize(
     ("value", "hides"),
     [
         ({"path": "/etc/app.d/password", "content": "hunter2"}, "content"),

@@ -1,5 +1,6 @@
 """Times as people write them, in the form that the log's own times are compared with."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -37,6 +38,20 @@ NOW = datetime(2026, 11, 22, 15, 30, 10, 250_000, UTC)
 )
 def test_a_time_is_read_as_it_is_meant(text: str, meant: str) -> None:
     assert read_time(text, NOW) == meant
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_the_zone_of_the_machine_is_not_that_of_the_log(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert read_time("2026-11-20", NOW) == "2026-11-20T00:00:00.000000000Z"
+        assert read_time("2026-11-20 12:30", NOW) == "2026-11-20T12:30:00.000000000Z"
+        assert read_time("today", NOW) == "2026-11-22T00:00:00.000000000Z"
+        assert Stamp()(0) == "1970-01-01T00:00:00.000000000Z"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

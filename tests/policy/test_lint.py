@@ -146,6 +146,18 @@ def test_a_wrong_word_is_an_error(text: str, said: list[str]) -> None:
         ("p, *, git, tool:*, destroy, allow",
          ["1:20 allows-everything warning: everybody may use every tool here, those that"
           " destroy included (name roles, or ask with: p2, *, *, tool:*, destroy, confirm)"]),
+        *[(f"p, *, git, *, *, allow\n{ask}",
+           ["1:15 allows-everything warning: everybody may use every tool here, those that"
+            " destroy included (name roles, or ask with: p2, *, *, tool:*, destroy, confirm)"])
+          for ask in ("p2, *, git, tool:get_*, destroy, confirm", "p2, *, k8s, *, destroy, confirm",
+                      "p2, *, git, *, write, confirm", "p2, role:dev, git, *, *, confirm")],
+        *[(f"p, *, git, *, *, allow\n{ask}", [])
+          for ask in ("p2, *, git, *, destroy, confirm", "p2, role:everyone, g*, tool:*, *, confirm")],
+        ("p, *, *, *, read, deny\np, *, g*, *, read, deny\np, role:dev, git, *, read, allow",
+         ["3:19 shadowed warning: everything here is denied by p.csv:1 (remove one of them)"]),
+        ("p, role:dev, k8s, *, read, deny\np, role:dev, git, *, read, allow", []),
+        ("p, role:dev, git, *, read, deny\np, role:dev, git, tool:get_*, read, allow",
+         ["2:19 shadowed warning: everything here is denied by p.csv:1 (remove one of them)"]),
         ("p, role:dev, [gs]*, *, *, allow",
          ["1:14 wildcard-on-sluice warning: [gs]* does not reach Sluice itself: no wildcard"
           " does (write sluice in a row of its own, if that was meant)"]),

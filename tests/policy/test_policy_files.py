@@ -46,6 +46,7 @@ def make(folder: Path, **files: str) -> PolicySources:
         ),
         ({"policy_csv": "p, *, *, *, read, allow\n\udcff\n"},
          ["policy.csv:2:1 not-utf8 this is not UTF-8 (save it as UTF-8)"]),
+        ({"policy_csv": "\n\udcff\n"}, ["policy.csv:2:1 not-utf8 this is not UTF-8 (save it as UTF-8)"]),
         ({"tests_yaml": "- {as: {id: a}, call: git/x, class: read, expect: deny}"},
          ["tests.yaml:1:1 test-failed key:a call git/x: expected deny, got allow"
           " (policy.csv:1: p, *, *, *, read, allow)"]),
@@ -107,6 +108,15 @@ def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> No
     assert [str(warning) for warning in warnings] == [
         'arguments/git/get_isue.json:1:1 unknown-tool warning: git has no tool get_isue (did you mean "get_issue"?)'
     ]
+
+
+def test_an_argument_rule_for_an_unknown_server_is_a_warning(tmp_path: Path) -> None:
+    known = KnownNames(servers=frozenset({"git"}), tools={"git": frozenset({"x"})})
+    warnings = load(make(tmp_path, arguments__got__x_json="{}"), known=known).warnings
+    assert [str(warning) for warning in warnings] == [
+        'arguments/got/x.json:1:1 unknown-server warning: no server is called "got" (did you mean "git"?)'
+    ]
+    assert not load(make(tmp_path / "other", arguments__git__x_json="{}"), known=known).warnings
 
 
 @pytest.mark.parametrize(

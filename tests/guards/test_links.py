@@ -1,0 +1,65 @@
+"""Resources in an answer: what a client may not read is found and taken out, in whatever place it stands."""
+
+from typing import Any
+
+import pytest
+
+from sluicegate.guards.links import FLAG, TAKEN_OUT, Links, may_hold
+from sluicegate.protocol.jsonrpc import Json, dump
+from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
+
+READ, TOOL = Target("git", "res", "file:///asked", "git+file:///asked"), Target("git", "tool", "x", "git__x")
+VERDICTS = {"file:///free": Verdict.ALLOW, "file:///ask": Verdict.ASK}
+FREE, ASK, BAD = "file:///free", "file:///ask", "file:///bad"
+
+
+def links(target: Target = TOOL) -> Links:
+    def decide(call: Call, asked: Target) -> Decision:
+        assert (call.method, asked.server, asked.kind) == ("resources/read", "git", "res")
+        return Decision(VERDICTS.get(asked.own, Verdict.DENY), "rule", "because")
+
+    return Links(Call(Client("key:a"), "tools/call", {}, {}, target), target, decide)
+
+
+def link(uri: Any) -> Json:
+    return {"type": "resource_link", "name": "n", "uri": uri}
+
+
+def embedded(uri: Any) -> Json:
+    return {"type": "resource", "resource": {"uri": uri, "text": "t"}}
+
+
+@pytest.mark.parametrize(
+    ("item", "is_bad"),
+    [
+        (link(FREE), False), (link(ASK), False), (link(BAD), True), (link("https://x/"), False),
+        (link("HTTP://x/"), False), (link(7), False), (link("file:///free/../bad"), True),
+        (embedded(FREE), False), (embedded(ASK), True), (embedded(BAD), True), (embedded("https://x/"), True),
+        ({"type": "text", "text": BAD}, False), ({"uri": BAD}, False),
+    ],
+)  # fmt: skip
+def test_a_link_may_be_known_and_contents_may_be_read(item: Json, is_bad: bool) -> None:
+    words: Json = {"type": "text", "text": "words"}
+    assert links().found([words, {"deep": [item]}]) is is_bad
+    assert links().in_result({"content": [words, item]}) is is_bad
+    made = links().without({"content": [words, item], "isError": False, "messages": [{"content": item}]})
+    shown = TAKEN_OUT if is_bad else item
+    assert made == {"content": [words, shown], "isError": False, "messages": [{"content": shown}]}
+    structured = links().without({"content": [], "structuredContent": {"a": [item]}})
+    assert structured == ({"content": []} if is_bad else {"content": [], "structuredContent": {"a": [item]}})
+    assert not is_bad or may_hold(dump({"content": [item]}))
+
+
+def test_contents_of_what_was_asked_for_stay_and_others_go() -> None:
+    asked, free, ask, web = ({"uri": uri, "text": "t"} for uri in (READ.own, FREE, ASK, "https://x/"))
+    assert not links(READ).in_result({"contents": [asked, free]})
+    for other in (ask, web):
+        assert links(READ).in_result({"contents": [asked, other]})
+        assert links(READ).without({"contents": [asked, other, free, "odd"]}) == {"contents": [asked, free]}
+    assert links(TOOL).in_result({"contents": [asked]}), "a tool asked for no resource"
+    assert links(TOOL).without({"contents": "odd"}) == {"contents": []} and FLAG == "resources"
+
+
+def test_a_quick_look_says_no_only_where_nothing_can_be() -> None:
+    assert may_hold(None) and may_hold(b'{"contents":[]}') and may_hold(b'{"type":"resource_link"}')
+    assert not may_hold(b'{"content":[{"type":"text"}]}')
