@@ -726,3 +726,37 @@ async def test_another_process_sees_what_was_decided_here(tmp_path: Path) -> Non
     await other.refresh()
     assert heard == ["approved", "consumed"] and not other.open_ones()
     await store.close()
+
+
+async def test_what_is_cancelled_says_who_and_why_and_what_is_unknown_is_nothing(town: Town) -> None:
+    approval = await town.pending(amount=1)
+    ended = await town.desk.end(approval.id, "cancelled", "key:ann", "not needed")
+    assert ended is not None and (ended.state, ended.comment) == ("cancelled", "not needed")
+    assert (await town.get(approval.id)).comment == "not needed" and town.told[-1]["approval"]["state"] == "cancelled"
+    again = await town.desk.end(approval.id, "expired", "key:lea", "later")
+    assert again is not None and (again.state, again.comment) == ("cancelled", "not needed"), "it was finished"
+    assert await town.desk.end("apr_unknown", "cancelled") is None
+
+
+async def test_approvals_are_counted_by_profile_and_by_what_became_of_them(town: Town) -> None:
+    first, second, _ = [await town.pending(amount=amount) for amount in (1, 2, 3)]
+    await town.decide(first)
+    await town.decide(second, word="deny", comment="no")
+    counts = {state: town.desk.counts[town.profile, state] for state in ("pending", "approved", "denied", "expired")}
+    assert counts == {"pending": 3, "approved": 1, "denied": 1, "expired": 0}
+
+
+async def test_a_use_of_a_sessions_grant_begins_its_idle_time_anew_for_every_process() -> None:
+    town = Town(profile="confirm")
+    here = replace(ANN, session="s1")
+    outcome = await town.run(town.call(here, amount=1))
+    await town.decide(await town.get(about(outcome)["id"]), ANN, scope="session")
+    for amount in (1, 2):
+        assert reason(await town.run(town.call(replace(here), amount=amount))) == ""
+    town.clock.now += 1_000
+    assert reason(await town.run(town.call(here, amount=3))) == ""
+    other = town.new_desk()
+    await other.refresh()
+    (grant,) = other.grants.all()
+    assert grant.expires == town.clock.now + 1_800
+    assert reason(await town.run(town.call(here, amount=4), other)) == "" and len(town.seen) == 4
