@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sluicegate.runtime.loop_budget import BURST, LARGE, MOST, PART, STEP, LoopBudget, is_large
+from sluicegate.runtime.loop_budget import BURST, BYTE, LARGE, MOST, PART, STEP, LoopBudget, budget_of, is_large
 
 
 class Clock:
@@ -169,3 +169,18 @@ def test_an_answer_is_large_by_its_bytes_or_by_its_values() -> None:
     text = b'"' + b"x" * (LARGE - 2) + b'"'
     shapes = (text, text + b" ", b"0," * 2_000, b"[]" * 2_000, b"0," * 100, b"")
     assert [is_large(data) for data in shapes] == [False, True, True, True, False, False]
+
+
+def test_bytes_that_nobody_looks_at_count_too() -> None:
+    clock = Clock()
+    everybody = LoopBudget(clock, part=PART)
+    share = budget(clock, everybody)
+    pieces = 0
+    while not share.read(256 * 1024):
+        pieces += 1
+    assert pieces == pytest.approx(BURST / (256 * 1024 * BYTE), abs=2)
+    assert everybody.pause() > 0
+
+
+async def test_a_server_has_one_budget_for_all_who_work_on_its_messages() -> None:
+    assert budget_of("a") is budget_of("a") is not budget_of("b")

@@ -30,7 +30,7 @@ from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import HEADER_MISMATCH, MISSING_CAPABILITY, MODERN, UNSUPPORTED_VERSION, Era
 from sluicegate.protocol.modern_server import versions
 from sluicegate.protocol.revisions import LEGACY
-from sluicegate.runtime.loop_budget import LoopBudget
+from sluicegate.runtime.loop_budget import budget_of
 from sluicegate.store import Store
 
 Eras = frozenset[Era]
@@ -108,7 +108,6 @@ class Connector:
         self._http = http
         self._store = store
         self._parking = parking
-        self._share = LoopBudget()
         self._place = f"eras/{settings.key}/{settings.identity}"
         self._kept = ""
         self.stderr = StderrTail()
@@ -224,13 +223,14 @@ class Connector:
             raise Lost(text, sent=False, status=refusal.status, detail=lost.detail) from None
 
     def _make_transport(self, era: Era, stirred: Callable[[], None]) -> Transport:
+        share = budget_of(self._settings.key)
         if self._settings.command is not None:
-            return StdioTransport(self._settings, self.stderr, self._share, stirred)
+            return StdioTransport(self._settings, self.stderr, share, stirred)
         if self._http is None:
             raise Lost("no HTTP client", sent=False)
         if self._is_older and era == "legacy":
-            return HttpSseTransport(self._settings, self._http, self._share)
-        return StreamableHttpTransport(self._settings, self._http, era, self._share)
+            return HttpSseTransport(self._settings, self._http, share)
+        return StreamableHttpTransport(self._settings, self._http, era, share)
 
     def _legacy_on(
         self, transport: Transport, declared: Json, session: str | None, after: ServerConnection | None = None

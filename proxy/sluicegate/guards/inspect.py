@@ -31,6 +31,7 @@ from sluicegate.protocol.model import (
     TaskStarted,
     refuse,
 )
+from sluicegate.runtime.loop_budget import VALUES, budget_of, is_large
 
 Mode = Literal["off", "warn", "block"]
 Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
@@ -47,9 +48,6 @@ WORDS: Final = {
 # A schema that may not be used is the server's own affair: the result is as good as one that promised nothing.
 _HARMLESS: Final = frozenset({"output_schema_unused"})
 
-LARGE: Final = 64 * 1024
-"""Bytes. A result of more than this has several turns of the event loop."""
-
 log = logging.getLogger(__name__)
 
 
@@ -64,16 +62,19 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
         outcome = await inner(_with_clean_emit(call))
         if isinstance(outcome, Result):
             text = _encoded(outcome)
-            is_large = text is not None and len(text) > LARGE
-            if is_large:  # a megabyte takes each of us a millisecond, which small calls wait for one by one
-                await asyncio.sleep(0)
+            budget = None
+            if text is not None and len(text) > VALUES and is_large(text):
+                budget = budget_of(target.server)
+                await asyncio.sleep(0)  # a megabyte takes each of us a millisecond: small calls have a turn between
+                since = budget.now()
             is_plain = text is not None and is_plain_json(text)
             judged = _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
             if isinstance(judged, Result) and judged.reason is None and links.may_hold(
                 text if judged is outcome else _encoded(judged)
             ):
                 judged = _judge_links(judged, Links(call, target, decide), mode == "block")
-            if is_large:
+            if budget is not None:
+                budget.take(since)
                 await asyncio.sleep(0)
             return judged
         if isinstance(outcome, InputRequired):
@@ -174,9 +175,7 @@ def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: Links 
     return replace(outcome, requests=requests)
 
 
-def _withhold(
-    call: Call, target: Target, found: set[str], what: str = "This was executed, but its answer"
-) -> Outcome:
+def _withhold(call: Call, target: Target, found: set[str], what: str = "This was executed, but its answer") -> Outcome:
     """Says nothing in the server's words: they may be what the result is withheld for."""
     log.info("withheld an answer of %s to %s: %s", target.server, call.client.principal, ", ".join(sorted(found)))
     things = " and ".join(WORDS[flag] for flag in sorted(found))

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from sluicegate.http.hosts import Address
 from sluicegate.listen.remembered_head import RememberedHead
+from sluicegate.runtime.loop_budget import LoopBudget
 from sluicegate.runtime.timers import CoarseTimers
 from sluicegate.runtime.write_coalescer import WriteCoalescer
 
@@ -118,6 +119,9 @@ class HttpRequest:
     # The class has the values that most requests keep: to set them in each costs more than to find them here, 0.1 us.
     is_whole = is_started = is_answered = lost = False
     on_lost: Callable[[], object] | None = None
+    budget: LoopBudget | None = None
+    """Its client's, where the body is large, and read no faster than that allows."""
+    _resting: asyncio.Task[None] | None = None
     _size = 0
     _room = UNASKED
     _waiter: asyncio.Future[None] | None = None
@@ -176,13 +180,21 @@ class HttpRequest:
 
     def feed(self, data: bytes) -> None:
         """A part of the body. Of one that was answered already the rest is dropped."""
-        if self.is_answered:
-            return
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size > self._room:
+        if not self.is_answered:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size > self._room:
+                self._connection.pause_reading()
+                self._stir()
+        if self.budget is not None and self.budget.read(len(data)):
             self._connection.pause_reading()
-            self._stir()
+            self._resting = self.loop.create_task(self._rest(self.budget))
+
+    async def _rest(self, budget: LoopBudget) -> None:
+        """Its client has used up its part: the rest of the body waits in the peer's buffers."""
+        await budget.rest()
+        if not self.is_whole or self.is_answered:
+            self._connection.resume_reading()
 
     def fill(self, body: bytes) -> None:
         """The whole body at once, before anybody can have asked for it."""

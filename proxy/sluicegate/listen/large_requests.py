@@ -54,6 +54,16 @@ class LargeRequests:
             text = f"More than {self._limits.in_flight} bytes of requests are in flight, this one was not executed."
             raise RequestRefused(_RETRY, text)
 
+    async def admit(self, principal: str, size: int) -> None:
+        """The same, and a refusal comes when the client has its turn: until then its bytes are not read."""
+        since = perf_counter()
+        try:
+            self.judge(principal, size)
+        except RequestRefused:
+            self.refused(principal, since)
+            await self.enter(principal)
+            raise
+
     @contextmanager
     def holding(self, principal: str, size: int) -> Iterator[None]:
         """A request of that size is in flight. Raises `RequestRefused`."""
@@ -68,7 +78,7 @@ class LargeRequests:
 
     async def decode(self, principal: str, data: bytes) -> Any:
         """The JSON value, read in two steps of the event loop. Raises `Malformed`."""
-        turns = self._of(principal)
+        turns = self.budget_of(principal)
         async with turns.turn:
             await turns.rest()
             since = turns.now()
@@ -92,7 +102,7 @@ class LargeRequests:
         return outcome
 
     def refused(self, principal: str, since: float) -> None:
-        self._of(principal).refused(since)
+        self.budget_of(principal).refused(since)
 
     def may_enter(self, principal: str) -> bool:
         """Whether a small request need not `enter`."""
@@ -101,9 +111,9 @@ class LargeRequests:
 
     async def enter(self, principal: str) -> None:
         if not self.may_enter(principal):
-            await self._of(principal).enter()
+            await self.budget_of(principal).enter()
 
-    def _of(self, principal: str) -> LoopBudget:
+    def budget_of(self, principal: str) -> LoopBudget:
         found = self._turns.get(principal)
         if found is None:
             if len(self._turns) >= _MAX_REMEMBERED:

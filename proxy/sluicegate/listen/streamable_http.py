@@ -161,6 +161,8 @@ async def received(exchange: HttpExchange, principal: Principal, context: "Endpo
             await context.large.enter(principal.name)
             yield read_json(exchange, principal, context)
             return
+    peer.budget = context.large.budget_of(principal.name)
+    await context.large.admit(principal.name, size or most)
     with context.large.holding(principal.name, size or most):
         await peer.whole(most)
         yield await context.large.decode(principal.name, peer.body_at_hand(most))

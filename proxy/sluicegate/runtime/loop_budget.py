@@ -27,8 +27,10 @@ MOST: Final = 5 * BURST
 """Seconds that count at most: the rest was spent waiting for somebody. So the next message waits 4 s at most."""
 LARGE: Final = 16 * 1024
 """Bytes. An answer of more than this counts."""
-_VALUES: Final = 500
+VALUES: Final = 500
 """Commas and brackets. An answer of more than these counts, too: each value costs as much as a long text."""
+BYTE: Final = 0.25e-9
+"""Seconds that it takes to read a byte which nobody looks at."""
 PIECE: Final = 8 * 1024
 """Bytes of a stream that are read without a turn for others."""
 _WHOLE: Final = 3
@@ -36,15 +38,22 @@ _WHOLE: Final = 3
 _IDLE: Final = 0.1
 """Of the processor's time. While no more of it is used, nobody else has need of the loop."""
 _NAP: Final = 0.005
-_LONGEST_NAP: Final = 0.04
+_LONGEST_NAP: Final = 0.1
 
 _all: WeakKeyDictionary[asyncio.AbstractEventLoop, "LoopBudget"] = WeakKeyDictionary()
+_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "LoopBudget"]] = WeakKeyDictionary()
 
 
 def is_large(data: bytes | bytearray) -> bool:
     """Whether a message takes as long as many others do."""
     size = len(data)
-    return size > LARGE or (size > _VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > _VALUES)
+    return size > LARGE or (size > VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > VALUES)
+
+
+def budget_of(server: str) -> "LoopBudget":
+    """That of a configured server: of its connections, and of who looks at what it answered."""
+    servers = _servers.setdefault(asyncio.get_running_loop(), {})
+    return servers.get(server) or servers.setdefault(server, LoopBudget())
 
 
 class LoopBudget:
@@ -73,6 +82,11 @@ class LoopBudget:
         """Counts the work that began then, by `now`; gives the seconds of `pause`."""
         self._charge(self._clock() - since)
         return self.pause()
+
+    def read(self, size: int) -> bool:
+        """Counts bytes that were read; whether their peer has used up its part."""
+        self._charge(size * BYTE)
+        return self.pause() > 0.0
 
     async def spend(self, since: float) -> None:
         """The same, and others have their turn: a server that talks without end waits for its own."""
