@@ -14,6 +14,7 @@ from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.hub import Hub
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import (
     Call,
     Client,
@@ -26,7 +27,6 @@ from sluicegate.protocol.model import (
     Updated,
     Verdict,
 )
-from sluicegate.protocol.revisions import LISTS
 from sluicegate.router import Cursors, MayList, MaySee, Router
 from sluicegate.router.visible_lists import Stance, nothing_stays
 from sluicegate.store.memory import MemoryStore

@@ -36,6 +36,7 @@ from sluicegate.guards.approve import ApproveDeps
 from sluicegate.metrics.scraped import Sample
 from sluicegate.protocol.input_requests_client import elicits
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import Store
 from sluicegate.store.keys import KeyRing
@@ -43,8 +44,6 @@ from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
 
 DATABASE: Final = "sluice.db"
-# What names a call's target, and so is public where it comes from a client.
-_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
 class ApprovalPages:
@@ -109,7 +108,7 @@ def means(
 
 async def _renew(resolver: Resolver, call: Call, target: Target) -> Target | None:
     """What the call's public name stands for by now."""
-    public = {**call.params, _NAMED_BY[call.method]: target.public}
+    public = {**call.params, JUDGED_BY_NAME[call.method]: target.public}
     found = await resolver.resolve(replace(call, params=public))
     return found if found is not None and (found.server, found.own) == (target.server, target.own) else None
 

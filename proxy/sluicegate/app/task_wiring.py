@@ -12,17 +12,8 @@ from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks, Jo
 from sluicegate.hub import Event, Hub
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Notification, Response
-from sluicegate.protocol.model import (
-    ABOUT_A_TASK,
-    Ask,
-    Call,
-    Client,
-    Handler,
-    Outcome,
-    Publish,
-    Target,
-    session_scope,
-)
+from sluicegate.protocol.methods import ABOUT_A_TASK
+from sluicegate.protocol.model import Ask, Call, Client, Handler, Outcome, Publish, Target, session_scope
 from sluicegate.router.tasks import TaskRouter
 
 

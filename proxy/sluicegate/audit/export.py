@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sluicegate import __version__
+from sluicegate.protocol.methods import READING
 
 Record = dict[str, Any]
 
@@ -16,7 +17,6 @@ ECS_VERSION: Final = "8.17.0"
 _CLASS: Final = 6003
 _BY_CLASS: Final = {"read": 2, "write": 3, "destroy": 4}
 _ACTIVITIES: Final = {2: "Read", 3: "Update", 4: "Delete", 99: "Other"}
-_READING: Final = ("resources/read", "prompts/get", "completion/complete", "server/discover", "subscriptions/listen")
 _STATUS: Final = {0: "Unknown", 1: "Success", 2: "Failure"}
 _COMMON: Final = frozenset({
     "v", "writer", "epoch", "seq", "prev", "type", "time", "call", "method", "principal", "roles", "groups", "client",
@@ -91,7 +91,7 @@ def _activity(record: Record) -> int:
     if by_class is not None:
         return by_class
     method = record.get("method", "")
-    return 2 if method in _READING or method.endswith("/list") else 99
+    return 2 if method in READING else 99
 
 
 def _client_name(record: Record) -> str:

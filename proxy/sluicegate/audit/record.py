@@ -17,7 +17,8 @@ from sluicegate.audit.settings import Arguments, Results
 from sluicegate.outcomes import classify
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import ABOUT_A_TASK, Call, Decision, Outcome, Result, Target, Verdict
+from sluicegate.protocol.methods import INTENTS
+from sluicegate.protocol.model import Call, Decision, Outcome, Result, Target, Verdict
 
 TYPES: Final = ("intent", "outcome", "decision", "approval", "pin", "policy", "identity", "admin", "checkpoint")
 NOTES: Final = frozenset({"decision", "approval", "pin", "policy", "identity", "admin"})
@@ -32,12 +33,13 @@ _PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
 
 def needs_intent(call: Call) -> bool:
     """Whether the call may do something that must not happen unrecorded."""
-    if call.method in ("tools/call", "resources/read", "prompts/get") or call.method in ABOUT_A_TASK:
-        return True
-    notifications = call.params.get("notifications") if call.method == "subscriptions/listen" else None
-    if not isinstance(notifications, dict):
-        return False
-    return bool(notifications.get("resourceSubscriptions") or notifications.get("taskIds"))
+    intent = INTENTS.get(call.method, "always")
+    if intent != "for_named_items":
+        return intent == "always"
+    notifications = call.params.get("notifications")
+    return isinstance(notifications, dict) and bool(
+        notifications.get("resourceSubscriptions") or notifications.get("taskIds")
+    )
 
 
 # ---------------------------------------------------------------- time

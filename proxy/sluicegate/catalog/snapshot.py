@@ -14,9 +14,11 @@ from sluicegate.catalog import names, uri_fields
 from sluicegate.catalog.list_bounds import MAX_DEFINITION
 from sluicegate.catalog.uris import Rewriting
 from sluicegate.protocol.jsonrpc import Json, Malformed, dump
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Kind, Target
 
-KINDS: Final[Mapping[str, Kind]] = {"tools/list": "tool", "prompts/list": "prompt", "resources/templates/list": "res"}
+# Resources are not held: there may be a million, and each can be asked for by its URI.
+KINDS: Final[Mapping[str, Kind]] = {method: one.kind for method, one in LISTS.items() if method != "resources/list"}
 """The lists that are held, and what their items are. `resources/list` may be endless and is not among them."""
 
 MAX_NAME: Final = 512

@@ -39,8 +39,8 @@ from sluicegate.catalog_cache.snapshot_store import SnapshotStore
 from sluicegate.hub import Event, Hub
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Client, Era, Kind, McpServer
-from sluicegate.protocol.revisions import LISTS
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 

@@ -10,8 +10,8 @@ import anyio
 
 from sluicegate.catalog.list_bounds import Bounds, Intake
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, Failure, McpServer, Outcome, Result
-from sluicegate.protocol.revisions import LISTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Final
 
 from sluicegate.catalog_cache.list_walk import ask, page_of
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, Failure, McpServer, Outcome, Result
-from sluicegate.protocol.revisions import LISTS
 
 UNDECLARED_TIME: Final = 1.5  # seconds for an answer from a server that may not know the question
 TRIES: Final = 3  # of a question that it does not answer, one with each walk

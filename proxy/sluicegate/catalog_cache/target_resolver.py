@@ -18,12 +18,15 @@ from sluicegate.catalog.snapshot import Snapshot
 from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
 from sluicegate.catalog_cache.cache import CatalogCache
 from sluicegate.catalog_cache.list_walk import walk
+from sluicegate.protocol.methods import JUDGED_BY_NAME, TARGET_KINDS
 from sluicegate.protocol.model import Call, Kind, Outcome, Target, refuse
 
 MayList = Callable[[Call, str, Target], bool]
 """(call, server key, target): whether this client may know of the target; the same decision as for a call."""
 
-NAMED: Final[dict[str, Kind]] = {"tools/call": "tool", "prompts/get": "prompt"}
+NAMED: Final[dict[str, Kind]] = {
+    method: kind for method, kind in TARGET_KINDS.items() if JUDGED_BY_NAME[method] == "name"
+}
 # 2026-07-28 server/tools#tool-names, and SEP-986, which has the slash. Others could be folded into these by a server.
 _NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 WEB: Final = ("http:", "https:")
@@ -57,7 +60,7 @@ class Resolver:
         kind = NAMED.get(call.method)
         if kind is not None:
             return await self._named(call, kind, call.params.get("name"))
-        if call.method == "resources/read":
+        if JUDGED_BY_NAME.get(call.method) == "uri":
             return await self._resource(call, call.params.get("uri"))
         return await self._reference(call, call.params.get("ref"))
 

@@ -18,8 +18,8 @@ from sluicegate.downstream.failures import Full, Lost, NotModern
 from sluicegate.downstream.session.connection import ServerConnection
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol.jsonrpc import Json, Notification
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Client, Era
-from sluicegate.protocol.revisions import LISTS
 
 
 class ConnectionKey(NamedTuple):

@@ -25,9 +25,9 @@ from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.tasks import task_ids
 from sluicegate.protocol import input_requests_server
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import ABOUT_A_TASK, Call, Client, Era
+from sluicegate.protocol.methods import ABOUT_A_TASK, ASKING, LISTS
+from sluicegate.protocol.model import Call, Client, Era
 from sluicegate.protocol.modern_client import capability_key
-from sluicegate.protocol.revisions import ASKING_METHODS, LISTS
 
 MAX_LANES: Final = 32
 """Connections of one client on which a call may be asked back, parked ones among them."""
@@ -213,4 +213,4 @@ def _carried(client: Client, era: Era) -> Json:
 
 
 def _is_busy(connection: ServerConnection, call: Call) -> bool:
-    return connection.is_exclusive and call.method in ASKING_METHODS and connection.is_taken
+    return connection.is_exclusive and call.method in ASKING and connection.is_taken

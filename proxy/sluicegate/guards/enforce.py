@@ -17,7 +17,8 @@ from sluicegate.catalog.uris import expansions
 from sluicegate.guards import settled
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.methods import METHODS, WITHOUT_TARGET
 from sluicegate.protocol.mirrored_headers import check_mirrored
 from sluicegate.protocol.model import (
     Call,
@@ -46,7 +47,7 @@ def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
         target, trail = call.target, call.trail
         if target is None:
-            return inner(call)
+            return inner(call) if call.method in WITHOUT_TARGET else settled(_unjudged(call))
         trail.aim(target)
         decision = decide(call, target)
         trail.add(decision)
@@ -62,6 +63,15 @@ def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[
         return inner(call)
 
     return guard
+
+
+def _unjudged(call: Call) -> Outcome:
+    """Nobody has decided about such a call: its method does not exist, or no row says what judges it."""
+    row = METHODS.get(call.method)
+    if row is None or not row.is_routed:
+        return Failure(METHOD_NOT_FOUND, "Method not found")
+    log.error("refused %s: nothing says what judges it, or its target was not resolved", call.method)
+    return refuse(call.method, "denied", f"Denied: no rule can be about {call.method}.")
 
 
 async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) -> Outcome:

@@ -14,8 +14,8 @@ from sluicegate.catalog import uri_fields
 from sluicegate.catalog.uris import Rewriting, is_clean
 from sluicegate.protocol.jsonrpc import Json, Malformed
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
+from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import (
-    ABOUT_A_TASK,
     Call,
     Failure,
     Guard,
@@ -31,11 +31,6 @@ from sluicegate.protocol.model import (
 Resolve = Callable[[Call], Awaitable[Target | Outcome | None]]
 """The target of a call; None for what does not exist, an outcome where more than that is to be said."""
 
-# Where each method names its target; all others pass.
-_FIELD: Final = {
-    "tools/call": "name", "prompts/get": "name", "resources/read": "uri", "completion/complete": "ref",
-    **dict.fromkeys(ABOUT_A_TASK, "taskId"),
-}  # fmt: skip
 # The members of each type of reference (2026-07-28 schema: PromptReference, ResourceTemplateReference).
 _REFS: Final = {"ref/prompt": frozenset({"type", "name", "title"}), "ref/resource": frozenset({"type", "uri"})}
 
@@ -50,7 +45,7 @@ def name(
     renamed."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
-        field = _FIELD.get(call.method)
+        field = JUDGED_BY_NAME.get(call.method)
         if field is None:
             return await inner(call)
         target = find(call) or await resolve(call) if _names_something(call, field) else None

@@ -34,6 +34,7 @@ from sluicegate.protocol.jsonrpc import (
     is_id,
     read,
 )
+from sluicegate.protocol.methods import OF_A_CALL
 from sluicegate.protocol.model import (
     Call,
     Client,
@@ -53,7 +54,7 @@ READY_WITHIN: Final = 10.0
 # A client can outlive the process that asked it: what it answers late must not be taken for an answer to another.
 _FIRST_QUESTIONS: Final = 1 << 40
 # A slow reader may miss these, and must not make a server's connection wait.
-_LOSSY: Final = frozenset({"notifications/progress", "notifications/message"})
+_LOSSY: Final = OF_A_CALL
 
 Show = Callable[[Notification], Notification | None]
 """A notification as the client's revision has it, or None where it has none."""

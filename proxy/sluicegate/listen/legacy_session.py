@@ -7,7 +7,7 @@ notifies takes effect. Knows calls and messages; no stream, no transport, no ser
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from sluicegate.listen.client_channel import Asks, ClientChannel, Send, run_input_rounds
 from sluicegate.listen.session_notifications import SessionNotifications, TaskStarter
@@ -21,6 +21,7 @@ from sluicegate.protocol.jsonrpc import (
     Request,
     Response,
 )
+from sluicegate.protocol.methods import SUBSCRIPTIONS
 from sluicegate.protocol.model import (
     Call,
     Client,
@@ -34,8 +35,6 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.protocol.modern_client import Parsed
 from sluicegate.protocol.revisions import LOG_LEVELS, REVISIONS
-
-SUBSCRIPTIONS: Final = ("resources/subscribe", "resources/unsubscribe")
 
 Begun = Call | Outcome | Callable[[], Awaitable[Outcome]]
 """What a request asks for: a call, an outcome that is known at once, or one to wait for."""
@@ -83,7 +82,7 @@ class LegacySession:
         if request.method == "logging/setLevel":
             return self._set_level(request.params.get("level"))
         if request.method in SUBSCRIPTIONS:
-            wanted = request.method == SUBSCRIPTIONS[0]
+            wanted = request.method == "resources/subscribe"
             return partial(self.listening.subscribe, request.params.get("uri"), wanted)
         parsed = legacy_client.parse(request, self.revision.name, self.level)
         if not isinstance(parsed, Parsed):

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from sluicegate.protocol import legacy_client
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
+from sluicegate.protocol.methods import LISTS, OF_A_SESSION
 from sluicegate.protocol.model import (
     Call,
     Client,
@@ -23,14 +23,10 @@ from sluicegate.protocol.model import (
     Trail,
     not_found,
 )
-from sluicegate.protocol.revisions import LISTS
 
 MAX_SUBSCRIPTIONS: Final = 1_000
 PROGRESS: Final = "notifications/progress"
 """Of a task: that of any other call comes on the call's own stream."""
-_SAID: Final = frozenset(
-    {"notifications/message", PROGRESS, legacy_client.ELICITATION_COMPLETE, legacy_client.TASK_STATUS}
-)
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 REFUSED: Final = "dev.sluice/refused"
 
@@ -134,7 +130,7 @@ class SessionNotifications:
                 listen.honoured = frozenset(note.params.get("notifications", {}).get("resourceSubscriptions", ()))
                 listen.refused = note.params.get("_meta", {}).get(REFUSED, {})
                 listen.settled.set()
-            elif note.method in _SAID and listen is not self._current:
+            elif note.method in OF_A_SESSION and listen is not self._current:
                 pass  # two calls overlap for a moment; what is no state would be said twice
             elif not listen.scope.cancel_called:
                 await self._tell(note)

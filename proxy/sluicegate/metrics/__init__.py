@@ -24,6 +24,7 @@ from sluicegate import telemetry
 from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
 from sluicegate.metrics.series import Count, Counter, Histogram, Seconds
 from sluicegate.outcomes import label
+from sluicegate.protocol.methods import TARGET_KINDS
 from sluicegate.protocol.model import Call, Client, Outcome, Reason, Target, Verdict
 
 __all__ = ["Metrics", "PolicyState", "Sample", "Source", "Tally"]
@@ -49,7 +50,6 @@ _CLASSES: Final = frozenset({"read", "write", "destroy"})
 CHANGED_KINDS: Final = ("tool", "prompt", "res", "instructions")
 WORDS: Final = frozenset({"ok", "tool_error", "protocol_error", "cancelled", "unknown", *get_args(Reason)})
 """Every value of the label `outcome`."""
-_KINDS: Final = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "res"}
 
 _CALLS = "Calls by clients. outcome=ok is fine; for the rest see the server's log (tool_error, timeout, \
 server_unavailable, outcome_unknown), the policy (denied, unknown) or the client (protocol_error, invalid_arguments)."
@@ -215,7 +215,7 @@ class Metrics:
         if target is not None:
             server, public, kind = target.server, _shown(target), target.kind
             tool = "" if kind != "tool" else target.own if public != OTHER else OTHER
-        elif kind := _KINDS.get(call.method, ""):
+        elif kind := TARGET_KINDS.get(call.method, ""):
             server = public = OTHER  # never resolved: the name is the client's own invention
             tool = OTHER if kind == "tool" else ""
         labels, word = _conventional(call.method, kind, public, ending, self._transport), ending[0]

@@ -15,7 +15,8 @@ from sluicegate.policy.arguments import Violation
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.rulebook import Rulebook
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import ABOUT_A_TASK, Call, Client, Decision, Target, Verdict
+from sluicegate.protocol.methods import ABOUT_A_TASK
+from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
 
 ERROR: Final = "policy_error"
 CANNOT: Final = "the policy cannot decide"

@@ -2,17 +2,14 @@
 
 from typing import Final
 
+from sluicegate.protocol.methods import TARGET_KINDS
 from sluicegate.protocol.model import Kind, Target
 
 KINDS: Final[dict[str, Kind]] = {
-    "tools/call": "tool",
-    "prompts/get": "prompt",
-    "resources/read": "res",
-    "call": "tool",
-    "get": "prompt",
-    "read": "res",
+    **TARGET_KINDS,
+    **{method.partition("/")[2]: kind for method, kind in TARGET_KINDS.items()},
 }
-METHODS: Final = ("tools/call", "prompts/get", "resources/read")
+METHODS: Final = tuple(TARGET_KINDS)
 
 
 def read_target(method: str, text: str) -> Target:

@@ -11,8 +11,9 @@ from typing import Any, Final, TypeGuard
 
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, SharedList
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Outcome, Result
-from sluicegate.protocol.revisions import LISTS, REVISIONS, Revision
+from sluicegate.protocol.revisions import REVISIONS, Revision
 
 # ---------------------------------------------------------------- definitions
 

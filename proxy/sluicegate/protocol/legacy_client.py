@@ -26,12 +26,12 @@ from sluicegate.protocol.jsonrpc import (
     Response,
     read,
 )
+from sluicegate.protocol.methods import CALL_RESULTS, LISTS, ROUTED, TASK_METHODS
 from sluicegate.protocol.model import (
     HEADER_MISMATCH,
     LOG_LEVEL,
     MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
-    TASK_METHODS,
     UNSUPPORTED_VERSION,
     Failure,
     InputRequired,
@@ -41,16 +41,7 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.protocol.modern_client import MAX_DESCRIPTION, TOO_LARGE, Parsed, capability_key, is_modern
 from sluicegate.protocol.parameter_names import check, is_token
-from sluicegate.protocol.revisions import (
-    LEGACY,
-    LISTS,
-    LOG_LEVELS,
-    META,
-    MODERN_METHODS,
-    NEWEST_LEGACY,
-    REVISIONS,
-    Revision,
-)
+from sluicegate.protocol.revisions import LEGACY, LOG_LEVELS, META, NEWEST_LEGACY, REVISIONS, Revision
 
 # <= 2025-11-25 server/utilities/logging: before the first setLevel the server decides
 DEFAULT_LEVEL: Final = "info"
@@ -58,9 +49,6 @@ DEFAULT_LEVEL: Final = "info"
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 TASK_STATUS: Final = tasks.STATUS
-_METHODS: Final = MODERN_METHODS - {"server/discover", "subscriptions/listen", "tasks/update"} | {
-    "tasks/result", "tasks/list",
-}  # fmt: skip
 _MODERN_ONLY_CODES: Final = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 # Of the newest revision: here they are ours to fill in, in the rounds of a call
 _ROUND: Final = frozenset({"inputResponses", "requestState"})
@@ -114,7 +102,7 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     """The request in the middle's words, or the answer where no server is needed for it."""
     if request.method == "ping":
         return Result({})
-    if request.method not in _METHODS or (request.method in TASK_METHODS and not REVISIONS[revision].tasks):
+    if request.method not in ROUTED[revision]:
         return Failure(METHOD_NOT_FOUND, "Method not found")
     params = request.params.copy()
     meta = params.pop("_meta", {})
@@ -186,7 +174,7 @@ def _result(method: str, value: Json, revision: Revision) -> Json:
     if method in LISTS:
         listed = value.get(key := LISTS[method].key)
         return {**value, key: downgrade.items(method, listed, revision)} if isinstance(listed, list) else value
-    if method in ("tools/call", "tasks/result"):
+    if method in CALL_RESULTS:
         return downgrade.called(value, revision)
     if method == "prompts/get":
         return downgrade.prompted(value, revision)

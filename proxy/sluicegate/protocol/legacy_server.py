@@ -9,6 +9,7 @@ from typing import Final
 from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol.input_requests_client import unanswered
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response
+from sluicegate.protocol.methods import CACHEABLE, LISTS, TASK_SHOWN
 from sluicegate.protocol.model import (
     MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
@@ -21,7 +22,7 @@ from sluicegate.protocol.model import (
 from sluicegate.protocol.modern_server import is_reserved, not_found
 from sluicegate.protocol.required_fields import with_required_fields
 from sluicegate.protocol.reserved_keys import for_server
-from sluicegate.protocol.revisions import CACHEABLE, LISTS, META, NEWEST_LEGACY, REVISIONS, Revision
+from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS, Revision
 
 # 2025-11-25 client/elicitation#url-mode-errors; exists in that revision only and is never emitted to a modern client
 URL_ELICITATION_REQUIRED: Final = -32042
@@ -61,7 +62,7 @@ def outcome(call: Call, response: Response, has_tasks: bool = False) -> Outcome:
     value = response.result or {}
     if "task" in value and "task" in call.params and (task := tasks.created(value)) is not None:
         return TaskStarted(task)
-    if call.method in ("tasks/get", "tasks/cancel"):
+    if call.method in TASK_SHOWN:
         known = tasks.read(value)
         return Result(known) if known is not None else Failure(INTERNAL_ERROR, "The server said nothing of the task")
     return with_required_fields(call.method, lifted(call.method, value, has_tasks))

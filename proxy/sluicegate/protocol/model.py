@@ -3,9 +3,8 @@
 The middle speaks the newest, stateless revision only (2026-07-28). Edges translate their peer's dialect
 into these types and back; guards, router and servers see nothing else. No I/O, no wire, no library.
 
-`Call.method` is one of: server/discover, tools/list, tools/call, prompts/list, prompts/get, resources/list,
-resources/templates/list, resources/read, completion/complete, subscriptions/listen, the five of `TASK_METHODS`; and,
-with an outcome that nobody waits for, notifications/roots/list_changed of a legacy client. `Call.params` is the
+`Call.method` is one of the routed methods of `methods.py`; notifications/roots/list_changed of a legacy client among
+them, with an outcome that nobody waits for. `Call.params` is the
 request's params without `_meta`; `task` among them is a legacy client's wish to be answered later. `Call.meta` is
 `_meta` without what describes the sender (revision, clientInfo, clientCapabilities: those are the `Client`).
 `meta["progressToken"]` is the client's own token.
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+from sluicegate.protocol import methods
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -27,10 +27,10 @@ from sluicegate.protocol.jsonrpc import (
     light,
 )
 
-MODERN = "2026-07-28"
+MODERN = methods.MODERN
 
 Era = Literal["legacy", "modern"]
-Kind = Literal["tool", "prompt", "res"]
+Kind = methods.Kind
 
 # 2026-07-28 basic/index#error-codes
 HEADER_MISMATCH = -32020
@@ -38,10 +38,6 @@ MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 # <= 2025-11-25 server/resources#error-handling; never emitted to a modern client
 RESOURCE_NOT_FOUND = -32002
-
-# About one task, by its id; `tasks/list` is about all of a client's. 2025-11-25 basic/utilities/tasks, SEP-2663
-ABOUT_A_TASK = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
-TASK_METHODS = ABOUT_A_TASK | {"tasks/list"}
 
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 REASON = "dev.sluice/reason"
@@ -355,11 +351,11 @@ def refuse(method: str, reason: Reason, text: str) -> Outcome:
 def not_found(method: str, params: Json) -> Failure:
     """The answer for what does not exist, and so for what is hidden. Legacy edges turn a resource's code
     into -32002 (2026-07-28 server/resources#error-handling: -32602 with data.uri)."""
-    if method == "resources/read":
-        return Failure(INVALID_PARAMS, "Resource not found", {"uri": params.get("uri")})
-    if method == "completion/complete":
-        return Failure(INVALID_PARAMS, "Unknown reference")
-    if method in ABOUT_A_TASK:  # unknown, expired, hidden or somebody else's: no difference may show
-        return Failure(INVALID_PARAMS, "Task not found")
-    noun = "prompt" if method == "prompts/get" else "tool"
-    return Failure(INVALID_PARAMS, f"Unknown {noun}: {params.get('name')}")
+    match methods.JUDGED_BY_NAME.get(method):
+        case "uri":
+            return Failure(INVALID_PARAMS, "Resource not found", {"uri": params.get("uri")})
+        case "ref":
+            return Failure(INVALID_PARAMS, "Unknown reference")
+        case "taskId":  # unknown, expired, hidden or somebody else's: no difference may show
+            return Failure(INVALID_PARAMS, "Task not found")
+    return Failure(INVALID_PARAMS, f"Unknown {methods.TARGET_KINDS.get(method, 'tool')}: {params.get('name')}")

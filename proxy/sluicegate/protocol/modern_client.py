@@ -25,6 +25,7 @@ from sluicegate.protocol.jsonrpc import (
     Response,
     light,
 )
+from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND, OF_A_CALL, ROUTED
 from sluicegate.protocol.mirrored_headers import decode_value
 from sluicegate.protocol.model import (
     HEADER_MISMATCH,
@@ -39,12 +40,8 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.protocol.parameter_names import check, is_token
 from sluicegate.protocol.revisions import (
-    CACHEABLE,
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
-    LISTS,
-    MODERN_METHODS,
-    MRTR_METHODS,
     PROTOCOL_VERSION,
     REVISIONS,
     SERVER_INFO,
@@ -61,12 +58,7 @@ _SHORT_KEY: Final = 256
 
 _ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
 _PARAM: Final = b"mcp-param-"
-# basic/transports/streamable-http#standard-request-headers
-# and SEP-2663, Routing Headers
-_NAMED: Final = {
-    "tools/call": "name", "prompts/get": "name", "resources/read": "uri",
-    "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
-}  # fmt: skip
+_METHODS: Final = ROUTED[MODERN]
 _STATUS: Final = {HEADER_MISMATCH: 400, MISSING_CAPABILITY: 400, UNSUPPORTED_VERSION: 400, METHOD_NOT_FOUND: 404}
 
 
@@ -132,7 +124,7 @@ def parse(request: Request, routing: Routing | None) -> Parsed | Rejection:
     if version != MODERN:
         data = {"supported": list(SUPPORTED), "requested": version}
         return _reject(request, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
-    if request.method not in MODERN_METHODS:
+    if request.method not in _METHODS:
         return _reject(request, METHOD_NOT_FOUND, "Method not found")
     key = capability_key(capabilities)
     if not key:
@@ -215,7 +207,7 @@ def _check_headers(request: Request, version: str, routing: Routing) -> str | No
 
 
 def _check_name(request: Request, header: str | None) -> str | None:
-    key = _NAMED.get(request.method)
+    key = MIRRORED.get(request.method)
     if key is None:
         return None
     if header is None:
@@ -238,7 +230,7 @@ def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
             outcome = replace(outcome, code=INVALID_PARAMS)
         return _STATUS.get(outcome.code, 200), _error(id, outcome)
     if isinstance(outcome, InputRequired):
-        if method not in MRTR_METHODS:
+        if method not in MULTI_ROUND:
             return 200, _error(id, Failure(INTERNAL_ERROR, f"the server asked for input during {method}"))
         return 200, Response(id, _input_required(outcome, server_info))
     meta = {**outcome.task.get("_meta", {}), SERVER_INFO: server_info}
@@ -277,7 +269,7 @@ def _input_required(outcome: InputRequired, server_info: Json) -> Json:
 def notification(note: Notification, method: str, id: RequestId) -> Notification | None:
     """What belongs to a call, as this client may see it: a listen stream carries its subscription's id on every
     message and neither progress nor log messages (basic/patterns/subscriptions)."""
-    belongs_to_call = note.method in ("notifications/progress", "notifications/message")
+    belongs_to_call = note.method in OF_A_CALL
     if method != "subscriptions/listen":
         return note if belongs_to_call else None
     if belongs_to_call:

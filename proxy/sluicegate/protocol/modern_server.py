@@ -5,11 +5,12 @@ that mirror the body are made here too, because what they must say is protocol, 
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from sluicegate.protocol import tasks, union_members
 from sluicegate.protocol.input_requests_server import for_modern_server
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response
+from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND
 from sluicegate.protocol.mirrored_headers import annotations, annotations_of, argument, encode_value
 from sluicegate.protocol.model import (
     HEADER_MISMATCH,
@@ -25,15 +26,7 @@ from sluicegate.protocol.model import (
 )
 from sluicegate.protocol.required_fields import with_required_fields
 from sluicegate.protocol.reserved_keys import for_server
-from sluicegate.protocol.revisions import (
-    CACHEABLE,
-    CLIENT_CAPABILITIES,
-    CLIENT_INFO,
-    LISTS,
-    MRTR_METHODS,
-    PROTOCOL_VERSION,
-    SERVER_INFO,
-)
+from sluicegate.protocol.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, SERVER_INFO
 
 Headers = list[tuple[bytes, bytes]]
 Annotations = Mapping[tuple[str, ...], str]
@@ -66,17 +59,10 @@ def params(call: Call, token: int, client_info: Json, is_shared: bool = False, w
     return {**call.params, "_meta": meta}
 
 
-# 2026-07-28 basic/transports/streamable-http#standard-request-headers; SEP-2663, Routing Headers
-_NAMED: Final = {
-    "tools/call": "name", "prompts/get": "name", "resources/read": "uri",
-    "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
-}  # fmt: skip
-
-
 def headers(method: str, params: Json, annotated: Annotations | None = None) -> Headers:
     """What HTTP mirrors of a request's body; `annotated` is what the called tool's schema asks for."""
     made = [(b"Mcp-Method", method.encode())]
-    name = params.get(_NAMED.get(method, ""))
+    name = params.get(MIRRORED.get(method, ""))
     if isinstance(name, str):
         made.append((b"Mcp-Name", encode_value(name).encode()))
     if annotated:
@@ -137,7 +123,7 @@ def result(method: str, value: Json) -> Outcome:
         # SEP-2663, Task Creation: a task and nothing of the rounds before it
         bare = {key: inner for key, inner in task.items() if key not in ("inputRequests", "requestState")}
         return TaskStarted(complete(method, bare))
-    if kind == "input_required" and method in MRTR_METHODS:
+    if kind == "input_required" and method in MULTI_ROUND:
         return _input_required(value)
     return Failure(INTERNAL_ERROR, "The server sent a result of a kind that is not known")
 

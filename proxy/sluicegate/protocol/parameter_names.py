@@ -12,6 +12,7 @@ from typing import Any, Final
 from unicodedata import normalize
 
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.methods import PARAMS
 
 _WORDS: Final = frozenset(
     {
@@ -19,17 +20,11 @@ _WORDS: Final = frozenset(
         "inputResponses", "requestState", "task", "taskId",
     }
 )  # fmt: skip
-# The parameters of requests about one thing (2026-07-28 and 2025-11-25 schema), besides `_meta`.
 _NOT_SEEN: Final = re.compile(r"[^\w\n]+|_+")
 # `normalize` makes up to 18 characters of one of these, which no name of a parameter has.
 _LIGATURES: Final = re.compile("[\uFDF0-\uFDFC]+")
 MAX_PARAMS: Final = 100
 MAX_NAME: Final = 512
-_ROUND: Final = frozenset({"inputResponses", "requestState"})
-_OWNED: Final = {
-    "tools/call": _ROUND | {"name", "arguments", "task"}, "prompts/get": _ROUND | {"name", "arguments"},
-    "resources/read": _ROUND | {"uri"}, "completion/complete": frozenset({"ref", "argument", "context"}),
-}  # fmt: skip
 _OF_A_REF: Final = frozenset({"type", "name", "uri", "title"})
 
 
@@ -40,13 +35,13 @@ def is_token(value: Any) -> bool:
 
 def check(method: str, params: Json) -> str | None:
     """What is wrong with the parameters besides `_meta`. Those that the method does not have are taken out."""
-    owned = _OWNED.get(method, _WORDS)
+    owned = PARAMS.get(method, _WORDS)
     if not owned.issuperset(params):
         if len(params) > MAX_PARAMS:
             return f"more than {MAX_PARAMS} parameters"
         if (key := look_alike(params, _WORDS)) is not None:
             return f"{key[:MAX_NAME]!a} is no key here"
-        if method in _OWNED:
+        if method in PARAMS:
             for name in [name for name in params if name not in owned]:
                 del params[name]
     if "ref" in params and (key := look_alike(params["ref"], _OF_A_REF)) is not None:

@@ -1,26 +1,18 @@
 """What a result must have in every revision, where a server left it out. Pure."""
 
 import json
-from typing import Final
 
 from sluicegate.protocol import union_members
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
+from sluicegate.protocol.methods import RESULTS
 from sluicegate.protocol.model import Failure, Outcome, Result
-
-_NEEDED: Final[dict[str, tuple[str, type]]] = {
-    "tools/call": ("content", list),
-    "tasks/result": ("content", list),
-    "prompts/get": ("messages", list),
-    "resources/read": ("contents", list),
-    "completion/complete": ("completion", dict),
-}
 
 
 def with_required_fields(method: str, value: Json) -> Outcome:
     """The result; one without what it is about is no answer. Only of a tool less is known to be meant: servers leave
     `content` out where they say all in structure, and clients of every revision take it for granted."""
     value = union_members.result(method, value)
-    needed = _NEEDED.get(method)
+    needed = RESULTS.get(method)
     if needed is None or isinstance(value.get(needed[0]), needed[1]):
         return Result(value)
     if needed[0] != "content":

@@ -58,41 +58,4 @@ CLIENT_INFO = META + "clientInfo"
 CLIENT_CAPABILITIES = META + "clientCapabilities"
 SERVER_INFO = META + "serverInfo"
 SUBSCRIPTION_ID = META + "subscriptionId"
-
-
-@dataclass(frozen=True, slots=True)
-class List:
-    """One of the four lists: its method, the key of its items, and how a change of it is announced."""
-
-    method: str
-    key: str
-    changed: str
-    filter: str  # key in the filter of subscriptions/listen
-    capability: str
-
-
-LISTS: Final[dict[str, List]] = {
-    entry.method: entry
-    for entry in (
-        List("tools/list", "tools", "notifications/tools/list_changed", "toolsListChanged", "tools"),
-        List("prompts/list", "prompts", "notifications/prompts/list_changed", "promptsListChanged", "prompts"),
-        List("resources/list", "resources", "notifications/resources/list_changed",
-             "resourcesListChanged", "resources"),
-        List("resources/templates/list", "resourceTemplates", "notifications/resources/list_changed",
-             "resourcesListChanged", "resources"),
-    )
-}  # fmt: skip
-
-# 2026-07-28 server/utilities/caching: ttlMs and cacheScope are required on complete results of these
-CACHEABLE: Final = frozenset({"server/discover", "resources/read", *LISTS})
-
-# What a 2026-07-28 server may be asked (the middle's methods); anything else is 404 with -32601.
-MODERN_METHODS: Final = frozenset(
-    {"server/discover", "tools/call", "prompts/get", "resources/read", "completion/complete",
-     "subscriptions/listen", "tasks/get", "tasks/update", "tasks/cancel", *LISTS}
-)  # fmt: skip
-# 2026-07-28 basic/patterns/mrtr: the only methods whose result may be input_required
-MRTR_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-# <= 2025-11-25: what a server may ask on; of a task it asks on the stream of `tasks/result` (basic/utilities/tasks)
-ASKING_METHODS: Final = MRTR_METHODS | {"tasks/result"}
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")

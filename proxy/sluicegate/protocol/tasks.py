@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from sluicegate.protocol import union_members
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
+from sluicegate.protocol.methods import TASK_SHOWN
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure, Outcome, Result
 from sluicegate.protocol.revisions import META, REVISIONS
 
@@ -236,7 +237,7 @@ def answer_legacy(method: str, value: Json) -> Json:
     """The result of a request about tasks."""
     if method == "tasks/list":
         return {**value, "tasks": [to_legacy(task) for task in value["tasks"]]}
-    return to_legacy(value) if method in ("tasks/get", "tasks/cancel") else value
+    return to_legacy(value) if method in TASK_SHOWN else value
 
 
 def asked_ttl(value: Any) -> Json:

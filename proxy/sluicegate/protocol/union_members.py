@@ -4,9 +4,11 @@ Whoever judges reads one member, and whoever gets the message may read another: 
 contents with `text` and `blob`, of a complete result with `inputRequests`. Pure; copy on write.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.methods import RESULTS
 
 # 2026-07-28 schema: ContentBlock, SamplingMessageContentBlock. What all types may have is no matter.
 _OWN: Final = {
@@ -23,13 +25,9 @@ _SMALL: Final = 2  # members of a block that has a type and what it is about
 
 def result(method: str, value: Json) -> Json:
     """A complete result of that method."""
-    if method in ("tools/call", "tasks/result"):
-        key, each = "content", block
-    elif method == "prompts/get":
-        key, each = "messages", message
-    elif method == "resources/read":
-        key, each = "contents", contents
-    else:
+    key, _ = RESULTS.get(method, ("", list))
+    each = _MEMBERS.get(key)
+    if each is None:
         return value
     if not _UNFINISHED.isdisjoint(value):
         value = {name: part for name, part in value.items() if name not in _UNFINISHED}
@@ -86,3 +84,7 @@ def without_pages(data: Any) -> Any:
     """The data of an error without pages to open, which only an error of 2025-11-25 has, and only where they are judged
     (client/elicitation#url-mode-errors)."""
     return {key: part for key, part in data.items() if key != "elicitations"} if isinstance(data, dict) else data
+
+
+_MEMBERS: Final[Mapping[str, Callable[[Any], Any]]] = {"content": block, "messages": message, "contents": contents}
+"""How the items are read of what a result must have, by its key."""

@@ -14,19 +14,9 @@ from sluicegate.catalog.snapshot import KINDS
 from sluicegate.catalog_cache import CatalogCache, Known, MayList, Resolver, completeness
 from sluicegate.hub import Hub
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
-from sluicegate.protocol.model import (
-    ABOUT_A_TASK,
-    Call,
-    Failure,
-    Handler,
-    McpServer,
-    Outcome,
-    Result,
-    TaskStarted,
-    not_found,
-    refuse,
-)
-from sluicegate.protocol.revisions import LISTS, SUPPORTED
+from sluicegate.protocol.methods import ABOUT_A_TASK, JUDGED_BY_NAME, LISTS
+from sluicegate.protocol.model import Call, Failure, Handler, McpServer, Outcome, Result, TaskStarted, not_found, refuse
+from sluicegate.protocol.revisions import SUPPORTED
 from sluicegate.router.combined_lists import CombinedLists, Cursors
 from sluicegate.router.subscription_stream import MaySee, SubscriptionStreams
 from sluicegate.router.subscriptions import Decide
@@ -39,7 +29,6 @@ from sluicegate.store import Store
 __all__ = ["Cursors", "MayList", "MaySee", "Router"]
 
 ROOTS_CHANGED = "notifications/roots/list_changed"
-_RELAYED = ("prompts/get", "resources/read", "completion/complete")
 
 
 class Router:
@@ -62,6 +51,7 @@ class Router:
         self.following = TaskSubscriptions(self.tasks)
         self._listener = SubscriptionStreams(servers, lists, resolver, hub, views, may_see, decide, self.following)
         self._handlers: Mapping[str, Handler] = {
+            **dict.fromkeys(JUDGED_BY_NAME, self._relay),
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,
             "resources/list": self._if_declared(pages.walked),
@@ -70,7 +60,6 @@ class Router:
             "tools/call": self._call_tool,
             "tasks/list": self.tasks.listed,
             **dict.fromkeys(ABOUT_A_TASK, self.tasks.about),
-            **dict.fromkeys(_RELAYED, self._relay),
         }
 
     def __call__(self, call: Call) -> Awaitable[Outcome]:

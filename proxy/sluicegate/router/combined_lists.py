@@ -21,8 +21,8 @@ from sluicegate.catalog_cache import CatalogCache, MayList, Resolver
 from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of, ttl_of
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, SharedList, decode_fast, dump
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Failure, McpServer, Outcome, Result, Target
-from sluicegate.protocol.revisions import LISTS
 from sluicegate.router.visible_lists import VisibleList, VisibleLists
 
 MAX_SHARED: Final = 64  # pages of ours that are the same for many

@@ -12,8 +12,8 @@ from anyio.lowlevel import checkpoint
 
 from sluicegate.catalog.snapshot import KINDS, Snapshot
 from sluicegate.catalog_cache import CatalogCache
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, McpServer
-from sluicegate.protocol.revisions import LISTS
 from sluicegate.router.visible_lists import VisibleLists, number
 
 _WORD: Final = 2**64 - 1

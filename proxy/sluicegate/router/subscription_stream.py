@@ -17,9 +17,8 @@ from sluicegate.catalog import discover_merge
 from sluicegate.catalog_cache import CatalogCache, Resolver
 from sluicegate.hub import Event, Hub, Subscription
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
+from sluicegate.protocol.methods import LISTS, OF_A_SESSION
 from sluicegate.protocol.model import Call, Emit, Failure, McpServer, Outcome, Result, session_scope
-from sluicegate.protocol.revisions import LISTS
-from sluicegate.protocol.tasks import STATUS
 from sluicegate.router.list_versions import ListVersions
 from sluicegate.router.subscriptions import UPDATED, Decide, Subscribing, Subscriptions
 from sluicegate.router.task_subscriptions import MAX_FOLLOWED, FollowedTasks, TaskSubscriptions
@@ -28,10 +27,6 @@ from sluicegate.router.visible_lists import VisibleLists
 MaySee = Callable[[Call, str], bool]
 """(call, server key): whether this client has any right on that server."""
 
-# What a server says to one legacy client outside of its calls
-_SAID: Final = frozenset(
-    {"notifications/message", "notifications/progress", "notifications/elicitation/complete", STATUS}
-)
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 REFUSED: Final = "dev.sluice/refused"
 """In `_meta` of the acknowledgement: why resources are not among those that are honoured, by URI."""
@@ -109,7 +104,7 @@ class SubscriptionStreams:
             method = event.notification.method
             if ear.methods:
                 self._reach_also(ear, event.server, group)
-            if method in _SAID:
+            if method in OF_A_SESSION:
                 await call.emit(event.notification)
             elif method == UPDATED:
                 for shown in ear.subscriptions.shown(event.server, event.notification.params):
@@ -120,7 +115,7 @@ class SubscriptionStreams:
 
     def _concerns(self, call: Call, methods: frozenset[str], event: Event) -> bool:
         """Scopes are asked anew each time: a server's era, and so its scope, may be known only after it is up."""
-        if event.notification.method in _SAID:
+        if event.notification.method in OF_A_SESSION:
             session = call.client.session
             return session is not None and event.scope == session_scope(session) and self._may_see(call, event.server)
         if event.notification.method not in methods:

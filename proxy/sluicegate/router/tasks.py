@@ -22,7 +22,6 @@ from sluicegate.protocol.jsonrpc import (
     Notification,
 )
 from sluicegate.protocol.model import (
-    ABOUT_A_TASK,
     Call,
     Failure,
     Handler,
@@ -298,10 +297,10 @@ def _lost_task(record: TaskRecord) -> Json:
 
 def _lost(call: Call, record: TaskRecord) -> Outcome:
     """A task that ended with its connection, before anybody learnt how."""
-    if call.method in ABOUT_A_TASK - {"tasks/get", "tasks/result"}:
-        return Failure(INVALID_PARAMS, "The task has ended")
     if call.method == "tasks/result":
         answer = refuse("tools/call", "outcome_unknown", _GONE)
         assert isinstance(answer, Result)
         return Result(tasks.related(answer.value, record.id))
-    return Result(_lost_task(record))
+    if call.method == "tasks/get":
+        return Result(_lost_task(record))
+    return Failure(INVALID_PARAMS, "The task has ended")

@@ -36,9 +36,10 @@ from sluicegate.protocol.jsonrpc import (
     id_unread,
     read,
 )
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Era, Failure, Outcome, Updated
 from sluicegate.protocol.modern_server import Headers
-from sluicegate.protocol.revisions import LISTS, Revision
+from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.timers import timers_of
 
 log = logging.getLogger(__name__)

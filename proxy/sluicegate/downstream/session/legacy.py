@@ -29,8 +29,8 @@ from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol import legacy_server as dialect
 from sluicegate.protocol.input_forms import ROOTS
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, RequestId, Response, dump, encode
+from sluicegate.protocol.methods import ABOUT_A_TASK, ASKING
 from sluicegate.protocol.model import (
-    ABOUT_A_TASK,
     Ask,
     Call,
     Era,
@@ -41,7 +41,7 @@ from sluicegate.protocol.model import (
     TaskStarted,
     session_scope,
 )
-from sluicegate.protocol.revisions import ASKING_METHODS, LOG_LEVELS
+from sluicegate.protocol.revisions import LOG_LEVELS
 
 MAX_BEGUN: Final = 1_000
 """Tasks of one connection whose progress is still told; of more, the oldest is silent."""
@@ -195,7 +195,7 @@ class LegacyConnection(ServerConnection):
 
     async def _handle(self, call: Call) -> Outcome:
         is_driven = self._tasks is not None and polling.must_drive(call)
-        if is_driven or (self._may_be_asked and call.method in ASKING_METHODS):
+        if is_driven or (self._may_be_asked and call.method in ASKING):
             asking = InteractiveExchange(
                 next(self._ids), call, self._loop.time() + self.settings.max_time, self._forget
             )

@@ -24,8 +24,8 @@ from sluicegate.downstream.tasks.polling import ModernTask, PolledTask
 from sluicegate.protocol import modern_server as dialect
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, Response, encode
+from sluicegate.protocol.methods import ABOUT_A_TASK, LISTS
 from sluicegate.protocol.model import (
-    ABOUT_A_TASK,
     HEADER_MISMATCH,
     MISSING_CAPABILITY,
     MODERN,
@@ -38,7 +38,7 @@ from sluicegate.protocol.model import (
     TaskStarted,
 )
 from sluicegate.protocol.modern_server import Annotations
-from sluicegate.protocol.revisions import LISTS, REVISIONS
+from sluicegate.protocol.revisions import REVISIONS
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Request, Response
+from sluicegate.protocol.methods import TASK_SHOWN
 from sluicegate.protocol.model import Call, Failure, Outcome, Result, TaskStarted
 
 FREE: Final = ""
@@ -27,7 +28,7 @@ def outwards(call: Call, outcome: Outcome, mark: str) -> Outcome:
     """What a connection says of a task, with its mark. Of another task than it was asked about nothing is believed."""
     if isinstance(outcome, TaskStarted):
         return TaskStarted({**outcome.task, "taskId": f"{mark}:{outcome.task['taskId']}"})
-    if not isinstance(outcome, Result) or call.method not in ("tasks/get", "tasks/cancel"):
+    if not isinstance(outcome, Result) or call.method not in TASK_SHOWN:
         return outcome
     if "taskId" not in outcome.value:  # the empty answer to a cancel of the extension
         return outcome
