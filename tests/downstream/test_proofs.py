@@ -9,7 +9,7 @@ import httpx
 import pytest
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, legacy_start, modern_start, running
 
-from sluicegate.downstream.failures import PROOFS
+from sluicegate.downstream.failures import PROOFS, Lost, as_lost
 from sluicegate.protocol.model import Client, Failure, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
@@ -22,6 +22,18 @@ def test_the_reference_has_the_table() -> None:
     text = PAGE.read_text()
     for proof in PROOFS:
         assert f"| {proof.what} | {proof.why} |" in text
+
+
+def test_clients_read_what_was_lost_and_who_runs_sluice_reads_the_detail_too() -> None:
+    lost = Lost("the server is gone", sent=True, gone=True, status=502, detail="/usr/bin/x")
+    assert str(lost) == "the server is gone (/usr/bin/x)"
+    assert (lost.text, lost.detail) == ("the server is gone", "/usr/bin/x")
+    assert (lost.sent, lost.gone, lost.status, str(Lost("gone", sent=False))) == (True, True, 502, "gone")
+    again = as_lost(lost)
+    assert (again.sent, again.text, again.detail) == (False, lost.text, lost.detail), "nothing of this one was sent"
+    told = [(one.sent, one.text) for one in (as_lost(OSError("boom"), "no answer"), as_lost(OSError(), "no answer"),
+                                             as_lost(OSError()))]  # fmt: skip
+    assert told == [(False, "boom"), (False, "no answer"), (False, "OSError")]
 
 
 class Scripted:

@@ -54,6 +54,15 @@ def test_arguments_are_checked_for_tools_alone_and_templates_by_the_rows() -> No
     assert isinstance(explanation, Explanation) and explanation.exit_code == 1
 
 
+def test_a_rule_for_arguments_holds_for_other_spellings_of_an_unlisted_tool() -> None:
+    """A server may take `GET_X` for `get_x`; what it lists under that name is another tool."""
+    for own in ("GET_X", "get_x", "Get_X"):
+        assert book().check_arguments(Target("git", "tool", own, own, is_unlisted=True), {})
+        assert book().check_arguments(Target("git", "tool", own, own, is_unlisted=True), {"a": 1}) is None
+    assert book().check_arguments(tool("git", "GET_X"), {}) is None
+    assert book().check_arguments(Target("hub", "tool", "get_x", "get_x", is_unlisted=True), {}) is None
+
+
 def test_a_uri_is_denied_too_where_a_row_denies_what_servers_take_it_for() -> None:
     rows = "p, *, *, *, *, allow\np, *, git, res:file:///etc/*, *, deny\np2, *, git, res:secret:*, read, confirm"
     rules = Rulebook(policy_of(rows), Classes({}), allowlist({"git": ToolRules()}))
