@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sluicegate.guards import ORDER, chain
-from sluicegate.guards.inspect import LARGE, Mode, inspect, outside_of_calls
+from sluicegate.guards.inspect import Mode, inspect, outside_of_calls
 from sluicegate.policy.outputs import Outputs
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import (
@@ -23,6 +23,7 @@ from sluicegate.protocol.model import (
     Trail,
     Verdict,
 )
+from sluicegate.runtime.loop_budget import LARGE
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOL = Target("git", "tool", "log", "g__log", {"name": "log"})
