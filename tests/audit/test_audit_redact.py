@@ -233,7 +233,11 @@ SHAPES = (
     "insert into a(password) values ('a'),", "(1,'a'),", "<input ", "a:22:", "htpasswd -b ", "your code ",
     "login ", "auth(a,", "${", "${a", "{{", "$(", "kind: Secret\ndata:\n a: "
      "b\n", "\u5bc6\u7801 ", "jwt.sign(a", "curl -u a",
-    "xxxx", "password is a ", "password the ", "the a", "aaaaaaaaaaaaa1 ", "'a' as ", "AUTH ", "net use \\\\a ",
+    "xxxx", "password is a ", "password the ", "the a", "aaaaaaaaaaaaa1 ", "'a' as ", "AUTH ",
+    "/reset/", "/reset?a=b&", "/reset?" + "a=b&" * 3, "<<EOF\n", "> token ", "chpasswd <<", "pgp_sym_decrypt(a,",
+    '"random_password" ', "PlainAuth('',", "password%3D", "%22", "token\" { ", "?token=", "&sig=", "://aaaa1", "sig=",
+    "accounts: [", "password: &[u8", "Aa0+" * 21 + "A", "a::b", "insert into a(password) values\n", "(?i)bearer ",
+    "net use \\\\a ",
 )  # fmt: skip
 
 

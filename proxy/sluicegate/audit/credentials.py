@@ -35,7 +35,7 @@ _ANY_HINT: Final = re.compile("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))
 _PORT: Final = re.compile(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
 _SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
 _NAME: Final = re.compile(
-    r"(?<![\w@.\-])(--?)?((?:2(?=[fF]))?[^\W\d][\w.\-@$\u0300-\u036f\u200b-\u200d]{0,127}+"
+    r"(?:(?<![\w@.\-])|(?<=%[2357][0-9A-Fa-f]))(--?)?((?:2(?=[fF]))?[^\W\d][\w.\-@$\u0300-\u036f\u200b-\u200d]{0,127}+"
     r"(?(1)|(?:[ ](?i:key|code|id|phrase|words?|string|token|by|de[ ]passe)s?\b)?))"
 )
 # What stands between a name and its value.
@@ -44,11 +44,14 @@ _SIGN: Final = re.compile(r"(?:\[\d{0,6}\])?" + _CLOSE + r"[ \t]{0,16}(?::=|=>|-
  r"\t*]{0,16}(?:</\w{1,10}>[ \t]{0,4})?")
 # What of code may come between a name and a text in quotes: a type, a call, an index.
 _CODE: Final = re.compile(
-    r"[ ]?:[ ]?(?:&(?:'static )?)?[A-Za-z][\w.<>\[\]]{0,40}(?: \| None)?[ ]?=[ ]?(?=[\"'`])|"
+    r"[ ]?:[ ]?(?:&(?:'static )?)?[A-Za-z\[][\w.<>\[\]]{0,40}(?:;[ ]?\d{1,4}\])?(?: \| None)?[ ]?=[ ]?(?=b?[\"'`])|"
     r"[ ][A-Za-z][\w.<>\[\]]{0,40}[ ]=[ ]?(?=[\"'`])|"
     r"[\\\"'`\])]{1,8}\s?\.\s?(?:value[ ]?=|(?:fill|type|sendKeys|send_keys|setValue|set_value|press_sequentially|"
     r"pressSequentially|val|set|input|to)[ ]?\()[ ]?(?=\\{0,7}[\"'`])"
 )
+_PERCENT: Final = "(?:%5C){0,3}(?:%22|%27)?(?:%20){0,2}"
+_ENCODED: Final = re.compile(rf"(?i){_PERCENT}(?:%3A|%3D)(?:%20){{0,2}}{_PERCENT}(?=[^%]|%2)")
+_DEFAULT: Final = re.compile(r"\"\s{0,4}\{[^{}]{0,400}?\b(?:default|value)\s{0,20}=\s{0,4}(?=\")")  # of Terraform
 _CALL: Final = re.compile(
     r"[ ]?\([ ]?(?=[\"'`])|(?:\\{0,7}[\"'`][)]{0,2})\s{0,4},\s{0,40}(?=\\{0,7}[\"'`])"  # name("...", "name", "..."
 )
@@ -96,7 +99,8 @@ _REST: Final = re.compile(rf"""[^\n"'`<>](?:[^\n"'`<>&;,| \t]++|{_STOP}[&;,| \t]
 _LINE_START: Final = re.compile(r"[ \t]*(?:- |\* |\+|-)?[ \t]*(?:export |set |ENV |setx |declare -x )?[\"'*]{0,3}")
 # An expression of a program, in which a name is no value.
 _EXPRESSION: Final = re.compile(
-    r"\\n|[)({\[*]|%\}|[A-Za-z_][\w.$]*[(\[{]|(?:await|new|return|typeof) |"
+    r"\\n|[)({\[*]|%\}|[A-Za-z_][\w.$]*[(\[{]|(?:[A-Za-z_]\w*(?:::|\.))+\w+!?\((?:[)\"']|$)|"
+    r"(?:await|new|return|typeof) |"
     r"(?:self|this|process|os|env|config|cfg|settings|options|opts|args|request|req|params|props|state|data|user"
     r"|secrets|"
     r"vault|var|local|module|input|inputs|form|creds|ctx|context|event|body|import|window|session|values|Values"
@@ -289,6 +293,8 @@ def _quoted(text: str, quote: re.Match[str], is_fit: Callable[[str], bool] | Non
 _SYNTAXES: Final[tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], bool] | None], ...]] = (
     (_PAIR, (), None),
     (_CODE, (), None),
+    (_ENCODED, (), None),
+    (_DEFAULT, ('"',), None),
     (_CALL, (), _is_no_word),
     (_TAG, ("<", ">", ":"), None),
     (_VALUE, ('"', "'"), None),

@@ -39,7 +39,7 @@ _ROWS: Final = tuple(_TABLE.items())
 _PROGRAMS: Final = re.compile(rf"(?<![\w\-.])(?:{'|'.join(f'({programs})' for programs in _TABLE)})(?:\.exe)?(?=[ \t])")
 _OPTION: Final = re.compile(
     r"(?<![\w\-/])(?:(-[pPawkKctAX]|-pw)(?:[ \t]{1,4}(?=[^\s\-])|=)|(-[pP])(?=[\w'\"])|"
-    r"(-[uUa])[ =]?[\"']?[^\s:%,\"'/]{1,64}([:%,])(?![/\s])|"
+    r"(-[uUa])[ =]?[\"']?(?:[\w.\-]{1,64}[/\\]{1,2})?[^\s:%,\"'/]{1,64}([:%,])(?![/\s])|"
     r"(?:--user|--proxy-user|--[\w\-]{0,20}creds|/user|-user|--auth)[ :=]{1,4}[\"']?[^\s:\"'/]{1,64}:(?!/))"
 )
 _COMMAND: Final = 256  # characters of a command before its option
@@ -77,6 +77,13 @@ def _is_mixed_option(value: str) -> bool:
     return _PORTS.match(value) is None and values.is_mixed(value) and _STRONG.search(value) is not None
 
 
+def _is_link_token(value: str) -> bool:
+    value = value.partition("?")[0].partition("&")[0].partition("#")[0]
+    return values.is_random(value) and _DATED.search(value) is None
+
+
+_DATED: Final = re.compile(r"(?:19|20)\d\d-\d\d")
+
 # ---------------------------------------------------------------- places
 
 _TEXT: Final = r"(?:\\{0,3}[\"'][^\"'\n]{0,200}[\"']|[\w.$]{1,60})"
@@ -85,6 +92,9 @@ _STDIN: Final = (
     r"|--passphrase-fd|--stdin|"
     r"chpasswd|smbpasswd|vncpasswd|\bpasswd|cryptsetup|kinit|secret (?:create|put|set)|secrets (?:set|put)|su -))"
 )
+_HEREDOC: Final = r"<<-?[ ]?[\"']?\w{1,40}[\"']?"
+_SECRET_FILE: Final = r"[^\n<]{0,100}(?:token|secret|passw(?:or)?d|credential|\.key|\.pw)\w{0,12}(?:\.\w{1,8})?[\"']?"
+_ONE_LINE: Final = r"[ ]{0,4}\n[ \t]{0,20}(?=[^\s:=]{6,400}[ \t]{0,20}\n)"
 # (what every text has in which the pattern may match, in small letters; what stands before the secret; what it must be)
 _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
     ("|", rf"\b(?:echo|printf)(?:[ ]-[neE]{{1,3}}|[ ][\"']%s(?:\\\\?n)?[\"'])?[ ](?=[^\n|]{{1,300}}\|[ "
@@ -129,7 +139,15 @@ _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
      r"UsernamePasswordAuthenticationToken|basic_auth|basicAuth|SetBasicAuth|login|signIn|sign_in|authenticate|auth|"
      rf"[cC]redentials)[ ]?=?[ ]?\(\s{{0,20}}{_TEXT}[ ]?,\s{{0,20}}(?=\\{{0,3}}[\"'])", None),
     ("conn", rf"(?:getConnection|connect)[ ]?\((?:\s{{0,20}}{_TEXT}[ ]?,){{2}}\s{{0,20}}(?=\\{{0,3}}[\"'])", None),
-    ("mysqli", rf"\bmysqli(?:_connect)?[ ]?\((?:\s{{0,20}}{_TEXT}[ ]?,){{2}}\s{{0,20}}(?=[\"'])", None),
+    ("(", rf"\b(?:mysqli(?:_connect)?|PlainAuth|ftp_login|ldap_bind|imap_open|ssh2_auth_password)[ ]?\("
+          rf"(?:\s{{0,20}}{_TEXT}[ ]?,){{2}}\s{{0,20}}(?=\\{{0,3}}[\"'])", None),
+    ("crypt", r"(?i)\b(?:pgp_sym_(?:en|de)crypt(?:_bytea)?|(?:aes_|des_)?(?:en|de)crypt)[ ]?\("
+              r"(?:[^()\n,]{1,200}|[^()\n,]{0,100}\([^()\n]{0,100}\)[^()\n,]{0,100}),\s{0,20}(?=\\{0,3}')", None),
+    ("random_password", r"\\{0,3}\"random_password\\{0,3}\"[^}]{0,1000}?\\{0,3}\"result\\{0,3}\"\s{0,4}:\s{0,4}", None),
+    ("accounts", r"\baccounts\s{0,4}:\s{0,4}\[\s{0,20}(?=[\"'](?:0x)?[0-9a-fA-F]{64}[\"'])", None),
+    ("<<", rf"(?:{_STDIN}|[ ]login\b)[^\n<]{{0,120}}{_HEREDOC}[^\n]{{0,80}}\n[ \t]{{0,20}}(?:[\w.\-]{{1,64}}:)?", None),
+    ("<<", rf"{_HEREDOC}[ ]{{0,4}}(?:>{{1,2}}|\|[^\n]{{0,40}}tee)[ ]{{0,4}}{_SECRET_FILE}{_ONE_LINE}", None),
+    ("<<", rf">{{1,2}}[ ]{{0,4}}{_SECRET_FILE}[ ]{_HEREDOC}{_ONE_LINE}", None),
     ("pdo", rf"\bPDO[ ]?\((?:\s{{0,20}}{_TEXT}[ ]?,){{2}}\s{{0,20}}(?=[\"'])", None),
     ("ac", r"[\"']AC[0-9a-f]{32}[\"'][ ]?,[ ]?", None),
     ("login(", r"\.login\([ ]?(?=[\"'][^\"']{24,200}[\"'])", None),
@@ -147,6 +165,9 @@ _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
              r"|pin|passwort)\b)", values.is_odd),
     ("%5b", r"(?i)%5b\w{0,20}(?:password|passwd|pass|pwd|token|secret|pin|otp)\w{0,20}%5d=", None),
     ("/p:", r"(?<![\w/.])/p:(?=\S)", _is_no_port),
+    ("/", r"(?i)/(?:reset|invit|magic|verif|confirm|activat|recover|unlock|log-?in|sign-?in|password|auth|token"
+          r"|secret)[\w\-]{0,24}(?:/|/?\?(?:[\w\-]{1,20}=[^\s&]{0,60}&){0,3}[\w\-]{1,20}=)"
+          r"(?=[\w~\-]{20,512}(?:[\s\"'<>&?#)\\]|$|[.,](?:\s|$)))", _is_link_token),
     (" / ", r"(?i)\b(?:log ?in|sign ?in|login|logon|creds|credentials?|access|zugang|acceso)\b[^\n/]{0,100}+/[ "
             r"]", values.is_odd),
 )  # fmt: skip
@@ -154,11 +175,11 @@ _COMPILED: Final = tuple((needs, re.compile(pattern), fit) for needs, pattern, f
 # What of these no name of a secret is in, so that a text must be looked at for their sake.
 HINTS: Final = (
     "net use", "net user", "rabbitmqctl", "identify", "snmp", "communit", "jdbc:oracle", "sqlplus", "login", "log in",
-    "sign in", "wifi:", "mysqli", "pdo(", "is your",
-     "ist ihr", "ist dein", "as your", "as the", "mat khau", "kata sand"
-      "i", "isakmp", "/p:", "fernet(", "aes.new", "hmac", "sudo -s", "securestring", "kinit",
-    "cryptsetup", "7z", "logon", "zugang", "acceso", "access", "signin", "sign_in", "twilio",
-    "expdp", "impdp", "su -",
+    "sign in", "wifi:", "mysqli", "plainauth", "ftp_login", "ldap_bind", "imap_open", "ssh2_auth", "crypt(", "accounts",
+    "crypt_bytea(", "<<", "/reset", "/invit", "/magic", "/verif", "/confirm", "/activat", "/recover", "/unlock",
+    "pdo(", "is your", "ist ihr", "ist dein", "as your", "as the", "mat khau", "kata sandi", "isakmp", "/p:", "fernet(",
+    "aes.new", "hmac", "sudo -s", "securestring", "kinit", "cryptsetup", "7z", "logon", "zugang", "acceso", "access",
+    "signin", "sign_in", "twilio", "expdp", "impdp", "su -", "assword",
 )  # fmt: skip
 
 
@@ -173,7 +194,7 @@ def places(text: str) -> Iterator[tuple[int, Fit | None]]:
 
 # ---------------------------------------------------------------- tables
 
-_INSERT: Final = re.compile(r"(?i)\binsert\s{1,4}into\s{1,4}[\w.\"`\[\]]{1,100}\s"
+INSERT: Final = re.compile(r"(?i)\binsert\s{1,4}into\s{1,4}[\w.\"`\[\]]{1,100}\s"
                             r"{0,4}\(([^()]{1,1000})\)\s{0,4}values\s{0,4}")
 _TUPLE: Final = re.compile(r"\(((?:[^()'\"]|'(?:[^'\\]|''|\\.){0,2000}'|\"[^\"]{0,2000}\""
                            r"|\([^()]{0,100}\)){0,4000})\)\s{0,4},?\s{0,4}")
@@ -191,7 +212,7 @@ _MAX_LINE: Final = 4_096
 
 def cells(text: str, is_secret: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
     """The values in columns of secrets: of `INSERT`, of tables with a line of names, and of Kubernetes' secrets."""
-    for insert in _INSERT.finditer(text):
+    for insert in INSERT.finditer(text):
         columns = [is_secret(name.strip(" \t\r\n\"`[]")) for name in insert[1].split(",")]
         at = insert.end()
         while any(columns) and (row := _TUPLE.match(text, at)):

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
-from sluicegate.audit import credentials, names, values
+from sluicegate.audit import credentials, forms, names, values
 from sluicegate.protocol.jsonrpc import Json
 
 IsSecret = Callable[[str], bool]
@@ -50,10 +50,16 @@ _PLAIN_WORD: Final = re.compile(r"[A-Za-z_]*")
 # Members with the names of a table's columns, with its rows, and with the words of a command.
 _COLUMNS: Final = frozenset("columns header headers fields cols column_names columnnames".split())
 _ROWS: Final = frozenset("rows data values records result results".split())
+# Parameters of a statement, what binds a name to one of them, and the private members of a JSON Web Key.
+_PARAMETERS: Final = frozenset("variables params parameters bindings binds bind args values vars".split())
+_BINDING: Final = re.compile(
+    r"(?:\b([A-Za-z_]\w{0,63})[\"`\]]?\s{0,4}(?::|=|=>)\s{0,4})?(?:(?<![\w:$])[$:@](\w{1,64})|\?(?=[\s,;)]|$))"
+)
+_PRIVATE: Final = frozenset("d p q dp dq qi oth k".split())
 _WORDS: Final = frozenset("args argv arguments command cmd".split())
 _PROGRAM: Final = ("command", "cmd", "program", "executable", "bin")
 _MAX_WORDS: Final = 256
-_SOMETIMES: Final = frozenset(("auth", "_auth"))  # names of secrets if the value looks like one
+_SOMETIMES: Final = frozenset(("auth", "_auth", "sig", "signature"))  # names of secrets if the value looks like one
 _PARSED_DEPTH: Final = 8  # what JSON inside a string takes of the depth
 _LONE: Final = re.compile("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
@@ -257,9 +263,11 @@ class Redactor:
     def _members(self, value: Json, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Json:
         kept: Json = {}
         by_member = is_secret if budget.members else None
+        if by_member is not None and values.are_labels(value, by_member):
+            by_member = None
         pair = _pair(value, by_member) if by_member is not None else None
         if by_member is not None and len(value) <= _MAX_PAIR:
-            value = self._without_columns(value, by_member)
+            value = self._without_bound(self._without_columns(value, by_member), by_member)
         for name, item in value.items():
             if budget.nodes < 0 or budget.chars < 0:
                 kept["..."] = f"({len(value) - len(kept)} more)"
@@ -298,6 +306,8 @@ class Redactor:
                 if name in ("data", "stringData") and isinstance(item, dict) else item
                 for name, item in value.items()
             }  # fmt: skip
+        if isinstance(value.get("kty"), str):  # a JSON Web Key, RFC 7517
+            return {name: self._mark(canonical(item)) if name in _PRIVATE else item for name, item in value.items()}
         for name, columns in value.items():
             if name.lower() in _COLUMNS and isinstance(columns, list):
                 titles = [item.get("name") if isinstance(item, dict) else item for item in columns[:MAX_NAME]]
@@ -307,6 +317,33 @@ class Redactor:
                     for key, item in value.items()
                 }
         return value
+
+    def _without_bound(self, value: Json, is_secret: IsSecret) -> Json:
+        """A statement's parameters without those that it binds to the name of a secret: `password = :p`."""
+        given = {name: item for name, item in value.items() if name.lower() in _PARAMETERS and item}
+        if not given:
+            return value
+        wanted: set[str] = set()
+        for text in value.values():
+            if isinstance(text, str):
+                for number, found in enumerate(_BINDING.finditer(text[:MAX_TEXT])):
+                    name, parameter = found.groups()
+                    if name is not None and is_secret(name):
+                        wanted.add(parameter or str(number + 1))
+                for insert in forms.INSERT.finditer(text[:MAX_TEXT]):
+                    columns = insert[1].split(",")
+                    wanted |= {str(at) for at, name in enumerate(columns, 1) if is_secret(name.strip(" \"`[]\n"))}
+        return {name: self._without_parameters(item, wanted) if name in given else item for name, item in value.items()}
+
+    def _without_parameters(self, given: Any, wanted: set[str]) -> Any:
+        if isinstance(given, dict):
+            found = {name: name.lstrip("$:@") in wanted for name in given}
+            return {name: self._mark(canonical(item)) if found[name] else item for name, item in given.items()}
+        if not isinstance(given, list):
+            return given
+        head = given[:MAX_NAME]
+        shown = [self._mark(canonical(item)) if str(at) in wanted else item for at, item in enumerate(head, 1)]
+        return shown + given[MAX_NAME:]
 
     def _without_cells(self, rows: Any, wanted: set[int]) -> Any:
         if not isinstance(rows, list):
@@ -343,7 +380,10 @@ def _pair(value: Json, is_secret: IsSecret) -> str | None:
         if word in _PATHS:
             one = next((text for key in value if key in _PAIR_VALUES and isinstance(text := value[key], str)), "")
             base = item.rpartition("/")[2].partition(".")[0]
-            is_named = item == "password" if word in ("type", "format") else is_secret(base)
+            if word in ("type", "format"):
+                is_named = item.lower() in ("password", "securestring")
+            else:
+                is_named = is_secret(base) or is_secret(item.rpartition("/")[2])
             if is_named and not set(one.strip()) & set(" \n:=,"):
                 return item
         elif (word in _PAIR_NAMES and is_secret(item)) or (word in _LABELS and names.is_secret_label(item)):

@@ -1,6 +1,7 @@
 """What stands where a secret would, and is none: references, masks, placeholders, labels, types. Pure."""
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
@@ -19,13 +20,14 @@ NO_VALUES: Final = frozenset(
     "same-origin inherit visible hidden unknown jwt totp otp webauthn passkey hs256 rs256 es256 sha256 sha512 bcrypt "
     "argon2id argon2 scrypt md5 utf8 utf-8 base64 hex plain plaintext api_key apikey x-api-key authorization header "
     "cookie query env file vault manual auto always never n/a na tbd todo ok error failed success active inactive "
+    "read write minimum maximum "
     "current latest awscurrent masked redacted removed secure insecure lax and but username user admin_password email "
     "ist der die das ein eine wird und nicht darf muss est le la les doit una el es debe è il не и を は が".split()
 )
 _NAME: Final = r"[A-Za-z_][\w.\-]{0,100}"
 _REFERENCES: Final = (
     # of shells, templates and build systems; a default behind the name is a value
-    rf"\$\{{(?:(?:env|input|inputs|vault|secrets?|ssm|file|config|sops|op|var|aws\w*|azure\w*|gcp\w*):)?{_NAME}(?::?\?[^{{}}\n]{{0,200}}|:?-)?\}}",
+    rf"\$\{{(?:(?:env|input|inputs|vault|secrets?|ssm|file|config|sops|op|var|aws\w*|azure\w*|gcp\w*):)?{_NAME}(?::?\?[^{{}}\n]{{0,200}}|:?-?)?\}}",
     r"`[^`\n]{0,200}`",
     r"\$\{\{[^{}\n]{0,200}\}\}", r"\{\{(?![^{}\n]{0,200}default)[^{}\n]{0,200}\}\}", r"\{%[^{}\n]{0,200}%\}",
     r"\$\([^\n]{0,200}?\)", r"\$\((?:[^()\n]"
@@ -71,6 +73,10 @@ _WEAK: Final = re.compile(
     r"incorrect|minimum|maximum|was|were|already|again|does|match|mindestens|zeichen|darf|kann)\b"
 )
 _WORDS: Final = re.compile(r"[^\W\d_]{1,40}(?:[ '][^\W\d_]{1,40}){0,12}[ ]?[?!.:…*]{0,3}")
+_LABEL: Final = re.compile(r"[^\W\d_]{2,40}(?:[ '’\-][^\W\d_]{1,40}){0,30}[ ]?[?!.:…*]{0,3}")
+_LANGUAGE: Final = re.compile(r"[a-z]{2}(?:[-_][A-Za-z]{2,4})?")
+_ABOUT_SECRET: Final = re.compile(r"(?i)pass|pwd|pin|token|secret|key|code")
+_MAX_LABELS: Final = 256
 METAVAR: Final = re.compile(r"[A-Z]{2,20}(?:[_-][A-Z]{1,20}){0,5}\.{0,3}")
 SLUG: Final = re.compile(r"(?:(?:[A-Za-z]{1,40}+|v?\d{1,2}(?![0-9]))(?:[-_./ ]|$)){1,12}")
 _MIXED: Final = re.compile(r"(?=[^\s]{0,64}[A-Za-z])(?=[^\s]{0,64}[0-9!#%^&*+])[^\s/:]{5,}$")
@@ -182,8 +188,38 @@ def is_secret_value(value: Any, name: str = "") -> bool:
             return False
         return not is_reference(value)  # a passphrase is prose, too
     if isinstance(value, dict | list):
-        return not _is_telling(value, last_word(name), _INSIDE)
-    return last_word(name) not in _COUNTED or abs(value) >= 1000
+        is_labels = isinstance(value, dict) and are_labels(value, is_secret_name)
+        return not is_labels and not _is_telling(value, last_word(name), _INSIDE)
+    is_count = last_word(name) in _COUNTED or last_word(name).endswith("s")
+    return value != 0 and (not is_count or abs(value) >= 1000)
+
+
+def are_labels(members: dict[str, Any], is_secret: Callable[[str], bool]) -> bool:
+    """Whether an object holds what a form shows beside its fields: `{"password": "Passwort", "pin": "Ihre PIN"}`.
+
+    Each secret's name must have a label for a value, and two labels must differ: one alone may be a password.
+    """
+    if not 2 <= len(members) <= _MAX_LABELS:
+        return False
+    if all(_LANGUAGE.fullmatch(name) for name in members):  # the name of a secret in each of several languages
+        texts = [text for text in members.values() if isinstance(text, str)]
+        return len(texts) == len(members) and any(map(_is_label_text, texts)) and all(map(_is_words, texts))
+    labels = set()
+    for name, text in members.items():
+        is_named = is_secret(name)
+        if is_named and not (isinstance(text, str) and _is_words(text) and _is_label_text(text)):
+            return False
+        if is_named or (_ABOUT_SECRET.search(name) and isinstance(text, str) and _is_words(text)):
+            labels.add(text)
+    return len(labels) >= 2
+
+
+def _is_words(text: str) -> bool:
+    return len(text) <= _MOST and _LABEL.fullmatch(text.strip()) is not None
+
+
+def _is_label_text(text: str) -> bool:
+    return is_label(text.strip()) or is_secret_name(text) or any(map(is_secret_name, text.split()))
 
 
 def _is_telling(value: Any, name: str, depth: int) -> bool:
