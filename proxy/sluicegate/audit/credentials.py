@@ -9,8 +9,10 @@ The work is linear in the length of a text: a pattern that fails has looked at a
 that matches is never looked at again.
 """
 
+import base64
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from sluicegate.audit import forms, values
@@ -36,7 +38,7 @@ _PORT: Final = re.compile(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass
 _SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
 _NAME: Final = re.compile(
     r"(?:(?<![\w@.\-])|(?<=%[2357][0-9A-Fa-f]))(--?)?((?:2(?=[fF]))?[^\W\d][\w.\-@$\u0300-\u036f\u200b-\u200d]{0,127}+"
-    r"(?(1)|(?:[ ](?i:key|code|id|phrase|words?|string|token|by|de[ ]passe)s?\b)?))"
+    r"(?(1)|(?:[ ](?i:key|code|id|phrase|words?|string|token|by|de[ ]passe)s?\b(?:[ ]\d{1,2}(?=:))?)?))"
 )
 # What stands between a name and its value.
 _CLOSE: Final = r"""(?:\\{0,7}["'`\])*]){0,4}"""
@@ -78,9 +80,11 @@ _CJK_FAR: Final = re.compile(r"[^\n:：=a-zA-Z]{0,24}?(?:は|为|為|是|이|가
 _NEXT: Final = re.compile(r"(?P<end>[\"'*_`]{0,3}:?)[ \t]{0,8}\r?\n|[^\n]{0,100}?[:：][*_ \t]{0,8}\r?\n")
 _LINE: Final = re.compile(r"(?:[ \t\r]{0,40}\n){0,3}[ \t>*\-|•`]{0,12}(?:\d{1,2}[.)][ \t]{1,4})?([^\s`|]{4,200})[`"
                           r"|]{0,3}[ \t\r]{0,40}(?=\n|$)")
+_MNEMONIC: Final = re.compile(r"(?:[a-z]{3,8}[ ,]{1,3}){11,23}[a-z]{3,8}\b")  # BIP-39
+_ENCODED_TEXT: Final = re.compile(r"(?<![\w+/=.\-])(?=[A-Za-z0-9+/]{0,64}[A-Z0-9])[A-Za-z0-9+/]{24,}={0,2}")
 _CODES: Final = 24
 _BLANK: Final = re.compile(r"[ \t]{1,16}")
-_CLOSED: Final = {mark: re.compile(rf"[ \t:=?>]{{1,4}}{mark}") for mark in "\"'`"}  # a text that ends with the name
+_CLOSED: Final = {mark: re.compile(rf"[ \t:=?>*]{{1,4}}{mark}") for mark in "\"'`"}  # a text that ends with the name
 _NUMBER: Final = re.compile(r"[#*]?\d[\d\-]{2,11}\d?[#*]?$")
 _PROSE_NEXT: Final = re.compile(r"(?:[ ][\w']{1,20}){0,5}[ ](?:the|of|a|an|is|are|be|to|for|and|or)\b")
 _EVERYDAY: Final = frozenset("secret key token pass pin code".split())
@@ -92,7 +96,10 @@ _CLOSING: Final = {"“": "”", "„": "“", "«": "»"}
 _QUOTED: Final = {
     mark: re.compile(rf"(?:[^{_CLOSING.get(mark, mark)}\\]|\\[\s\S]){{0,{_WINDOW}}}+") for mark in "\"'`“„«"
 }
-_SCHEME: Final = re.compile(r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:|base64:)(?=\S)")
+_SCHEME: Final = re.compile(
+    r"(?<=uthorization: )[A-Za-z][\w\-]{1,24}[ ](?=[^\s\"']{8})|"
+    r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:|base64:)(?=\S)"
+)
 _STOP: Final = r"(?![&;,|][ \t]{0,16}[\w.\- ]{1,64}[=:]|[ \t]{1,16}(?:#|--?\w|[\w.\-]{1,64}[=:]))"
 _ONE: Final = re.compile(rf"""[^\s"'`<>](?:[^\s"'`<>&;,|]++|{_STOP}[&;,|])*+""")
 _REST: Final = re.compile(rf"""[^\n"'`<>](?:[^\n"'`<>&;,| \t]++|{_STOP}[&;,| \t])*+""")
@@ -166,6 +173,10 @@ def _behind_sign(
 ) -> Span | None:
     if ":" in sign[0] and (name[2] == "PASS" or text[max(0, name.start() - 1)] == ":"):  # of a test; part of an ARN
         return None
+    if "->" in sign[0] and ")" in sign[0]:  # the type of a function
+        return None
+    if words := _MNEMONIC.match(text, sign.end()):
+        return words.span()
     is_line = name[2].endswith(("phrase", "words", "mnemonic")) or _starts_a_line(text, name.start())
     span = _after(text, sign.end(), is_secret, _fit(name[2]), is_line=is_line)
     if span is None and not text[sign.end() : sign.end() + 2].strip():
@@ -313,11 +324,23 @@ def by_form(text: str) -> Iterator[Span]:
             yield span
 
 
+def by_code(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
+    """Where texts stand in base64 (RFC 4648) that have secrets in them."""
+    for found in _ENCODED_TEXT.finditer(text):
+        data = found[0].rstrip("=")
+        with suppress(ValueError):  # what is cut off may end within a character
+            inner = base64.b64decode(data[: len(data) // 4 * 4]).decode("ascii")
+            if may_name_secret(inner) and any(True for _ in by_name(inner, is_secret)):
+                yield found.span()
+
+
 def find(text: str, is_secret: Callable[[str], bool] | None = None, hints: tuple[str, ...] = ()) -> list[Span]:
     """Where secrets stand in the text, in order, none overlapping. Without `is_secret` names do not count."""
     spans = list(by_look(text))
     if is_secret is not None and may_name_secret(text, hints):
         spans = sorted([*spans, *by_name(text, is_secret), *by_form(text), *forms.cells(text, is_secret)])
+    if is_secret is not None:
+        spans = sorted([*spans, *by_code(text, is_secret)])
     found: list[Span] = []
     for start, end in spans:
         if found and start < found[-1][1]:

@@ -93,12 +93,19 @@ _STDIN: Final = (
     r"chpasswd|smbpasswd|vncpasswd|\bpasswd|cryptsetup|kinit|secret (?:create|put|set)|secrets (?:set|put)|su -))"
 )
 _HEREDOC: Final = r"<<-?[ ]?[\"']?\w{1,40}[\"']?"
-_SECRET_FILE: Final = r"[^\n<]{0,100}(?:token|secret|passw(?:or)?d|credential|\.key|\.pw)\w{0,12}(?:\.\w{1,8})?[\"']?"
+_SECRET_FILE: Final = r"[^\s<>]{0,100}(?:token|secret|passw(?:or)?d|credential|\.key|\.pw)\w{0,12}(?:\.\w{1,8})?[\"']?"
 _ONE_LINE: Final = r"[ ]{0,4}\n[ \t]{0,20}(?=[^\s:=]{6,400}[ \t]{0,20}\n)"
 # (what every text has in which the pattern may match, in small letters; what stands before the secret; what it must be)
 _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
     ("|", rf"\b(?:echo|printf)(?:[ ]-[neE]{{1,3}}|[ ][\"']%s(?:\\\\?n)?[\"'])?[ ](?=[^\n|]{{1,300}}\|[ "
           rf"]?{_STDIN})", None),
+    (">", r"\b(?:echo|printf)(?:[ ]-[neE]{1,3})?[ ](?=[^\n>]{1,200}+>[ ]?([^\s;&|]{1,100}+)[^\n]{0,120}?"
+          r"(?:password|pass|passphrase|token|secret|key)-?file[= ]\1)", None),
+    (">", rf"\b(?:echo|printf)(?:[ ]-[neE]{{1,3}})?[ ](?=[^\n>]{{1,200}}+>{{1,2}}[ ]?{_SECRET_FILE}(?:\s|[;&]|$))",
+     values.is_odd),
+    ("assword:", r"assword:?[ ]?\*?\\{0,3}[\"'][^\n]{0,40}(?:\\n|\s){1,8}send(?:line)?[ ](?:--[ ])?"
+                  r"(?=\\{0,3}[\"'])", None),
+    ("/private-", r"/private-(?=[0-9a-f]{32}\b)", None),
     ("<<<", r"(?:-S|--password-stdin|--with-token|chpasswd|kinit|passwd)\b[^\n<]{0,120}<<<[ ]?", None),
     ("htpasswd", r"\bhtpasswd(?=[^\n]{0,40}[ ]-\w{0,6}b)(?:[ ]-\w{1,8}){0,3}[ ]-\w{0,6}n\w{0,6}(?:[ "
                  r"]-\w{1,8}){0,3}[ ][\w.@\-]{1,64}[ ]", None),
@@ -134,7 +141,7 @@ _PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
     ("", r"(?i)(?:mật khẩu|mat khau|kata sandi|รหัสผ่าน|كلمة (?:المرور|السر)|पासवर्ड)\s{0,2}[:：=]\s{0,2}", None),
     ("wifi:", r"\bWIFI:[^\n]{0,120}?;P:", None),
     ("securestring", r"(?i:ConvertTo-SecureString(?:[ ]-\w{1,20}){0,3})[ ](?=[\"'])", None),
-    ("(", r"(?:NetworkCredential|HTTPBasicAuth|HTTPDigestAuth|BasicAuth|UsernamePasswordCredentials"
+    ("(", r"(?:NetworkCredential|UserPassword|HTTPBasicAuth|HTTPDigestAuth|BasicAuth|UsernamePasswordCredentials"
           r"|PasswordAuthentication|"
      r"UsernamePasswordAuthenticationToken|basic_auth|basicAuth|SetBasicAuth|login|signIn|sign_in|authenticate|auth|"
      rf"[cC]redentials)[ ]?=?[ ]?\(\s{{0,20}}{_TEXT}[ ]?,\s{{0,20}}(?=\\{{0,3}}[\"'])", None),
@@ -177,7 +184,8 @@ HINTS: Final = (
     "net use", "net user", "rabbitmqctl", "identify", "snmp", "communit", "jdbc:oracle", "sqlplus", "login", "log in",
     "sign in", "wifi:", "mysqli", "plainauth", "ftp_login", "ldap_bind", "imap_open", "ssh2_auth", "crypt(", "accounts",
     "crypt_bytea(", "<<", "/reset", "/invit", "/magic", "/verif", "/confirm", "/activat", "/recover", "/unlock",
-    "pdo(", "is your", "ist ihr", "ist dein", "as your", "as the", "mat khau", "kata sandi", "isakmp", "/p:", "fernet(",
+    "pdo(", "/private-", "userpassword", "is your", "ist ihr", "ist dein", "as your", "as the", "mat khau",
+    "kata sandi", "isakmp", "/p:", "fernet(",
     "aes.new", "hmac", "sudo -s", "securestring", "kinit", "cryptsetup", "7z", "logon", "zugang", "acceso", "access",
     "signin", "sign_in", "twilio", "expdp", "impdp", "su -", "assword",
 )  # fmt: skip
@@ -254,7 +262,7 @@ def _header(line: str, is_secret: Callable[[str], bool]) -> tuple[re.Pattern[str
         names = [line[left:right].strip("`\"'* ") for left, right in _split(line, delimiter)]
         if 2 <= len(names) <= _MAX_CELLS and all(
             len(name) <= 40 and name[:1] != "-" and name.count(
-             " ") <= 2 and not set(name) & set("=:(){}<>$/,") for name in names
+             " ") <= 2 and not set(name) & set("=:(){}<>$/,") and not _DATED.search(name) for name in names
         ):
             found = [is_secret(name) for name in names]
             has_numbers = any(name.isdecimal() for name in names)

@@ -55,6 +55,7 @@ _PARAMETERS: Final = frozenset("variables params parameters bindings binds bind 
 _BINDING: Final = re.compile(
     r"(?:\b([A-Za-z_]\w{0,63})[\"`\]]?\s{0,4}(?::|=|=>)\s{0,4})?(?:(?<![\w:$])[$:@](\w{1,64})|\?(?=[\s,;)]|$))"
 )
+_CARD: Final = re.compile(r"(?i)^(?:cvc|cvv|csc|exp[_a-z]{0,8}(?:month|date|iry)|expiry)")
 _PRIVATE: Final = frozenset("d p q dp dq qi oth k".split())
 _WORDS: Final = frozenset("args argv arguments command cmd".split())
 _PROGRAM: Final = ("command", "cmd", "program", "executable", "bin")
@@ -306,6 +307,11 @@ class Redactor:
                 if name in ("data", "stringData") and isinstance(item, dict) else item
                 for name, item in value.items()
             }  # fmt: skip
+        if value.get("type") in ("random_password", "random_string"):  # in a state of Terraform
+            place = ["instances", _ANY, "attributes", "result"]
+            return dict(_change(value, place, lambda secret: self._mark(canonical(secret))))
+        if "number" in value and any(_CARD.search(name) for name in value):  # a card of payment
+            return {name: self._mark(canonical(item)) if name == "number" else item for name, item in value.items()}
         if isinstance(value.get("kty"), str):  # a JSON Web Key, RFC 7517
             return {name: self._mark(canonical(item)) if name in _PRIVATE else item for name, item in value.items()}
         for name, columns in value.items():

@@ -20,7 +20,7 @@ NO_VALUES: Final = frozenset(
     "same-origin inherit visible hidden unknown jwt totp otp webauthn passkey hs256 rs256 es256 sha256 sha512 bcrypt "
     "argon2id argon2 scrypt md5 utf8 utf-8 base64 hex plain plaintext api_key apikey x-api-key authorization header "
     "cookie query env file vault manual auto always never n/a na tbd todo ok error failed success active inactive "
-    "read write minimum maximum "
+    "read write minimum maximum mindestens höchstens minimal maximal mínimo máximo "
     "current latest awscurrent masked redacted removed secure insecure lax and but username user admin_password email "
     "ist der die das ein eine wird und nicht darf muss est le la les doit una el es debe è il не и を は が".split()
 )
@@ -49,12 +49,13 @@ _REFERENCES: Final = (
     # masks and examples
     r"[\w\-.]{0,16}?(?:\*{3,200}|[xX]{4,200}"
     r"|[•●·∙█]{2,200})[\w\-]{0,6}", r"(?:\w{0,4}|[\w\-]{1,12}[-_])(?:\.{3,20}"
-     r"|…)[\w\-]{0,6}", r"\*{1,2}", r"-{2,40}", r"_{2,40}",
+     r"|…)[\w\-]{0,6}", r"\*{1,2}", r"[-=]{2,40}", r"_{2,40}",
     r"(?i:(?:sk|pk|ghp|xoxb|key|token)?[-_]?(?:your|insert|enter|replace|put|add|paste|example|sample"
     r"|dummy|fake|placeholder)"
     r"[-_ ][a-z_\- ]{1,80})", r"(?i:[a-z_\-]{1,60}[-_](?:here|placeholder"
      r"|goes[-_]here))", r"(?i:redacted|masked|hidden|placeholder|filtered|omitted|removed|"
     r"sanitized|withheld|secret-value|example|sample|sensitive|encrypted|protected)",
+    r"[\w+/]{4,60}EXAMPLE(?:KEY)?",
     r"\d{1,6} (?:bytes?|characters?|chars?|bits?|digits?)",
 )  # fmt: skip
 _REFERENCE: Final = re.compile(rf"(?:{'|'.join(_REFERENCES)})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
@@ -172,6 +173,13 @@ _TELLING: Final = frozenset(
     "tokenurl authorizationurl "
     "bearerformat created createdat updated updatedat".split()
 )
+# A connection without a password: a URL, or names and values.
+_CONNECTION_NAME: Final = re.compile(r"(?i)(?:dsn|connection[_\- ]?string)$")
+_SETTING: Final = r"[\w \-]{1,40}=[^;=]{0,100}"
+_CONNECTION: Final = re.compile(rf"[\w+\-]{{2,30}}://\S{{1,500}}|(?:{_SETTING};){{1,20}}(?:{_SETTING})?")
+_CONNECTION_SECRET: Final = re.compile(
+    r"(?i)://[^/@\s]*:[^/@\s]*@|(?:pass|pwd|secret|token|key|sig|auth|cred)\w*\s*=(?!\w*/)|://[\w\-]{16,}@"
+)
 _INSIDE: Final = 6
 # Pins of chips, and tests that passed: a person's PIN has four digits.
 _COUNTED: Final = frozenset({"pin", "pins", "pass"})
@@ -182,6 +190,8 @@ def is_secret_value(value: Any, name: str = "") -> bool:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
     if isinstance(value, str):
+        if _CONNECTION_NAME.search(name) and _CONNECTION.fullmatch(value) and not _CONNECTION_SECRET.search(value):
+            return False
         if name and value.isdecimal() and len(value) < 4 and last_word(name) in _COUNTED:
             return False
         if value[:1] in ("/", "~") and last_word(name) == "pwd":

@@ -28,8 +28,13 @@ _TOKEN: Final = (
 # Only what a key consists of: an approver has to see a command that stands between the two lines.
 _BASE64: Final = "[A-Za-z0-9+/=]"
 _LAST_LINES: Final = rf"(?={_BASE64}{{0,11}}(?:\s|\\{{1,8}}[nr]){{0,8}}(?:=[A-Za-z0-9+/]{{4}}\s{{0,4}})?-----END)"
+# What stands before a line of a key that a program shows: its number, a quotation mark.
+_MARGIN: Final = (
+    r"(?:\d{1,5}(?:[\t:|→]|\\{1,8}t)|[>|#*])[ \t]{0,2}"
+    rf"(?={_BASE64}{{12}}|{_BASE64}{{0,11}}\s{{0,4}}(?:\d{{1,5}}\s)?-----END)"
+)
 _KEY_BODY: Final = (
-    rf"(?:\s|\\{{1,8}}[nr]|{_BASE64}{{12}}|(?<={_BASE64}{{12}}){_BASE64}|{_BASE64}{_LAST_LINES}"
+    rf"(?:\s|\\{{1,8}}[nrt]|{_MARGIN}|{_BASE64}{{12}}|(?<={_BASE64}{{12}}){_BASE64}|{_BASE64}{_LAST_LINES}"
     r"|(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset):[\w,./+ \-]{0,100}){0,8000}+"
 )
 _PEM: Final = r"[A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
@@ -75,15 +80,19 @@ def by_look(text: str) -> Iterator[Span]:
         for match in _LOOKS.finditer(text):
             found = match[0]
             before = text[max(0, match.start() - 6) : match.start()]
-            sign = ":" if before.endswith("://") else "=" if before.endswith(("?", "&", ";", "#", "\\u0026")) else ""
-            is_reference = sign in found and sign != "" and is_no_value(found.partition(sign)[2])
-            if _FAKE.search(found) is None and not is_reference and not _is_cursor(found, text[match.end() :][:2]):
+            is_parameter = before.endswith(("?", "&", ";", "#", "\\u0026"))
+            sign = ":" if before.endswith("://") else "=" if is_parameter else ""
+            is_scheme = not sign and " " in found[:10]  # `Bearer YOUR_TOKEN`
+            has_value = is_scheme or (sign != "" and sign in found)
+            is_reference = has_value and is_no_value(found.partition(sign or " ")[2])
+            is_cursor = _is_cursor(found, text[match.end() : match.end() + 1])
+            if _FAKE.search(found) is None and not is_reference and not is_cursor:
                 yield match.span()
 
 
 def _is_cursor(found: str, after: str) -> bool:
     """Whether a text is no token but JSON in base64 with the place in a list: `{"offset": 200}`."""
-    if not found.startswith("eyJ") or "." in found or len(found) > 512 or after[:1] == ".":
+    if not found.startswith("eyJ") or "." in found or len(found) > 512 or after == ".":
         return False
     try:
         value = json.loads(base64.urlsafe_b64decode(found + "=" * (-len(found) % 4)))
