@@ -87,6 +87,27 @@ async def test_the_bytes_that_one_client_has_in_flight_are_bounded(decoded: list
                 await anyio.lowlevel.checkpoint()
 
 
+async def test_over_an_event_stream_a_request_is_in_flight_until_its_call_has_ended() -> None:
+    settings = patch(ListenSettings(), "limits", in_flight=3 * large_requests.LARGE)
+    async with site(settings) as here, here.client() as other:
+        async with stream(here) as client:
+            await client.initialize()
+            assert await client.post(call("slow", text=TEXT)) == 202
+            await here.handler.waiting.wait()
+            assert await client.post(call("echo", text=TEXT * 2)) == 429
+            here.handler.go.set()
+            await client.receive()
+            await until(lambda: here.handler.ended.is_set())
+            assert await client.ask(call("echo", text=TEXT * 2))
+            here.handler.waiting = anyio.Event()
+            assert await client.post(call("wait", text=TEXT)) == 202
+            await here.handler.waiting.wait()
+        await open_session(other)  # the end of the stream ends the call, and what it held
+        with anyio.fail_after(10):
+            while (await other.post("/mcp", json=call("echo", text=TEXT * 2))).status_code != 200:
+                await anyio.lowlevel.checkpoint()
+
+
 class Steps:
     """Counts the steps of the event loop."""
 

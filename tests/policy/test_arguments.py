@@ -115,6 +115,9 @@ def test_another_spelling_of_a_name_in_a_rule_is_a_violation(value: Any) -> None
     rule = ArgumentSchema({**item, "properties": {**item["properties"], "spec": {"items": item}, "namespace": {}}})
     violation = rule.check(value)
     assert violation and "too like one that the rule names" in violation.message
+    for schema in ({"dependentRequired": {"replicas": ["owner"]}}, {"propertyNames": {"enum": ["replicas"]}}):
+        found = ArgumentSchema(schema).check({"Replicas": 300})
+        assert found is not None
     assert rule.check({"replicas": 3, "spec": [{"replicas": 1, "replica": 2}], "other": {"replicas": [1]}}) is None
 
 

@@ -102,6 +102,26 @@ def test_a_tools_name_may_hold_what_a_files_name_may_not(tmp_path: Path) -> None
     assert loaded.arguments.digest("git", "a/b") and not loaded.arguments.digest("git", "a")
 
 
+def test_a_folder_of_argument_rules_may_be_a_link(tmp_path: Path) -> None:
+    sources = make(tmp_path, arguments__git__x_json="false")
+    (tmp_path / "arguments" / "git").rename(tmp_path / "shared")
+    (tmp_path / "arguments" / "git").symlink_to(tmp_path / "shared")
+    (tmp_path / "shared" / "..data").mkdir()  # as Kubernetes mounts files
+    (tmp_path / "shared" / "README.md").write_text("Rules for git.")
+    loaded = load(sources)
+    assert loaded.arguments.check("git", "x", {}) and not loaded.warnings
+
+
+@pytest.mark.parametrize("name", ["git/x.JSON", "git/x.yaml", "git/x", "git/x/y.json", "x.yml"])
+def test_what_was_probably_meant_to_be_an_argument_rule_is_an_error(tmp_path: Path, name: str) -> None:
+    sources = make(tmp_path, arguments__git__y_json="{}")
+    path = tmp_path / "arguments" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("false")
+    with pytest.raises(PolicyError, match=r"stray-schema an argument rule stands at SERVER/TOOL\.json"):
+        load(sources)
+
+
 def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> None:
     known = KnownNames(tools={"git": frozenset({"get_issue"})})
     warnings = load(make(tmp_path, arguments__git__get_isue_json="{}"), known=known).warnings

@@ -97,3 +97,8 @@ def test_a_request_has_so_many_parameters() -> None:
     assert check("ping", {f"x{number}": 1 for number in range(MAX_PARAMS + 1)}) == "more than 100 parameters"
     long = "é" * 1_000_000
     assert check("ping", {long: 1}) == f"{'é' * MAX_NAME!a} is no key here"
+
+
+@pytest.mark.parametrize("key", ["prıority", "PRİORITY", "Priority", "pri\u00adority", "priorıty"])
+def test_a_name_in_other_capitals_is_a_look_alike(key: str) -> None:
+    assert look_alike({key: 1}, frozenset({"priority"})) == key

@@ -8,6 +8,7 @@ works on every file system, and through the links by which Kubernetes swaps a wh
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -212,7 +213,9 @@ def _policy_files(current: Config) -> Iterator[Path]:
     sources = policy_loading.sources(current)
     yield from (sources.model, *sources.files, *filter(None, (sources.tests, sources.arguments)))
     if sources.arguments is not None:
-        yield from sorted(sources.arguments.rglob("*"))
+        with suppress(OSError):  # what cannot be read is an error of the policy
+            for path in sorted(sources.arguments.iterdir()):
+                yield from (path, *(sorted(path.iterdir()) if path.is_dir() else ()))
 
 
 def _mark(paths: Iterable[Path]) -> Marks:

@@ -8,7 +8,9 @@ what messages mean is in `jsonrpc_session`.
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -17,6 +19,7 @@ import anyio
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
 from sluicegate.listen.jsonrpc_session import Channel, JsonRpcSession
+from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.line_streams import Output, Put
 from sluicegate.listen.streamable_http import EndpointContext, accepts, check_form, received
 from sluicegate.protocol.jsonrpc import Json, Response
@@ -28,10 +31,32 @@ MESSAGES: Final = "/messages"
 
 @dataclass(frozen=True, slots=True)
 class SseSession:
-    """One open stream. Only its own principal reaches it."""
+    """One open stream. Only its own principal reaches it. `in_flight` are its large requests that are not answered."""
 
     principal: str
     session: JsonRpcSession
+    in_flight: set[ExitStack] = field(default_factory=set)
+
+    def hold(self, large: LargeRequests, size: int) -> Callable[[], None]:
+        """Counts a large request until the end of its work or of the stream."""
+        if size <= LARGE:
+            return _nothing
+        held = ExitStack()
+        held.enter_context(large.counting(self.principal, size))
+        self.in_flight.add(held)
+        return partial(self._release, held)
+
+    def _release(self, held: ExitStack) -> None:
+        self.in_flight.discard(held)
+        held.close()
+
+    def end(self) -> None:
+        self.session.end_session()
+        for held in list(self.in_flight):
+            self._release(held)
+
+
+def _nothing() -> None: ...
 
 
 class HttpSse:
@@ -62,7 +87,7 @@ class HttpSse:
                 await exchange.error(429, "too many open streams")
                 return
             id = secrets.token_urlsafe(24)
-            self._streams[id] = SseSession(principal.name, session)
+            stream = self._streams[id] = SseSession(principal.name, session)
             try:
                 exchange.preamble = lambda: _endpoint(prefix, id)
                 await exchange.open()
@@ -71,7 +96,7 @@ class HttpSse:
             finally:
                 del self._streams[id]
                 self._context.streams.leave(principal, exchange)
-                session.end_session()
+                stream.end()
                 group.cancel_scope.cancel()
         await exchange.close()
 
@@ -88,10 +113,11 @@ class HttpSse:
             if stream is None or stream.principal != principal.name:  # over, or somebody else's: no difference may show
                 await exchange.error(404, "Session not found")
                 return
+            release = stream.hold(self._context.large, exchange.peer.size)
             message = stream.session.read(value)
             stream.session.recognise(_client(principal))
             await exchange.empty(202)
-            await stream.session.take(message)
+            await stream.session.take(message, release)
 
     # ------------------------------------------------------------ from the other side
 

@@ -160,17 +160,20 @@ class JsonRpcSession:
             is_response = self.session is not None and self.session.asks.spoil(value)
             raise Malformed(bad.code, bad.text, None if is_response else bad.id) from None
 
-    async def take(self, message: Message | list[Message]) -> None:
-        """What `read` gave. Returns at once, unless there is an answer to it at once."""
+    async def take(self, message: Message | list[Message], on_end: Callable[[], None] = lambda: None) -> None:
+        """What `read` gave. Returns at once, unless there is an answer to it at once. `on_end` is called when the work
+        that it started has ended, if that was begun."""
         if isinstance(message, list):
             begun = [self._begin(one) for one in message]
-            self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None])
+            self._group.start_soon(self._serve_batch, [entry for entry in begun if entry is not None], on_end)
             return
         answer = self._begin(message)
         if isinstance(answer, tuple):
-            self._group.start_soon(self._serve, *answer)
-        elif answer is not None:
+            self._group.start_soon(self._serve, *answer, on_end)
+            return
+        if answer is not None:
             await self._output.send(answer)
+        on_end()
 
     # ------------------------------------------------------------ what a message starts (decided at once, in order)
 
@@ -292,17 +295,18 @@ class JsonRpcSession:
 
     # ------------------------------------------------------------ acting
 
-    async def _serve(self, running: OpenRequest, work: Work) -> None:
+    async def _serve(self, running: OpenRequest, work: Work, on_end: Callable[[], None]) -> None:
         try:
             response = await _run(running, work)
             if response is not None:
                 await self._output.send(response)
         finally:
+            on_end()
             self._open.discard(running)
             self._listen_if_open()
             self._settle()
 
-    async def _serve_batch(self, begun: list[Begun | Response]) -> None:
+    async def _serve_batch(self, begun: list[Begun | Response], on_end: Callable[[], None]) -> None:
         """The answers of one batch, together (2025-03-26 basic/index#batching); none if nothing was asked."""
         responses = [entry for entry in begun if isinstance(entry, Response)]
         requests = [entry for entry in begun if isinstance(entry, tuple)]
@@ -319,6 +323,7 @@ class JsonRpcSession:
             if responses:
                 await self._output.send_batch(responses)
         finally:
+            on_end()
             self._open.difference_update(running for running, _ in requests)
             self._settle()
 

@@ -68,6 +68,12 @@ class LargeRequests:
     def holding(self, principal: str, size: int) -> Iterator[None]:
         """A request of that size is in flight. Raises `RequestRefused`."""
         self.judge(principal, size)
+        with self.counting(principal, size):
+            yield
+
+    @contextmanager
+    def counting(self, principal: str, size: int) -> Iterator[None]:
+        """The same of one that was let in."""
         self._held[principal] += size
         try:
             yield

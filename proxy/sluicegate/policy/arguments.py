@@ -77,13 +77,16 @@ class ArgumentSchema(Schema):
         return None
 
 
+_NAMING: Final = ("properties", "required", "dependentRequired", "dependentSchemas", "dependencies")
+
+
 def _named(schema: Any) -> Iterator[str]:
-    """The names of members in all `properties` of a schema, and in what it requires."""
+    """The names of members that a schema gives word by word. Those that it gives by a pattern are not among them."""
     if isinstance(schema, dict):
-        if isinstance(properties := schema.get("properties"), dict):
-            yield from properties
-        if isinstance(required := schema.get("required"), list):
-            yield from (name for name in required if isinstance(name, str))
+        names = schema.get("propertyNames")
+        for part in (*map(schema.get, _NAMING), names.get("enum") if isinstance(names, dict) else None):
+            if isinstance(part, dict | list):
+                yield from (name for name in part if isinstance(name, str))
     inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
     for part in inner:
         yield from _named(part)

@@ -4,6 +4,7 @@ Every file is read once, and the revision is a digest of just those bytes: what 
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -114,6 +115,17 @@ def _place(data: bytes) -> tuple[int, int]:
     return 1, 1
 
 
+_NO_RULE: Final = re.compile(r"(~|\.(bak|md|orig|rst|txt))\Z", re.IGNORECASE)
+
+
+def argument_files(folder: Path) -> Iterator[Path]:
+    """What a folder of argument rules and the folders in it hold, links to folders included, but for hidden files, text
+    and copies that editors make: whatever else is no rule was probably meant to be one. Raises `OSError`."""
+    for path in sorted(folder.iterdir()):
+        inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        yield from (one for one in inside if not one.name.startswith(".") and _NO_RULE.search(one.name) is None)
+
+
 class _Reader:
     """Reads each file once, remembers what it read and what was wrong with it."""
 
@@ -166,12 +178,17 @@ class _Reader:
             if folder is not None:
                 self._wrong(folder, "unreadable-file", "there is no such folder")
             return ArgumentRules({}, {})
+        try:
+            paths = list(argument_files(folder))
+        except OSError as error:
+            self._wrong(Path(error.filename), "unreadable-file", f"cannot be read: {error.strerror}")
+            paths = []
         schemas: dict[tuple[str, str], ArgumentSchema] = {}
         digests: dict[tuple[str, str], str] = {}
-        for path in sorted(folder.rglob("*.json")):
+        for path in paths:
             # A tool's name may hold what a file's name may not: there it is percent-encoded.
             server, tool = path.parent.name, unquote(path.stem)
-            if path.parent.parent != folder:
+            if path.parent.parent != folder or path.suffix != ".json" or path.is_dir():
                 self._wrong(path, "stray-schema", "an argument rule stands at SERVER/TOOL.json")
             elif (data := self._bytes(path)) is not None and (schema := self._schema(path, data)):
                 schemas[server, tool], digests[server, tool] = schema, sha256(data).hexdigest()

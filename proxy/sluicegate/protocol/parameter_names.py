@@ -80,4 +80,5 @@ def _plain(keys: list[str]) -> list[str]:
     if not text.isascii():
         # Marks go first: `normalize` puts a run of them in order in time that grows with the square of its length.
         text = normalize("NFKD", _LIGATURES.sub("", _NOT_SEEN.sub("", text)))
-    return _NOT_SEEN.sub("", text.casefold()).split("\n")
+    # A dotless i is the capital of i to who compares capitals.
+    return _NOT_SEEN.sub("", text.upper().casefold()).split("\n")
