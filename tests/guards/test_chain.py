@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from sluicegate.guards import ORDER, Observer, chain
+from sluicegate.guards import ORDER, RESUMED, TASK_NOTIFICATIONS, Observer, chain
 from sluicegate.protocol.model import Call, Client, Failure, Guard, Handler, Outcome, Result
 
 CALL = Call(Client("local"), "tools/call", {"name": "x"})
@@ -37,6 +37,14 @@ def test_the_order_is_the_documented_one() -> None:
     assert ORDER == (
         "measure", "record", "throttle", "name", "seal", "enforce", "quota", "approve", "commit", "inspect"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [RESUMED, TASK_NOTIFICATIONS])
+async def test_the_chain_of_each_use_is_declared_whole_and_keeps_the_order(order: tuple[str, ...]) -> None:
+    seen: list[str] = []
+    await chain({name: noting(seen, name) for name in ORDER}, answer, order)(CALL)
+    assert tuple(seen[: len(order)]) == order == tuple(name for name in ORDER if name in order)
+    assert {"record", "seal", "enforce", "approve", "commit", "inspect"} <= {*order}  # nothing judges less
 
 
 async def test_a_guard_without_work_is_no_link() -> None:

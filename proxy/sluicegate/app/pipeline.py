@@ -13,7 +13,7 @@ from sluicegate.catalog import cursor
 from sluicegate.catalog.uris import Rewriting
 from sluicegate.catalog_cache import Resolver
 from sluicegate.config import Config
-from sluicegate.guards import chain
+from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
 from sluicegate.guards.enforce import enforce
@@ -68,11 +68,9 @@ def pipeline(
         else None,
     }
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
-    # A call that waits as a task was measured, counted and named when it came: it is made from the decision on.
-    again = chain({**guards, **dict.fromkeys(("measure", "throttle", "name", "quota"))}, innermost)
+    again = chain(guards, innermost, RESUMED)
     guards["approve"] = approve(desk, asked, behind.tasking.holding(desk, asked.current, again))
-    # What a client is told of a task is no request of its own, but is judged, recorded and named as one would be.
-    router.following.told = chain({**guards, **dict.fromkeys(("measure", "throttle", "quota"))}, innermost)
+    router.following.told = chain(guards, innermost, TASK_NOTIFICATIONS)
     until_free = windows["client"].until_free if "client" in windows else _at_once
     return router, towards_clients(services.tracer, chain(guards, innermost)), until_free
 

@@ -34,8 +34,10 @@ _PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
 def needs_intent(call: Call) -> bool:
     """Whether the call may do something that must not happen unrecorded."""
     intent = INTENTS.get(call.method, "always")
-    if intent != "for_named_items":
-        return intent == "always"
+    if intent == "always":
+        return True
+    if intent == "waived":
+        return False
     notifications = call.params.get("notifications")
     return isinstance(notifications, dict) and bool(
         notifications.get("resourceSubscriptions") or notifications.get("taskIds")

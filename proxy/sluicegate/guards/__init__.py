@@ -1,8 +1,9 @@
 """The guard chain: which guards there are, in which order, and how they become one Handler.
 
-Order is code, not configuration. Every guard feels what the guards after it in ORDER do to a call, and must not
-care what those before it do. Laws: guards only subtract; an exception is a refusal, never a pass; a guard that has
-nothing to do under this configuration is None and costs nothing.
+Order is code, not configuration. Each use of the guards has a chain that is declared whole: no chain is made of another
+one by leaving something out. Every guard feels what the guards after it do to a call, and must not care what those
+before it do. Rules: guards only subtract; an exception is a refusal, never a pass; a guard that has nothing to do under
+this configuration is None and costs nothing.
 """
 
 import logging
@@ -27,6 +28,13 @@ ORDER: Final = (
     "commit",  # the last step before a server is reached: what must happen once, happens here
     "inspect",  # bounds and checks what a server answered
 )
+"""What each request of a client passes."""
+
+RESUMED: Final = ("record", "seal", "enforce", "approve", "commit", "inspect")
+"""What a call passes that waited as a task: it was measured, counted and named when it came."""
+
+TASK_NOTIFICATIONS: Final = ("record", "name", "seal", "enforce", "approve", "commit", "inspect")
+"""What is passed by news of a task: no request of its client's, but judged, recorded and named as one."""
 
 # A failure becomes a refusal outermost, and before each guard that tells of outcomes. The guards further in pass a
 # failure and the refusal that it becomes in the same way, so they need no boundary each: every coroutine in the stack
@@ -60,13 +68,13 @@ class Observer(ABC):
             self.end(call, outcome, perf_counter() - began)
 
 
-def chain(guards: Mapping[str, Guard | None], innermost: Handler) -> Handler:
-    """One Handler out of all guards in ORDER. Raises `ValueError` where a guard is missing or unknown:
+def chain(guards: Mapping[str, Guard | None], innermost: Handler, order: Sequence[str] = ORDER) -> Handler:
+    """One Handler out of the guards of that use. Raises `ValueError` where a guard is missing or unknown:
     leaving one out is a decision that has to be written down as None."""
     if set(guards) != set(ORDER):
         raise ValueError(f"guards must be exactly {ORDER}, not {tuple(guards)}")
     handler, witnesses = innermost, list[Observer]()
-    for name in reversed(ORDER):
+    for name in reversed(order):
         guard = guards[name]
         if isinstance(guard, Observer):
             witnesses.append(guard)

@@ -25,10 +25,10 @@ _SMALL: Final = 2  # members of a block that has a type and what it is about
 
 def result(method: str, value: Json) -> Json:
     """A complete result of that method."""
-    key, _ = RESULTS.get(method, ("", list))
-    each = _MEMBERS.get(key)
-    if each is None:
+    found = _MEMBERS.get(method)
+    if found is None:
         return value
+    key, each = found
     if not _UNFINISHED.isdisjoint(value):
         value = {name: part for name, part in value.items() if name not in _UNFINISHED}
     items = value.get(key)
@@ -86,5 +86,6 @@ def without_pages(data: Any) -> Any:
     return {key: part for key, part in data.items() if key != "elicitations"} if isinstance(data, dict) else data
 
 
-_MEMBERS: Final[Mapping[str, Callable[[Any], Any]]] = {"content": block, "messages": message, "contents": contents}
-"""How the items are read of what a result must have, by its key."""
+_EACH: Final[Mapping[str, Callable[[Any], Any]]] = {"content": block, "messages": message, "contents": contents}
+_MEMBERS: Final = {method: (key, _EACH[key]) for method, (key, _) in RESULTS.items() if key in _EACH}
+"""Of each method: what its result must have, and how an item of that is read."""
