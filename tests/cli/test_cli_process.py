@@ -33,11 +33,11 @@ GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: /b
 def sluice(tmp_path: Path) -> Any:
     """Runs the command in an empty directory with an empty home."""
 
-    def run(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    def run(*args: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "proxy"), "HOME": str(tmp_path), "NO_COLOR": "1"}
         env |= environ
         command = [sys.executable, "-m", "sluicegate", *args]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, input=stdin)
 
     return run
 
@@ -385,6 +385,53 @@ def test_tools_are_asked_for_as_a_client_and_cannot_steer_the_terminal(sluice: A
         ("/api/v1/tools?as=key%3Aci-bot", "Bearer slc_x"),
         ("/api/v1/tools?as=local", "Bearer slc_y"),
     ]
+
+
+@pytest.mark.parametrize("source", ["file", "stdin", "environment"])
+def test_a_key_is_read_from_where_no_other_user_sees_it(
+    sluice: Any, admin: type[Admin], tmp_path: Path, source: str
+) -> None:
+    (tmp_path / "key").write_text("slc_secret\n")
+    environ = {"SLUICE_KEY": "slc_secret" if source == "environment" else "slc_other"}
+    words = {"file": ["--key-file", "key"], "stdin": ["--key-file", "-"], "environment": []}[source]
+    done = sluice("servers", *words, stdin="slc_secret\n", **environ)
+    assert (done.returncode, admin.asked) == (0, [("/api/v1/servers", "Bearer slc_secret")]), done.stderr
+    assert "--key" not in done.stderr and "slc_" not in done.stderr
+
+
+def test_a_key_in_the_arguments_works_and_is_warned_of_without_showing_it(sluice: Any, admin: type[Admin]) -> None:
+    done = sluice("servers", "--key", "slc_secret", "--json")
+    assert (done.returncode, admin.asked) == (0, [("/api/v1/servers", "Bearer slc_secret")])
+    assert "--key-file" in done.stderr and "SLUICE_KEY" in done.stderr and "slc_" not in done.stderr
+    json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"two words\n", b"two\nlines\n", b"\xff\n", b"x" * 70_000])
+def test_a_file_that_holds_no_key_exits_2_and_is_not_shown(
+    sluice: Any, admin: type[Admin], tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "key").write_bytes(content)
+    done = sluice("servers", "--key-file", "key")
+    assert (done.returncode, done.stdout, admin.asked) == (2, "", [])
+    assert "key does not hold a key" in done.stderr and "lines" not in done.stderr and "xx" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["servers", "--key-file", "nowhere"],
+        ["servers", "--key-file", "key", "--key", "x"],
+        ["servers", "--key-file", "key", "--operator"],
+        ["stdio", "--url", "http://127.0.0.1:1/mcp", "--key-file", "-"],
+        ["stdio", "--url", "http://127.0.0.1:1/mcp", "--key-file", "nowhere"],
+    ],
+)
+def test_a_key_that_cannot_be_read_or_is_given_twice_exits_2(sluice: Any, tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "sluice.yaml").write_text(GOOD)
+    (tmp_path / "key").write_text("slc_secret\n")
+    done = sluice(*words, stdin="slc_secret\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr and "slc_secret" not in done.stderr
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, 5), (403, 5), (404, 1), (500, 4), (503, 4)])

@@ -62,7 +62,7 @@ def rows(section: dict[str, Any], all_sections: dict[str, Any], prefix: str) -> 
             yield f"`{name}`", "required" if key in section.get("required", ()) else shown, text
 
 
-COMMON = ("--config", "--json", "--key", "--operator")
+COMMON = ("--config", "--json", "--key-file", "--key", "--operator")
 
 
 def commands() -> str:

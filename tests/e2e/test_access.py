@@ -89,7 +89,9 @@ def test_a_denied_tool_answers_as_one_that_does_not_exist(guarded: Guarded, era:
 
 @pytest.mark.parametrize("driver", ["py2-modern", "ts1"])
 def test_a_stdio_client_is_bridged_to_a_sluice_that_runs(guarded: Guarded, driver: str) -> None:
-    command = [*COMMAND, "stdio", "--url", guarded.process.url, "--key", KEY]
+    key = guarded.folder / "bridge.key"
+    key.write_text(KEY)
+    command = [*COMMAND, "stdio", "--url", guarded.process.url, "--key-file", str(key)]
     job = job_for({"command": command}, "web__", "web+")
     name = f"bridged_{driver.replace('-', '_')}"
     report = drive(driver, job | {"adds": name, "added": f"web__{name}"})

@@ -182,7 +182,7 @@ class Gateway:
         except httpx.TransportError:
             await streams.aclose()
             return _nobody()
-        except BaseException:
+        except BaseException:  # cancelled as well: the streams that are open already belong to nobody else
             await streams.aclose()
             raise
         return EventStreamResponse(self._parts(streams, opened, lambda: [peer.mark for peer in self._up()] == marks))

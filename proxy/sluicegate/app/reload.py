@@ -111,7 +111,7 @@ class Reload:
     async def _reload(self, file: Path) -> Marks:
         try:
             return await self._take(file)
-        except BaseException:
+        except BaseException:  # a bug or the end of Sluice: nobody may read "no problems" from a reload that broke off
             self.problems = ("the last reload did not end",)
             raise
 

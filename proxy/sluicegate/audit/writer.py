@@ -269,7 +269,7 @@ class AuditWriter:
         try:
             self._resume(found, newest)
             self._tell_interrupted(found)
-        except BaseException:
+        except BaseException:  # cancelled as well: half an opening must not stay, whatever ended it
             self._epoch = 0  # the next try reads the disk again
             self._close()
             raise
@@ -339,7 +339,7 @@ class AuditWriter:
             segment.write(line)
             segment.sync()
             segment.sync_name()
-        except BaseException:
+        except BaseException:  # cancelled as well: a segment without a synced first line must not be found later
             segment.close()
             self._path.unlink(missing_ok=True)
             raise

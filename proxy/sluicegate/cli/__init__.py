@@ -5,20 +5,19 @@ findings, anything unforeseen with a trace.
 """
 
 import traceback
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from typer.core import TyperArgument
 
 from sluicegate import __version__
 from sluicegate.cli import approvals, audit, pins, policy
-from sluicegate.cli.admin import servers, tools
+from sluicegate.cli.admin import Unreachable, servers, tools
 from sluicegate.cli.check import check, schema
 from sluicegate.cli.explain import explain
 from sluicegate.cli.init import init
-from sluicegate.cli.keys import list_, new, revoke
+from sluicegate.cli.keys import list_, new, revoke, rotate
 from sluicegate.cli.output import Code, info, print_out
-from sluicegate.cli.rotate import rotate
 from sluicegate.cli.run import demo_, serve, stdio
 from sluicegate.config import ConfigError
 
@@ -80,6 +79,10 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(config_app, name="config")
 
 
+EXIT_CODES: Final[dict[type[Exception], Code]] = {ConfigError: Code.CONFIG, Unreachable: Code.UNREACHABLE}
+"""Everything else that a command expects to fail ends it by `output.stop`, with a code of its own."""
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print_out(f"sluice {__version__}")
@@ -96,13 +99,13 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command line. Every way out has its exit code."""
+    """Runs the command line. An error of the package ends it with the exit code that `EXIT_CODES` has for its type."""
     try:
         app()
-    except ConfigError as error:
-        for finding in error.findings:
-            info(str(finding))
-        raise SystemExit(Code.CONFIG) from None
-    except Exception:  # noqa: BLE001 - the last resort, said to the person
+    except tuple(EXIT_CODES) as error:
+        for reason in error.args:
+            info(str(reason))
+        raise SystemExit(EXIT_CODES[type(error)]) from None
+    except Exception:  # noqa: BLE001 - the last resort: the person who ran the command is shown what failed
         info(f"internal error; please report this with what you did:\n{traceback.format_exc()}")
         raise SystemExit(Code.INTERNAL) from None

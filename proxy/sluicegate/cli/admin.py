@@ -5,10 +5,13 @@ client key, or is the operator.
 """
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Concatenate, Final, NoReturn, ParamSpec
 
 import httpx
 import typer
@@ -32,69 +35,81 @@ TIMEOUT: Final = 10.0
 WIDTH: Final = 60  # of a column on a terminal
 TOKEN_FILE: Final = "operator.token"
 KEY_VARIABLE: Final = "SLUICE_KEY"
+MAX_KEY: Final = 65_536
+_KEY: Final = re.compile(r"[!-~]{1,65536}")
 
 AdminKey = Annotated[
     str | None,
     typer.Option("--key", metavar="KEY", show_default=False,
-                 help="A client key; else $SLUICE_KEY, else the operator token in state.dir."),
+                 help="A client key. Other users of this machine can see it: use --key-file or $SLUICE_KEY instead."),
+]  # fmt: skip
+KeyFile = Annotated[
+    str | None,
+    typer.Option("--key-file", metavar="FILE", show_default=False,
+                 help="A file that holds a client key; - reads stdin. "
+                      "Else $SLUICE_KEY, else the operator token in state.dir."),
 ]  # fmt: skip
 AsOperator = Annotated[bool, typer.Option("--operator", help="Use the operator token even if $SLUICE_KEY is set.")]
+P = ParamSpec("P")
 
 
-def servers(
-    config_file: ConfigFile = None, key: AdminKey = None, operator: AsOperator = False, as_json: AsJson = False
-) -> None:
-    """Show the servers behind a running Sluice and their health."""
-    body = _get(Admin(config_file, key, operator), "servers", {})
-    _show(body, "servers", as_json)
-    for row in () if as_json else body.get("servers", []):
-        if row.get("status") != "up" and row.get("stderr"):
-            print_out(f"\n{row['key']} is {row['status']}. The last that it wrote on stderr:")
-            for line in row["stderr"]:
-                print_out(f"  | {printable(line)}")
+def asks_running(command: Callable[Concatenate["Admin", P], None]) -> Callable[..., None]:
+    """A command that asks the running Sluice: it has the options that say which one, and with which credential.
+
+    The command itself has the parameter `admin` in their place.
+    """
+
+    def asked(
+        config_file: ConfigFile = None,
+        key_file: KeyFile = None,
+        key: AdminKey = None,
+        operator: AsOperator = False,
+        **own: Any,
+    ) -> None:
+        command(Admin(config_file, key_of(key_file, key), operator), **own)  # type: ignore[call-arg]
+
+    shared = list(signature(asked).parameters.values())[:-1]
+    own = list(signature(command).parameters.values())[1:]
+    is_json = own[-1:] if own and own[-1].name == "as_json" else []
+    made = signature(command).replace(parameters=[*own[: len(own) - len(is_json)], *shared, *is_json])
+    asked.__name__, asked.__doc__ = command.__name__, command.__doc__
+    asked.__annotations__ = {name: one.annotation for name, one in made.parameters.items()}
+    setattr(asked, "__signature__", made)  # noqa: B010 - typer reads options from it; mypy does not know the attribute
+    return asked
 
 
-def tools(
-    config_file: ConfigFile = None,
-    as_: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="As this client sees them; NAME means key:NAME.")
-    ] = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the merged tools of a running Sluice."""
-    _show(_get(Admin(config_file, key, operator), "tools", {"as": _principal(as_)} if as_ else {}), "tools", as_json)
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """A key to show, and what a person calls the source that it comes from."""
+
+    value: str = field(repr=False)
+    source: str
 
 
-def _principal(id: str) -> str:
-    return id if ":" in id or id in ("local", "anonymous") else f"key:{id}"
-
-
-def _show(body: Any, what: str, as_json: bool) -> None:
-    """A table of what is plain text or a number; everything is in the JSON."""
-    if as_json:
-        print_json(body)
-        return
-    rows: list[dict[str, Any]] = body.get(what, [])
-    columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
-    if rows:
-        cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
-        print_out(table([[name.upper() for name in columns], *cells]))
-
-
-def _is_short(cell: Any) -> bool:
-    return isinstance(cell, str | int | float)
-
-
-def _cell(value: Any, name: str) -> str:
-    if name == "memory" and isinstance(value, int):
-        return f"{value / (1 << 20):.1f} MiB" if value else "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = " ".join(str(value).split()) if _is_short(value) else "-"
-    is_whole = len(text) <= WIDTH or not sys.stdout.isatty()
-    return text if is_whole else f"{text[: WIDTH - 1]}…"
+def key_of(key_file: str | None, key: str | None, *, may_read_stdin: bool = True) -> ClientKey | None:
+    """The key of a command line: from a file, from its arguments, or from the environment. Exits 2 for one that is no
+    key; an error never shows it."""
+    if key_file is not None and key is not None:
+        stop(Code.USAGE, "--key-file and --key exclude one another")
+    if key is not None:
+        info("warning: other users of this machine can see a key in --key; use --key-file FILE or $SLUICE_KEY")
+    if key_file is None:
+        found = key or os.environ.get(KEY_VARIABLE)
+        return ClientKey(found, "the key of --key" if key else f"the key in ${KEY_VARIABLE}") if found else None
+    is_stdin = key_file == "-"
+    if is_stdin and not may_read_stdin:
+        stop(Code.USAGE, "stdin carries MCP here: --key-file takes a file")
+    source = "stdin" if is_stdin else key_file
+    try:
+        with open(0 if is_stdin else key_file, "rb", closefd=not is_stdin) as file:
+            value = file.read(MAX_KEY + 1).decode("ascii").strip()
+    except OSError as error:
+        stop(Code.USAGE, f"cannot read the key from {source}: {error.strerror}")
+    except UnicodeDecodeError:
+        value = ""
+    if not _KEY.fullmatch(value):
+        stop(Code.USAGE, f"{source} does not hold a key: one line without spaces")
+    return ClientKey(value, f"the key from {source}")
 
 
 class Unreachable(Exception):
@@ -104,12 +119,12 @@ class Unreachable(Exception):
 class Admin:
     """The Sluice that runs with a config, as one who asks it: with a key, or as the operator."""
 
-    def __init__(self, config_file: Path | None, key: str | None = None, as_operator: bool = False) -> None:
-        if key and as_operator:
-            stop(Code.USAGE, "--key and --operator exclude one another")
+    def __init__(self, config_file: Path | None, key: ClientKey | None = None, as_operator: bool = False) -> None:
+        if key and as_operator and not key.source.endswith(KEY_VARIABLE):
+            stop(Code.USAGE, "--operator excludes --key and --key-file")
         self.path, self.config = load(config_file, quietly=True)
-        self._key = None if as_operator else key or os.environ.get(KEY_VARIABLE) or None
-        self._credential = "the key of --key" if key else f"the key in ${KEY_VARIABLE}"
+        self._key = None if as_operator or key is None else key.value
+        self._credential = key.source if key else ""
         self._is_named = False
         self._seat = InstanceLock(self.config.state.dir, self.path)
 
@@ -176,7 +191,7 @@ class Admin:
     def _operator_token(self, address: config.Address) -> str:
         """The token of the running Sluice: made at its start, readable for its own user, good from loopback."""
         if not address.is_loopback:
-            stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key or ${KEY_VARIABLE}")
+            stop(Code.AUTH, f"the operator token is for loopback only; give a key with --key-file or ${KEY_VARIABLE}")
         path = self.config.state.dir / TOKEN_FILE
         self._credential = f"the operator token in {path}"
         try:
@@ -185,7 +200,7 @@ class Admin:
             reason = f"no Sluice runs with {self.path}: there is no socket for it and no {path}"
             raise Unreachable(reason, *_START) from None
         except (OSError, UnicodeDecodeError):
-            stop(Code.AUTH, f"cannot read the operator token {path}; give a key with --key or ${KEY_VARIABLE}")
+            stop(Code.AUTH, f"cannot read the operator token {path}; give a key with --key-file or ${KEY_VARIABLE}")
 
 
 _START: Final = ("start it: your desktop client does, or `sluice serve`",) + (
@@ -214,11 +229,8 @@ def answer(response: httpx.Response) -> Any:
 
 
 def _get(admin: Admin, what: str, params: Mapping[str, str]) -> Any:
-    """One GET, or the exit code that says why not."""
-    try:
-        return answer(admin.exchange(what, params))
-    except Unreachable as problem:
-        stop(Code.UNREACHABLE, *problem.args)
+    """What one GET brings; the exit code of an answer that brings nothing says why."""
+    return answer(admin.exchange(what, params))
 
 
 def reachable(address: config.Address) -> config.Address:
@@ -226,3 +238,60 @@ def reachable(address: config.Address) -> config.Address:
     if address.host in ("0.0.0.0", "::"):
         return config.Address("::1" if ":" in address.host else "127.0.0.1", address.port)
     return address
+
+
+# ---------------------------------------------------------------- commands
+
+
+@asks_running
+def servers(admin: Admin, as_json: AsJson = False) -> None:
+    """Show the servers behind a running Sluice and their health."""
+    body = _get(admin, "servers", {})
+    _show(body, "servers", as_json)
+    for row in () if as_json else body.get("servers", []):
+        if row.get("status") != "up" and row.get("stderr"):
+            print_out(f"\n{row['key']} is {row['status']}. The last lines that it wrote to stderr:")
+            for line in row["stderr"]:
+                print_out(f"  | {printable(line)}")
+
+
+@asks_running
+def tools(
+    admin: Admin,
+    as_: Annotated[
+        str | None, typer.Option("--as", metavar="ID", help="As this client sees them; NAME means key:NAME.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the merged tools of a running Sluice."""
+    _show(_get(admin, "tools", {"as": _principal(as_)} if as_ else {}), "tools", as_json)
+
+
+def _principal(id: str) -> str:
+    return id if ":" in id or id in ("local", "anonymous") else f"key:{id}"
+
+
+def _show(body: Any, what: str, as_json: bool) -> None:
+    """A table of what is plain text or a number; everything is in the JSON."""
+    if as_json:
+        print_json(body)
+        return
+    rows: list[dict[str, Any]] = body.get(what, [])
+    columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
+    if rows:
+        cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
+        print_out(table([[name.upper() for name in columns], *cells]))
+
+
+def _is_short(cell: Any) -> bool:
+    return isinstance(cell, str | int | float)
+
+
+def _cell(value: Any, name: str) -> str:
+    if name == "memory" and isinstance(value, int):
+        return f"{value / (1 << 20):.1f} MiB" if value else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = " ".join(str(value).split()) if _is_short(value) else "-"
+    is_whole = len(text) <= WIDTH or not sys.stdout.isatty()
+    return text if is_whole else f"{text[: WIDTH - 1]}…"

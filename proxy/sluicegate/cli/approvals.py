@@ -16,11 +16,10 @@ import typer
 
 from sluicegate import config
 from sluicegate.app.approval_wiring import DATABASE, at_rest
-from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable, answer
+from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.output import (
     AsJson,
     Code,
-    ConfigFile,
     count,
     give,
     info,
@@ -48,19 +47,18 @@ Comment = Annotated[
 ]
 
 
+@asks_running
 def list_(
+    admin: Admin,
     state: Annotated[
         str, typer.Option("--state", metavar="STATE", help="Those in this state; `all` for every one.")
     ] = "pending",
     server: Annotated[str, typer.Option("--server", metavar="SERVER", help="Only of this server.")] = "",
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the calls that wait for a person. Only those that you may decide, or asked for."""
     params = ({"state": state} if state != "all" else {}) | ({"server": server} if server else {})
-    body = _ask(Admin(config_file, key, operator), "approvals", params)
+    body = _ask(admin, "approvals", params)
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
     give(as_json, body, [table([head, *map(_cells, body["approvals"])])] if body["approvals"] else [])
     left_out = body["total"] - len(body["approvals"])
@@ -77,18 +75,16 @@ def _short(row: Row) -> str:
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
 
 
+@asks_running
 def show(
+    admin: Admin,
     id: Id,
     reveal: Annotated[
         bool, typer.Option("--reveal", help="Show secrets in the arguments, too; this is recorded.")
     ] = False,
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show everything about one approval."""
-    admin = Admin(config_file, key, operator)
     row = _ask(admin, f"approvals/{_word(id)}")
     if reveal:
         row |= _ask(admin, f"approvals/{_word(id)}/reveal", body={})
@@ -137,7 +133,9 @@ def _arguments(row: Row) -> Iterator[str]:
 # ---------------------------------------------------------------- deciding
 
 
+@asks_running
 def approve(
+    admin: Admin,
     id: Id,
     comment: Comment = "",
     scope: Annotated[
@@ -145,13 +143,9 @@ def approve(
     ] = "once",
     seen: Annotated[str, typer.Option("--seen", metavar="DIGEST", help="Only if its digest still is this one.")] = "",
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask once more.")] = False,
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a call run: exactly the one that is shown."""
-    admin = Admin(config_file, key, operator)
     row = _ask(admin, f"approvals/{_word(id)}")
     if not (yes or seen or as_json):
         for line in _screen(row):
@@ -162,17 +156,16 @@ def approve(
     _decided(_ask(admin, f"approvals/{_word(id)}/decisions", body=body), as_json)
 
 
+@asks_running
 def deny(
+    admin: Admin,
     id: Id,
     comment: Comment = "",
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Refuse a call. The comment goes back to the model."""
     body = {"decision": "deny", "comment": comment}
-    _decided(_ask(Admin(config_file, key, operator), f"approvals/{_word(id)}/decisions", body=body), as_json)
+    _decided(_ask(admin, f"approvals/{_word(id)}/decisions", body=body), as_json)
 
 
 def _decided(row: Row, as_json: bool) -> None:
@@ -181,11 +174,10 @@ def _decided(row: Row, as_json: bool) -> None:
     give(as_json, row, [printable(f"{row['id']} {row['state']}{more}")])
 
 
-def grants(
-    config_file: ConfigFile = None, key: AdminKey = None, operator: AsOperator = False, as_json: AsJson = False
-) -> None:
+@asks_running
+def grants(admin: Admin, as_json: AsJson = False) -> None:
     """Show approvals that are remembered for more than one call."""
-    body = _ask(Admin(config_file, key, operator), "grants")
+    body = _ask(admin, "grants")
     rows = [
         [one["id"], one["principal"], f"{one['server']}/{one['tool']}", one["scope"], one["expires_at"], one["by"]]
         for one in body["grants"]
@@ -193,37 +185,32 @@ def grants(
     give(as_json, body, [table([["ID", "WHO", "TOOL", "SCOPE", "UNTIL", "BY"], *rows])] if rows else [])
 
 
+@asks_running
 def revoke(
+    admin: Admin,
     id: Annotated[str, typer.Argument(metavar="ID", help="The grant's id.", show_default=False)],
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Take a grant back."""
-    gone = _ask(Admin(config_file, key, operator), f"grants/{_word(id)}", method="DELETE")
+    gone = _ask(admin, f"grants/{_word(id)}", method="DELETE")
     give(as_json, gone, [f"{gone['id']} revoked"])
 
 
 # ---------------------------------------------------------------- watching
 
 
-def watch(
-    config_file: ConfigFile = None, key: AdminKey = None, operator: AsOperator = False, as_json: AsJson = False
-) -> None:
+@asks_running
+def watch(admin: Admin, as_json: AsJson = False) -> None:
     """Show what waits, and what becomes of it. Ctrl-C ends it. With --json, each change is one line of JSON."""
-    admin, known = Admin(config_file, key, operator), dict[str, tuple[str, int]]()
-    try:
-        for row in _events(admin):
-            version = (row["state"], len(row["votes"]))
-            if known.get(row["id"]) != version:  # a new stream begins with what waits
-                _tell_event(row, as_json)
-            known[row["id"]] = version
-    except Unreachable as problem:
-        stop(Code.UNREACHABLE, *problem.args)
+    shown = dict[str, tuple[str, int]]()
+    for row in _events(admin):
+        version = (row["state"], len(row["votes"]))
+        if shown.get(row["id"]) != version:  # a new stream begins with what waits
+            _print_event(row, as_json)
+        shown[row["id"]] = version
 
 
-def _tell_event(row: Row, as_json: bool) -> None:
+def _print_event(row: Row, as_json: bool) -> None:
     if as_json:
         print_out(json.dumps(row))
     else:
@@ -265,9 +252,9 @@ def _ask(admin: Admin, what: str, params: dict[str, str] | None = None, body: An
         status, told = response.status_code, response.json()
     except ValueError:
         stop(Code.UNREACHABLE, "what answers is no Sluice")
-    except Unreachable as problem:
+    except Unreachable:
         if not (admin.is_operator and (admin.config.state.dir / DATABASE).exists()):
-            stop(Code.UNREACHABLE, *problem.args)
+            raise
         status, told = _ask_at_rest(admin, tuple(what.split("/")), params or {}, body, method)
     if status != 200:
         admin.stop(Code.NEGATIVE, printable(str(told.get("error", "not found"))))

@@ -14,8 +14,8 @@ import typer
 
 from sluicegate import config
 from sluicegate.app import explain_facts, policy_loading
-from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable
-from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load_policy, printable, stop
+from sluicegate.cli.admin import Admin, Unreachable, asks_running
+from sluicegate.cli.output import AsJson, Code, give, info, load_policy, printable, stop
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts
 from sluicegate.policy.roles import principal_of
@@ -23,7 +23,9 @@ from sluicegate.policy.target import KINDS, METHODS, plain
 from sluicegate.protocol.model import Client, Decision
 
 
+@asks_running
 def explain(
+    admin: Admin,
     method: Annotated[
         str, typer.Argument(metavar="METHOD", help=f"{', '.join(METHODS)}; or call, get, read for short.")
     ],
@@ -41,13 +43,9 @@ def explain(
     ] = None,
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="The call's arguments.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no running Sluice; use what state.dir has.")] = False,
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what is decided and which row decides it. Exits 0 for allow, 1 for deny, 10 for ask."""
-    admin = Admin(config_file, key, operator)
     loaded, policy = admin.config, load_policy(admin.path, admin.config)
     if method not in KINDS:
         stop(Code.USAGE, f'"{method}" is not one of {", ".join(METHODS)}')

@@ -1,21 +1,33 @@
-"""`keys new`, `list` and `revoke`: a client's key is printed once, the config holds its hash, and it can be revoked at
-any time, also while the config is broken."""
+"""`keys new`, `list` and `revoke` for the keys of clients, and `keys rotate` for the keys of Sluice itself.
+
+A client's key is printed once and the config holds its hash. It can be revoked at any time, even while the config has
+errors. Older keys of Sluice itself stay, so that nothing is lost.
+"""
 
 import json
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
+import anyio
 import typer
 
 from sluicegate import config
-from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, stop, table
+from sluicegate.app.audit_wiring import KEYS, open_audit
+from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, stop, table
+from sluicegate.store.keys import KeyRing
 from sluicegate.store.revoked import Revoked
 from sluicegate.store.revoked import revoke as take_back
 
+RINGS: Final = {
+    "sign": "checkpoints of the audit log; the old key introduces the new one there",
+    "digest": "marks and digests in the audit log: equal values of before and after can no longer be told to be equal",
+    "seal": "cursors and questions that clients hold; those of before stay good",
+}
 _DAYS = re.compile(r"([1-9][0-9]{0,4})d")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _HEAD = ["NAME", "STATE", "ROLES", "OWNER", "EXPIRES"]
@@ -124,3 +136,31 @@ def _at(value: Any, *path: str) -> Any:
     for part in path:
         value = value.get(part) if isinstance(value, dict) else None
     return value
+
+
+# ---------------------------------------------------------------- the keys of Sluice itself
+
+
+def rotate(
+    ring: Annotated[str, typer.Argument(metavar="RING", help="Which keys: sign, digest or seal.")],
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new key of Sluice's own. It is used from the next start on."""
+    if ring not in RINGS:
+        stop(Code.USAGE, f"a ring is one of {', '.join(RINGS)}")
+    _, loaded = load(config_file, quietly=True)
+    try:
+        keys = anyio.run(partial(_rotate, loaded, ring))
+    except (OSError, ValueError) as error:
+        stop(Code.CONFIG, f"nothing was rotated: {error}")
+    text = f"{ring}: {count(len(keys.keys), 'key')}; the newest is used from the next start on"
+    give(as_json, {"ring": ring, "keys": len(keys.keys), "newest": keys.newest_id.hex()}, [text])
+    info(f"It is for {RINGS[ring]}.")
+
+
+async def _rotate(loaded: config.Config, ring: str) -> KeyRing:
+    async with open_audit(loaded, "http") as audit:
+        if audit is not None and not await audit.note_durably("admin", {"act": "key_rotated", "ring": ring}):
+            raise OSError(f"the audit log cannot be written: {audit.problem}")
+        return KeyRing.rotate(Path(loaded.state.dir) / KEYS, ring)

@@ -20,11 +20,10 @@ from sluicegate.app.approval_wiring import DATABASE
 from sluicegate.app.audit_wiring import note_pin, open_audit
 from sluicegate.audit.log import AuditLog
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
-from sluicegate.cli.admin import Admin, AdminKey, AsOperator, Unreachable, answer
+from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.output import (
     AsJson,
     Code,
-    ConfigFile,
     count,
     give,
     info,
@@ -49,16 +48,15 @@ Server = Annotated[str | None, typer.Argument(metavar="SERVER", help="Only of th
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The server's own names.", show_default=False)]
 
 
+@asks_running
 def list_(
+    admin: Admin,
     server: Server = None,
     all_: Annotated[bool, typer.Option("--all", help="Also what was accepted and has not changed.")] = False,
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the definitions that wait for a person."""
-    found = _rows(Admin(config_file, key, operator), server)
+    found = _rows(admin, server)
     rows = found if all_ else [row for row in found if _waits(row)]
     head = ["SERVER", "ERA", "KIND", "NAME", "STATE", "SERVED", "FINGERPRINT", "HIDDEN", "SINCE", "BY"]
     give(as_json, {"pins": rows}, [table([head, *map(_cells, rows)])] if rows else [])
@@ -75,16 +73,15 @@ def _cells(row: Row) -> list[str]:
     return [*place, served, row["current"][:SHORT], hidden, when, row["by"] or "-"]
 
 
+@asks_running
 def diff(
+    admin: Admin,
     server: Server = None,
     names: Names = None,
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what changed, with hidden characters made visible. A NAME that did not change is shown whole."""
-    found = _rows(Admin(config_file, key, operator), server, definitions=True)
+    found = _rows(admin, server, definitions=True)
     rows = _named(found, names) if names else [row for row in found if _waits(row)]
     give(as_json, {"pins": rows}, (line for row in rows for line in _described(row)))
     if not rows:
@@ -100,22 +97,20 @@ def _shown(row: Row) -> list[str]:
     return compare(accepted, waiting) if waiting else [f"  {line}" for line in lines(json.loads(accepted))]
 
 
+@asks_running
 def accept(
+    admin: Admin,
     server: Annotated[str, typer.Argument(metavar="SERVER", help="The server's key.")],
     names: Names = None,
     all_: Annotated[bool, typer.Option("--all", help="Everything that nobody has accepted.")] = False,
     seen: Annotated[
         str, typer.Option("--seen", metavar="FINGERPRINT", help="Only if it still begins like this, as in `diff`.")
     ] = "",
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Accept definitions as the server gave them last. They are served from now on."""
     if bool(names) == all_:
         stop(Code.USAGE, "give names or --all; `sluice pins list` shows what waits")
-    admin = Admin(config_file, key, operator)
     rows = _rows(admin, server)
     rows = _named(rows, names) if names else [row for row in rows if row["state"] != "accepted"]
     if changed := [row["name"] for row in rows if not row["current"].startswith(seen.removeprefix("sha256:"))]:
@@ -129,18 +124,17 @@ def accept(
         info("nothing waits")
 
 
+@asks_running
 def export(
+    admin: Admin,
     check: Annotated[
         Path | None,
         typer.Option("--check", metavar="LOCKFILE", help="Compare with this file instead; 1 if something differs."),
     ] = None,
-    config_file: ConfigFile = None,
-    key: AdminKey = None,
-    operator: AsOperator = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a lock file of all definitions. Or compare with one."""
-    rows = _rows(Admin(config_file, key, operator), None)
+    rows = _rows(admin, None)
     if check is None:
         print_out(json.dumps(pins.lock(rows), indent=2, sort_keys=True))
         return
@@ -190,12 +184,14 @@ def _rows(admin: Admin, server: str | None, definitions: bool = False) -> list[R
     try:
         rows: list[Row] = answer(admin.exchange("pins", params))["pins"]
         return rows
-    except Unreachable as problem:
+    except Unreachable:
+        if not _may_read_store(admin):
+            raise
 
         async def read(board: DefinitionPins) -> list[Row]:
             return board.rows(server, definitions)
 
-        return _at_rest(admin, problem, read)
+        return _at_rest(admin, read)
 
 
 def _accept(admin: Admin, server: str, wanted: list[tuple[str, str, str]]) -> list[Row]:
@@ -205,27 +201,29 @@ def _accept(admin: Admin, server: str, wanted: list[tuple[str, str, str]]) -> li
     try:
         response = admin.exchange("pins", body={"server": server, "accept": items})
         told = response.json()["error"] if response.status_code == 409 else answer(response)["pins"]
-    except Unreachable as problem:
+    except Unreachable:
+        if not _may_read_store(admin):
+            raise
         seen = [Wanted(_KINDS[kind], "" if kind == "instructions" else name, mark) for kind, name, mark in wanted]
-        told = _at_rest(admin, problem, lambda board: board.accept(server, seen, "local"), noted=True)
+        told = _at_rest(admin, lambda board: board.accept(server, seen, "local"), noted=True)
     if isinstance(told, str):
         stop(Code.NEGATIVE, printable(told))
     return told
 
 
-def _at_rest(
-    admin: Admin, problem: Unreachable, use: Callable[[DefinitionPins], Awaitable[T]], noted: bool = False
-) -> T:
-    """The pins themselves, where no Sluice answers: whoever may write the state directory is its operator. What is
-    `noted` stands in the audit log, or is not done."""
+def _may_read_store(admin: Admin) -> bool:
+    """Whoever may write the state directory is its operator."""
+    return admin.is_operator and (admin.config.state.dir / DATABASE).exists()
+
+
+def _at_rest(admin: Admin, use: Callable[[DefinitionPins], Awaitable[T]], noted: bool = False) -> T:
+    """The pins in the state directory, where no Sluice answers. A change that is `noted` is in the audit log, or is not
+    made."""
     loaded = admin.config
-    path = loaded.state.dir / DATABASE
-    if not (admin.is_operator and path.exists()):
-        stop(Code.UNREACHABLE, *problem.args)
     try:
         return anyio.run(partial(_with_log, loaded, use) if noted else partial(_with_board, loaded, use))
     except OSError as error:
-        stop(Code.CONFIG, f"the pins in {path} cannot be used: {error}")
+        stop(Code.CONFIG, f"the pins in {loaded.state.dir / DATABASE} cannot be used: {error}")
 
 
 async def _with_log(loaded: config.Config, use: Callable[[DefinitionPins], Awaitable[T]]) -> T:

@@ -14,6 +14,7 @@ import anyio
 import typer
 
 from sluicegate import app, config, demo
+from sluicegate.cli.admin import ClientKey, key_of
 from sluicegate.cli.output import Code, ConfigFile, count, info, load, located, stop
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import CannotListen
@@ -95,14 +96,20 @@ def _told(path: Path, listen: config.Listen | None = None) -> Iterator[None]:
 def stdio(
     config_file: ConfigFile = None,
     url: Annotated[str | None, typer.Option(metavar="URL", help="Bridge to a Sluice that runs elsewhere.")] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="With --url: a file that holds the client key; else $SLUICE_KEY."),
+    ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", envvar="SLUICE_KEY", help="With --url: the client key to show there.")
+        str | None,
+        typer.Option(metavar="KEY", help="The key itself. Other users of this machine can see it: use --key-file."),
     ] = None,
 ) -> None:
     """Serve one client on stdin and stdout. Nothing but MCP is on stdout."""
     if url:
+        shown = key_of(key_file, key, may_read_stdin=False)
         with _told(Path(url)):
-            _run(partial(app.serve_stdio, _bridge(url, key), file=None))
+            _run(partial(app.serve_stdio, _bridge(url, shown), file=None))
         return
     path = config.find_config(config_file)
     checked = config.check(path)
@@ -137,9 +144,9 @@ def demo_(once: Annotated[bool, typer.Option("--once", help="Exit when everythin
     raise typer.Exit(_run(partial(demo.run, once, info)))
 
 
-def _bridge(url: str, key: str | None) -> config.Config:
+def _bridge(url: str, key: ClientKey | None) -> config.Config:
     """Transparent mode with one server: the other Sluice."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"Authorization": f"Bearer {key.value}"} if key else {}
     server: dict[str, Any] = {"url": url, "prefix": "", "unlisted": "forward", "headers": headers}
     # What is recorded is recorded there: here is no config file to keep a log beside.
     settings = {"policy": {"use": "open"}, "servers": {"remote": server}, "audit": {"enabled": False}}
@@ -167,7 +174,7 @@ def _run(main: Callable[[], Awaitable[T]]) -> T:
     try:
         with stray_processes.adopting():
             return anyio.run(main, backend_options={"use_uvloop": use_uvloop})
-    except BaseExceptionGroup as group:
+    except BaseExceptionGroup as group:  # task groups wrap what ended them: main has an exit code for the error itself
         raise _only(group) from None
 
 
