@@ -9,6 +9,7 @@ reading only, so that no second parser can see another message than the one that
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any, TypeVar
@@ -339,6 +340,14 @@ def encode_result(id: RequestId | None, text: bytes, added: Json | None = None) 
 
 def encode_batch(messages: Iterable[Message]) -> bytes:
     return dump([to_value(message) for message in messages])
+
+
+def size_of(value: Any) -> int:
+    """Bytes of a value as JSON; what JSON cannot say is larger than any bound."""
+    try:
+        return len(to_json(value))
+    except PydanticSerializationError:
+        return sys.maxsize
 
 
 def dump(value: Any) -> bytes:

@@ -384,7 +384,7 @@ class LegacyConnection(ServerConnection):
 
     def _ask_call(self, asking: InteractiveExchange | None, request: Request) -> None:
         if asking is None or not asking.asked(request):
-            why = "it cannot be told which call asks" if asking is None else "too many questions at once"
+            why = "it cannot be told which call asks" if asking is None else "too many or too large questions"
             self.transport.tell(encode(input_requests_server.refusal(request.method, request.id, why)))
 
     def _call_of_task(self, request: Request) -> InteractiveExchange | None:

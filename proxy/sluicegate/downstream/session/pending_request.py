@@ -11,13 +11,15 @@ from math import inf
 from typing import Any
 
 from sluicegate.downstream.failures import Lost
-from sluicegate.protocol.jsonrpc import Notification, Request, Response
+from sluicegate.protocol.jsonrpc import Notification, Request, Response, size_of
 from sluicegate.protocol.model import LOG_LEVEL, Call, Emit, no_emit
 from sluicegate.protocol.revisions import LOG_LEVELS
 from sluicegate.runtime.timers import CoarseTimers, timers_of
 
 # A server may report faster than a client reads. Of what waits longer than this many, the newest is dropped.
 MAX_WAITING = 256
+MAX_WAITING_BYTES = 4 * 1024 * 1024
+"""Of one call, for its notifications and for its questions: a client takes as much as it may send."""
 _RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 
 
@@ -39,6 +41,7 @@ class PendingRequest:
     level = -1
     _token: Any = None
     _progress = -inf
+    _waiting_bytes = 0
     _inbox: deque[Notification] | None = None
     _waiter: asyncio.Future[None] | None = None
 
@@ -61,8 +64,11 @@ class PendingRequest:
             return  # nothing after the response
         if self._inbox is None:
             self._inbox = deque()
-        if len(self._inbox) < MAX_WAITING:
+        self._waiting_bytes += (size := size_of(notification.params))
+        if not self._inbox or (len(self._inbox) < MAX_WAITING and self._waiting_bytes <= MAX_WAITING_BYTES):
             self._inbox.append(notification)
+        else:
+            self._waiting_bytes -= size
         self._wake()
 
     def progress(self, notification: Notification) -> None:
@@ -99,7 +105,9 @@ class PendingRequest:
     async def flush(self) -> None:
         """Hands on what has come. After it, the order of what the server sent is kept."""
         while self._inbox:
-            await self.emit(self._inbox.popleft())
+            notification = self._inbox.popleft()
+            self._waiting_bytes -= size_of(notification.params)
+            await self.emit(notification)
 
     async def result(self) -> Response:
         """The answer, once it is there; meanwhile what belongs to the call is emitted."""

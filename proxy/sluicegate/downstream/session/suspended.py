@@ -14,8 +14,8 @@ from typing import Any, Final
 import anyio
 
 from sluicegate.downstream.failures import Lost
-from sluicegate.downstream.session.pending_request import PendingRequest, severity
-from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Request, RequestId, Response
+from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest, severity
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Request, RequestId, Response, size_of
 from sluicegate.protocol.model import LOG_LEVEL, Ask, Call, Failure, Outcome, no_emit
 
 DEBOUNCE: Final = 0.03
@@ -50,8 +50,11 @@ class InteractiveExchange(PendingRequest):
     # ------------------------------------------------------------ the reader's side
 
     def asked(self, request: Request) -> bool:
-        """Takes a question; False where there are too many already."""
+        """Takes a question; False where there are too many already, or they are too large together."""
         if self.is_over or len(self.asks) >= MAX_ASKS:
+            return False
+        sizes = (size_of(one.params) for one in (*self.asks.values(), request))
+        if sum(sizes) > MAX_WAITING_BYTES:
             return False
         self._count += 1
         self.asks[f"ask{self._count}"] = request

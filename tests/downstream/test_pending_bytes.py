@@ -1,0 +1,44 @@
+"""What a server says during one call, while nobody takes it: so many bytes of it wait, and no more."""
+
+from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest
+from sluicegate.downstream.session.suspended import InteractiveExchange
+from sluicegate.protocol.jsonrpc import Notification, Request
+from sluicegate.protocol.model import Call, Client, Trail
+
+LARGE = "x" * (MAX_WAITING_BYTES // 3)
+
+
+def call(heard: list[Notification]) -> Call:
+    async def emit(note: Notification) -> None:
+        heard.append(note)
+
+    return Call(Client("key:a"), "tools/call", {"name": "t"}, emit=emit, trail=Trail("1"))
+
+
+def message(number: int, text: str) -> Notification:
+    return Notification("notifications/message", {"level": "error", "data": f"{number}{text}"})
+
+
+async def test_notifications_that_wait_are_weighed_and_those_behind_them_are_dropped() -> None:
+    heard: list[Notification] = []
+    pending = PendingRequest(1, call(heard))
+    for number in range(6):
+        pending.offer(message(number, LARGE))
+    pending.offer(message(6, "small"))
+    await pending.flush()
+    assert [note.params["data"][0] for note in heard] == ["0", "1", "6"]
+    pending.offer(message(7, LARGE * 4))  # alone it may come: it is within the bound of a message
+    await pending.flush()
+    pending.offer(message(8, LARGE))
+    await pending.flush()
+    assert [note.params["data"][0] for note in heard[3:]] == ["7", "8"]
+
+
+async def test_the_open_questions_of_a_call_are_weighed_together() -> None:
+    exchange = InteractiveExchange(1, call([]), 60.0, lambda exchange: None)
+    asked = [exchange.asked(Request(number, "elicitation/create", {"message": LARGE})) for number in range(4)]
+    assert asked == [True, True, False, False]
+    assert exchange.asked(Request(9, "elicitation/create", {"message": "small"}))
+    assert exchange.withdraw(0) and exchange.asked(Request(10, "elicitation/create", {"message": LARGE}))
+    assert not exchange.asked(Request(11, "elicitation/create", {"message": "\ud800"})), "which JSON cannot say"
+    exchange.settle()
