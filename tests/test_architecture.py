@@ -30,7 +30,6 @@ HOMES = {
     "sqlite3": {"store"},
     "cryptography": {"store", "audit"},
     "casbin": {"policy"},
-    "limits": {"policy"},
     "jsonschema_rs": {"policy"},
     "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin"},
     "httpx_sse": {"http"},
@@ -50,7 +49,6 @@ httpx
 httpx_sse
 jsonschema_rs
 jwt
-limits
 opentelemetry
 prometheus_client
 pydantic

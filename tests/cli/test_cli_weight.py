@@ -6,7 +6,7 @@ import sys
 import pytest
 
 # Each takes 2 to 4 MiB, of the 80 that an idle Sluice may take.
-HEAVY = ("rich", "pygments", "jwt", "limits", "opentelemetry.sdk", "requests")
+HEAVY = ("rich", "pygments", "jwt", "opentelemetry.sdk", "requests")
 
 
 @pytest.fixture(scope="module")

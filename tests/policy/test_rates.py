@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.policy.rates import Windows
-from sluicegate.policy.window_storage import MAX_STEPS
+from sluicegate.policy.rates import MAX_STEPS, Windows
 
 
 class Clock:
@@ -82,7 +81,7 @@ def test_a_window_remembers_few_moments_however_many_hits_it_allows() -> None:
     for _ in range(20_000):
         assert rate.hit("a") == 0.0
         clock.now += 0.003
-    (window,) = rate._memory._now.values()
+    (window,) = rate._now.values()
     assert len(window.moments) <= MAX_STEPS + 2
 
 
@@ -144,4 +143,4 @@ def test_the_wait_is_told_in_words() -> None:
     assert rate.describe(0.2) == "600 per minute are allowed; try again in 1 s"
     assert rate.describe(11.2) == "600 per minute are allowed; try again in 12 s"
     assert Windows(5, 90).describe(1) == "5 per 90 s are allowed; try again in 1 s"
-    assert repr(rate) == "Windows(600 per 60 second, 0 keys)"
+    assert repr(rate) == "Windows(600 per 60 s, 0 keys)"
