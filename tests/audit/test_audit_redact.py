@@ -373,6 +373,12 @@ def test_members_whose_names_are_cut_alike_are_all_shown_and_said_to_be_cut() ->
     assert len(PLAIN.arguments(dict.fromkeys(names, 1), "s/t")) == 2
 
 
+@pytest.mark.parametrize(("value", "is_secret"), [(1_000, True), (-1_000, True), (999, False), (13, False)])
+@pytest.mark.parametrize("name", ["pin", "GPIO_PINS", "pass"])
+def test_a_pin_has_four_digits_and_a_number_of_pins_has_fewer(name: str, value: float, is_secret: bool) -> None:
+    assert (PLAIN.arguments({name: value}, "s/t")[name] != value) is is_secret
+
+
 @pytest.mark.parametrize("value", ["Summer is here 2024!", "the cat is on the mat", "dog cat", 5, 42, 0.5])
 def test_words_and_small_numbers_under_the_name_of_a_secret_are_secrets(value: Any) -> None:
     shown = PLAIN.arguments({"password": value}, "s/t")["password"]

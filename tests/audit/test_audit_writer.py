@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import pytest
 from audit_kit import check_one, lines, make_call, one_call, open_audit, records, segments
 
 from sluicegate.audit.log import AuditLog
+from sluicegate.audit.segment import Segment
 from sluicegate.audit.settings import Checkpointing, Rotation
 from sluicegate.store.private import Exposed
 
@@ -35,6 +37,26 @@ async def test_an_intent_is_on_disk_when_its_call_may_pass(tmp_path: Path) -> No
         for number in range(10):
             assert await audit.intent(make_call(f"c{number}"))
             assert records(tmp_path)[-1]["call"] == f"c{number}"
+
+
+@pytest.mark.parametrize("durability", ["fsync", "write"])
+async def test_a_call_waits_for_the_disk_only_where_that_is_wanted(
+    tmp_path: Path, durability: Literal["fsync", "write"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = Segment.sync
+
+    def watched(segment: Segment) -> None:
+        sync(segment)
+        synced.append(segment.path.name)
+
+    every = Checkpointing(every=3_600)
+    async with open_audit(tmp_path, durability=durability, checkpoints=every) as audit:
+        monkeypatch.setattr(Segment, "sync", watched)
+        for number in range(3):
+            assert await audit.intent(make_call(f"c{number}"))
+            assert synced == (["sluice.jsonl"] * (number + 1) if durability == "fsync" else [])
+        monkeypatch.undo()
 
 
 async def test_concurrent_calls_share_a_sync(tmp_path: Path) -> None:
