@@ -126,3 +126,89 @@ def test_an_intent_is_waived_by_name(package: Path) -> None:
 
 def test_a_method_that_has_no_target_passes_only_where_its_row_says_so(package: Path) -> None:
     assert with_row(package, 'Method("made/up", judged_by="none")')["reached"] == ["open", "secret"]
+
+
+# ---------------------------------------------------------------- a guard
+
+GUARD = '''"""closed: nothing is called at night."""
+
+from sluicegate.protocol.model import Call, Guard, Handler, Outcome, refuse
+
+
+def closed(is_night: bool) -> Guard:
+    async def guard(call: Call, inner: Handler) -> Outcome:
+        return refuse(call.method, "denied", "Closed.") if is_night else await inner(call)
+
+    return guard
+'''
+
+PASS_IT = '''
+import json
+import anyio
+from sluicegate.guards import ORDER, RESUMED, chain
+from sluicegate.guards.closed import closed
+from sluicegate.protocol.model import Call, Client, Result
+
+async def server(call):
+    return Result({"done": True})
+
+async def main():
+    call = Call(Client("alice"), "tools/call", {"name": "x"})
+    guards = dict.fromkeys(ORDER) | {"closed": closed(is_night=True)}
+    reasons = [(await chain(guards, server, order)(call)).reason for order in (ORDER, RESUMED)]
+    try:
+        chain({name: None for name in ORDER if name != "closed"}, server)
+    except ValueError:
+        reasons.append("not wired")
+    print(json.dumps(reasons))
+
+anyio.run(main)
+'''
+
+
+def test_a_guard_is_one_file_and_its_name_in_each_chain_that_it_is_of(package: Path) -> None:
+    (package / "guards" / "closed.py").write_text(GUARD)
+    add_line(package / "guards" / "__init__.py", '    "quota",  # per-tool rate\n', '    "closed",\n')
+    assert run(package, PASS_IT) == ["denied", None, "not wired"]  # the pipeline must say what it makes of it
+
+
+# ---------------------------------------------------------------- a sink
+
+SINK = '''"""Records into one file that is not ours."""
+
+
+class FileChannel:
+    def __init__(self, settings):
+        self._file = open(settings.headers["path"], "ab")
+
+    def send(self, records):
+        self._file.writelines(line + b"\\n" for _, line in records)
+        self._file.flush()
+
+    def close(self):
+        self._file.close()
+'''
+
+SEND_IT = '''
+import json
+from pathlib import Path
+from sluicegate.audit.settings import SinkSettings
+from sluicegate.audit.sinks import open_channel
+from sluicegate.config.audit import Sink
+
+Sink.model_validate({"name": "disk", "to": "file://host/x"})
+channel = open_channel(SinkSettings("disk", "file://host/x", {"path": "records"}))
+channel.send([(None, b"one"), (None, b"two")])
+channel.close()
+print(json.dumps(Path("records").read_text().split()))
+'''
+
+
+def test_a_sink_is_one_file_and_its_scheme(package: Path) -> None:
+    (package / "audit" / "file_sink.py").write_text(SINK)
+    sinks = package / "audit" / "sinks.py"
+    add_line(sinks, "Callable[[SinkSettings], Channel]]] = {\n", '    "file": FileChannel,\n')
+    import_line = "from sluicegate.audit.file_sink import FileChannel\n"
+    add_line(sinks, "from sluicegate.audit.follow import Follower\n", import_line)
+    add_line(package / "config" / "audit.py", "SINK_SCHEMES: Final = (", '"file", ')
+    assert run(package, SEND_IT) == ["one", "two"]

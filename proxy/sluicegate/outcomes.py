@@ -47,6 +47,8 @@ _CODES: Final = frozenset({
     -32700, -32600, -32601, -32602, -32603, -32042, RESOURCE_NOT_FOUND, HEADER_MISMATCH, MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
 })  # fmt: skip
+LABELS: Final = frozenset({"ok", "tool_error", "protocol_error", "cancelled", *get_args(Reason), *_WORDS.values()})
+"""Every first word that `label` gives."""
 _OK: Final = Ending("ok")
 _CANCELLED: Final = Ending("cancelled")
 _TOOL_ERROR: Final = Ending("tool_error")

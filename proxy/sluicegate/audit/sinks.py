@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -109,23 +109,20 @@ def _read_position(path: Path) -> int:
 
 
 def open_channel(settings: SinkSettings) -> Channel:
-    """Raises ValueError for a place that no sink speaks."""
-    parts = urlsplit(settings.to)
-    if parts.scheme in ("http", "https"):
-        return _Http(settings.to, settings.headers)
-    if parts.scheme in ("tcp", "udp") and parts.hostname:
-        return _Syslog(parts.scheme, parts.hostname, parts.port or (601 if parts.scheme == "tcp" else 514))
-    raise ValueError("a sink is an http(s) URL, or tcp://host:port or udp://host:port of a syslog server")
+    """Raises ValueError for a URL that no sink can send to."""
+    channel = CHANNELS.get(urlsplit(settings.to).scheme)
+    if channel is None:
+        raise ValueError("a sink is an http(s) URL, or tcp://host:port or udp://host:port of a syslog server")
+    return channel(settings)
 
 
 class _Http:
     """POSTs records as JSON lines; any 2xx is their arrival."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._url = url
-        self._client = httpx.Client(
-            headers={"content-type": "application/x-ndjson", **headers}, timeout=TIMEOUT, trust_env=False
-        )
+    def __init__(self, settings: SinkSettings) -> None:
+        self._url = settings.to
+        headers = {"content-type": "application/x-ndjson", **settings.headers}
+        self._client = httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False)
 
     def send(self, records: Records) -> None:
         body = b"".join(line + b"\n" for _, line in records)
@@ -138,8 +135,13 @@ class _Http:
 class _Syslog:
     """RFC 5424 over TCP (octet counting, RFC 6587) or UDP."""
 
-    def __init__(self, kind: str, host: str, port: int) -> None:
-        self._kind, self._address = kind, (host, port)
+    def __init__(self, settings: SinkSettings) -> None:
+        """Raises ValueError for a URL without a host."""
+        parts = urlsplit(settings.to)
+        if not parts.hostname:
+            raise ValueError("a sink that is a syslog server has a host in its URL")
+        self._kind = parts.scheme
+        self._address = parts.hostname, parts.port or (601 if self._kind == "tcp" else 514)
         self._socket: socket.socket | None = None
 
     def send(self, records: Records) -> None:
@@ -198,3 +200,9 @@ def syslog(place: Link, line: bytes) -> bytes:
 def _host() -> str:
     name = "".join(char for char in socket.gethostname() if "!" <= char <= "~")
     return name[:255] or "-"
+
+
+CHANNELS: Final[Mapping[str, Callable[[SinkSettings], Channel]]] = {
+    "http": _Http, "https": _Http, "tcp": _Syslog, "udp": _Syslog,
+}  # fmt: skip
+"""What sends to a sink, by the scheme of its URL; `config/audit.py` has the same schemes."""

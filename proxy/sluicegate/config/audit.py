@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, PlainValidator, ValidationInfo, WithJsonSchema
@@ -27,9 +27,12 @@ def _place(value: Any, info: ValidationInfo) -> str:
     return str(read_path(value, info))
 
 
+SINK_SCHEMES: Final = ("http", "https", "tcp", "udp")
+
+
 def _sink(value: str) -> str:
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https", "tcp", "udp") or not parts.hostname:
+    if parts.scheme not in SINK_SCHEMES or not parts.hostname:
         raise problem("bad-sink", "not a sink; write https://host/path, or tcp://host:port, udp://host:port for syslog")
     return value
 

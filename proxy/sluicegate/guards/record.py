@@ -8,7 +8,8 @@ import logging
 from collections.abc import Callable
 
 from sluicegate.guards import Observer
-from sluicegate.protocol.model import Call, Failure, Outcome, Verdict
+from sluicegate.outcomes import classify
+from sluicegate.protocol.model import Call, Outcome, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,7 @@ def _tell(call: Call, outcome: Outcome | None) -> None:
         where = call.method, target.public, call.client.principal, decisions[-1].rule
         log.info("denied %s %s for %s by %s", *where, extra=_ids(call))
     elif log.isEnabledFor(logging.DEBUG):
-        word = "cancelled" if outcome is None else "failed" if isinstance(outcome, Failure) else "done"
-        log.debug("%s %s for %s", word, call.method, call.client.principal, extra=_ids(call))
+        log.debug("%s %s for %s", classify(outcome, call).outcome, call.method, call.client.principal, extra=_ids(call))
 
 
 def _ids(call: Call) -> dict[str, str]:

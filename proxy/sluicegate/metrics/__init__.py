@@ -9,7 +9,7 @@ import platform
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -23,9 +23,9 @@ from prometheus_client import (
 from sluicegate import telemetry
 from sluicegate.metrics.scraped import PolicyState, Sample, Scraped, Source, Tally
 from sluicegate.metrics.series import Count, Counter, Histogram, Seconds
-from sluicegate.outcomes import label
+from sluicegate.outcomes import LABELS, label
 from sluicegate.protocol.methods import TARGET_KINDS
-from sluicegate.protocol.model import Call, Client, Outcome, Reason, Target, Verdict
+from sluicegate.protocol.model import Call, Client, Outcome, Target, Verdict
 
 __all__ = ["Metrics", "PolicyState", "Sample", "Source", "Tally"]
 
@@ -48,8 +48,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 _CLASSES: Final = frozenset({"read", "write", "destroy"})
 CHANGED_KINDS: Final = ("tool", "prompt", "res", "instructions")
-WORDS: Final = frozenset({"ok", "tool_error", "protocol_error", "cancelled", "unknown", *get_args(Reason)})
-"""Every value of the label `outcome`."""
 
 _CALLS = "Calls by clients. outcome=ok is fine; for the rest see the server's log (tool_error, timeout, \
 server_unavailable, outcome_unknown), the policy (denied, unknown) or the client (protocol_error, invalid_arguments)."
@@ -193,13 +191,13 @@ class Metrics:
         """What the configuration names has its series from now on, with 0. For Prometheus a series that begins with 1
         has not increased. Half of a series' label sets stays free for what is called."""
         for server in servers:
-            for word in WORDS - {"unknown"}:  # a name that is unknown has no server
+            for word in LABELS - {"unknown"}:  # a name that is unknown has no server
                 self._start("calls", self._calls, server, OTHER, "tools/call", word)
             for verdict, class_ in product(Verdict, sorted(_CLASSES)):
                 self._start("decisions", self._decisions, verdict, server, class_)
             for kind in CHANGED_KINDS:
                 self._start("changes", self._changes, server, kind)
-        for client, word in product(clients, WORDS):
+        for client, word in product(clients, LABELS):
             self._start("clients", self._client_calls, client, word)
         for profile in profiles:
             self._waits.labels(profile)
