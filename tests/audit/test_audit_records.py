@@ -1,7 +1,9 @@
 """What a record says, that every one fits the published schema, and that nobody can write a second line."""
 
 import json
+import threading
 import time
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,13 @@ import jsonschema
 import pytest
 from audit_kit import CLIENT, DIGEST_KEY, ITEM, OK, TARGET, make_call, one_call, open_audit, records, segments
 
+from sluicegate.audit import credentials
+from sluicegate.audit import record as composing
 from sluicegate.audit.auth_failures import MAX_ADDRESSES, IdentityFailures
 from sluicegate.audit.chain import read
+from sluicegate.audit.queue import Body
 from sluicegate.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, needs_intent, read_schema
-from sluicegate.audit.redact import MAX_RESULT, Redactor, dump
+from sluicegate.audit.redact import MAX_RESULT, Redactor, canonical, dump
 from sluicegate.audit.settings import Checkpointing, Rotation
 from sluicegate.catalog_cache.definition_pins import PinEvent
 from sluicegate.outcomes import classify
@@ -41,8 +46,8 @@ NAUGHTY = [
 ]  # fmt: skip
 
 
-def body(data: bytes) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(b"{" + data + b"}")
+def body(data: Body) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(b"{%b}" % (data if isinstance(data, bytes) else data()))
     return value
 
 
@@ -210,7 +215,7 @@ async def test_who_is_not_let_in_is_summed_up() -> None:
 def result_record(outcome: Outcome, **settings: Any) -> Any:
     composer = Composer(Redactor(DIGEST_KEY, pointers={"github/*": ["/structuredContent/person"]}), **settings)
     call = make_call()
-    return json.loads(b"{%b}" % composer.outcome(call, composer.about(call), outcome, 0.1))
+    return body(composer.outcome(call, composer.about(call), outcome, 0.1))
 
 
 def test_results_are_told_as_far_as_wanted() -> None:
@@ -260,3 +265,52 @@ def test_notes_keep_their_own_names_and_lose_the_secrets_of_their_texts() -> Non
 def test_no_result_is_kept_that_sluice_withheld_or_refused() -> None:
     for outcome in (refuse("tools/call", "denied", "withheld"), Failure(-32000, "broken"), None):
         assert "result" not in result_record(outcome, results="redacted")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"t": "password: aB3$xx9; " * 55_000}, {"t": ["the token of a " * 270] * 250}, {"t": list(range(150_000))},
+        {f"k{n}": n for n in range(80_000)}, {"x" * 1_000_000: 1}, {"t": [[[["a"] * 40] * 40] * 40]},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("has_intent", [True, False])
+async def test_the_event_loop_searches_no_large_arguments(
+    arguments: dict[str, Any], has_intent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arguments are searched for secrets in the writer's thread, also those of a call that was refused."""
+    searched: dict[int, int] = Counter()
+    find, encode = credentials.find, composing.canonical
+
+    def count_searched(text: str, *rest: Any) -> Any:
+        searched[threading.get_ident()] += len(text)
+        return find(text, *rest)
+
+    def count_encoded(value: Any) -> str:
+        if value is arguments:
+            searched[threading.get_ident()] += 1_000_000
+        return encode(value)
+
+    monkeypatch.setattr(credentials, "find", count_searched)
+    monkeypatch.setattr(composing, "canonical", count_encoded)
+    async with open_audit(tmp_path) as audit:
+        call = make_call("c1", arguments)
+        if has_intent:
+            assert await audit.intent(call)
+        audit.outcome(call, Failure(-32602, "no"), 0.1)
+    assert searched[threading.get_ident()] < 4_096 < max(searched.values())
+    kinds = {"intent", "outcome"} if has_intent else {"outcome"}
+    written = [found for found in records(tmp_path) if found.get("call") == "c1"]
+    assert {found["type"] for found in written} == kinds
+    assert written[0]["arguments_digest"] == Redactor(DIGEST_KEY).digest(canonical(arguments).encode())
+    assert "aB3$xx9" not in json.dumps(written)
+
+
+async def test_a_record_that_cannot_be_composed_refuses_its_call_and_no_other(tmp_path: Path) -> None:
+    endless: dict[str, Any] = {"t": "x" * 5_000}
+    endless["self"] = endless
+    async with open_audit(tmp_path) as audit:
+        first, second = audit.intent(make_call("c1", endless)), audit.intent(make_call("c2", {"t": "x" * 5_000}))
+        assert [await first, await second] == [False, True]
+        assert audit.tally().lost == 1
+    assert [found["call"] for found in records(tmp_path, "intent")] == ["c2"]

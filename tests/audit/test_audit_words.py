@@ -34,6 +34,7 @@ from sluicegate.audit.checkpoint import Signer, read_publics
 from sluicegate.audit.follow import Follower
 from sluicegate.audit.log import AuditLog, Tally
 from sluicegate.audit.publish import Publisher, read_newest
+from sluicegate.audit.queue import Body
 from sluicegate.audit.read import Filter, approvals, last_calls, principals, search
 from sluicegate.audit.recover import Torn
 from sluicegate.audit.redact import Redactor, canonical
@@ -169,8 +170,8 @@ def composer(**how: Any) -> record.Composer:
     return record.Composer(Redactor(b"k" * 32), **how)
 
 
-def body(data: bytes) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(b"{" + data + b"}")
+def body(data: Body) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(b"{%b}" % (data if isinstance(data, bytes) else data()))
     assert made.pop("time").endswith("Z")
     return made
 

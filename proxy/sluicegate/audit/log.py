@@ -17,6 +17,7 @@ from sluicegate.audit import checkpoint, retain
 from sluicegate.audit.auth_failures import IdentityFailures
 from sluicegate.audit.checkpoint import Checkpoint, Signer
 from sluicegate.audit.publish import Publisher, read_newest
+from sluicegate.audit.queue import Body
 from sluicegate.audit.record import Composer, needs_intent
 from sluicegate.audit.redact import Redactor
 from sluicegate.audit.segment import Lock
@@ -135,7 +136,7 @@ class AuditLog:
             return False
         return await self._writer.inbox.ask(self.composer.note(type, fields), signs=signed)
 
-    def _put(self, body: bytes, closes: str = "") -> None:
+    def _put(self, body: Body, closes: str = "") -> None:
         writer = self._writer
         if writer is None or not writer.takes_records:
             self._lost += 1
@@ -166,7 +167,8 @@ class AuditLog:
             busy[sink.name] = sink.busy_since
         lag = {name: 0.0 if since is None else time.monotonic() - since for name, since in busy.items()}
         waiting = 0 if self._writer is None else len(self._writer.inbox)
-        return Tally(records, counts.lost + self._lost, waiting, lag)
+        failed = 0 if self._writer is None else self._writer.inbox.failed
+        return Tally(records, counts.lost + self._lost + failed, waiting, lag)
 
     def head(self) -> Checkpoint | None:
         """The newest checkpoint, as the admin port tells it."""

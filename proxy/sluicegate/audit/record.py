@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from sluicegate.audit.queue import Body
 from sluicegate.audit.redact import Redactor, canonical, dump
 from sluicegate.audit.settings import Arguments, Results
 from sluicegate.outcomes import classify
@@ -27,6 +28,7 @@ SCHEMA: Final = Path(__file__).with_name("record.schema.json")
 MAX_ROLES: Final = 64
 _MAX_REMEMBERED: Final = 5_000
 _MAX_SMALL: Final = 128
+_MAX_AT_ONCE: Final = 2_048  # characters, and 16 for each value
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
 
@@ -103,25 +105,41 @@ class Composer:
             text = f'{text},"trace":"{trace[1]}"'
         return text
 
-    def intent(self, call: Call, about: str, approval: Json | None) -> bytes:
+    def intent(self, call: Call, about: str, approval: Json | None) -> Body:
         extra = f',"approval":{self._small(approval)}' if approval else ""
-        return f'"type":"intent","time":"{self._stamp()}",{about}{self._said(call)}{extra}'.encode("ascii")
+        start = f'"type":"intent","time":"{self._stamp()}",{about}'
+        if _is_small(call.params.get("arguments")):
+            return f"{start}{self._asked(call)}{extra}".encode("ascii")
+        return lambda: f"{start}{self._asked(call)}{extra}".encode("ascii")
 
-    def outcome(self, call: Call, about: str | None, outcome: Outcome | None, seconds: float) -> bytes:
+    def outcome(self, call: Call, about: str | None, outcome: Outcome | None, seconds: float) -> Body:
         """`about` is what the intent said; None where there was none."""
+        stamp, head = self._stamp(), about or self.about(call)
+        if about is None:
+            is_small = _is_small(call.params.get("arguments"))
+        else:
+            is_shown = self._results == "redacted" and isinstance(outcome, Result)
+            is_small = not (is_shown and isinstance(outcome, Result) and len(outcome.text) > _MAX_AT_ONCE)
+        if is_small:
+            return self._closing(call, stamp, head, about is not None, outcome, seconds)
+        return lambda: self._closing(call, stamp, head, about is not None, outcome, seconds)
+
+    def _closing(
+        self, call: Call, stamp: str, head: str, has_intent: bool, outcome: Outcome | None, seconds: float
+    ) -> bytes:
         word, reason, code = classify(outcome, call)
         # Where a call was refused before a server was reached, or is a list, nothing else says what was asked.
-        said = about or f"{self.about(call)}{self._said(call)}"
+        asked = head if has_intent else f"{head}{self._asked(call)}"
         end = f'"outcome":"{word}","seconds":{max(seconds, 0.0):.6f}'
         if reason:
             end = f'{end},"reason":{dump(self._redactor.text(reason, 64))}'
         if code is not None:
             end = f'{end},"code":{code if abs(code) < 10**9 else 0}'
-        if self._results != "none" and isinstance(outcome, Result) and about is not None:
+        if self._results != "none" and isinstance(outcome, Result) and has_intent:
             end = f'{end},"result_digest":"{self._redactor.digest(outcome.text)}"'
             if self._results == "redacted" and outcome.reason is None:  # with a reason, the words are Sluice's own
                 end = f"{end}{self._result(call, outcome)}"
-        return f'"type":"outcome","time":"{self._stamp()}",{said},{end}'.encode("ascii")
+        return f'"type":"outcome","time":"{stamp}",{asked},{end}'.encode("ascii")
 
     def _result(self, call: Call, outcome: Result) -> str:
         target = call.trail.target or call.target
@@ -206,8 +224,8 @@ class Composer:
             known = _remember(self._decisions, key, f'"decision":{dump(fields)}')
         return known
 
-    def _said(self, call: Call) -> str:
-        """What the call carries, as far as the settings want it told."""
+    def _asked(self, call: Call) -> str:
+        """What the call carries, as far as the settings want it recorded."""
         target = call.trail.target or call.target
         asked = ""
         if target is None and (named := call.params.get("name", call.params.get("uri"))) is not None:
@@ -236,6 +254,27 @@ class Composer:
 
     def __repr__(self) -> str:
         return f"Composer({self._arguments}, {len(self._clients)} clients, {len(self._targets)} targets)"
+
+
+def _is_small(value: Any) -> bool:
+    """Whether arguments are searched at once, in the event loop; others are in the writer's thread."""
+    left, stack = _MAX_AT_ONCE, [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            left -= len(item)
+        elif isinstance(item, dict | list):
+            left -= 16 * len(item)
+            if left < 0:
+                return False
+            if isinstance(item, dict):
+                left -= sum(map(len, item))
+                stack.extend(item.values())
+            else:
+                stack.extend(item)
+        if left < 0:
+            return False
+    return True
 
 
 def fingerprint(item: Json) -> str:
