@@ -480,6 +480,21 @@ async def test_calls_that_a_crash_interrupted_are_named_once_with_their_intents(
     assert check_one(tmp_path / "left").ok
 
 
+async def test_each_segment_begins_with_the_calls_that_are_open_and_where_their_intents_are(tmp_path: Path) -> None:
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        for number in range(12):
+            await one_call(audit, f"c{number}")
+            if number in (1, 4):
+                assert await audit.intent(make_call(f"open{number}"))
+    asked = {record["call"]: record["seq"] for record in records(tmp_path, "intent")}
+    openings = [record for record in records(tmp_path, "admin") if record["act"] == "open"]
+    assert len(openings) > 2 and openings[0]["open"] == {}
+    for opening in openings[1:]:
+        before = {id: seq for id, seq in asked.items() if id.startswith("open") and seq < opening["seq"]}
+        assert {id: seq for id, seq in opening["open"].items() if id.startswith("open")} == before
+    assert set(openings[-1]["open"]) >= {"open1", "open4"}
+
+
 async def test_a_log_that_was_put_aside_and_not_begun_anew_goes_on(tmp_path: Path) -> None:
     """A crash between the two steps of a rotation: the full segment has its name, the next one is not there."""
     await crashed(tmp_path / "run", tmp_path / "left")
