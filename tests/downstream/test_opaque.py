@@ -41,8 +41,8 @@ def test_the_id_of_a_task(own: str, mark: str) -> None:
 
 @given(TEXTS)
 def test_a_state_of_a_server_is_never_one_of_ours(state: str) -> None:
-    assert polling.driven(call(requestState=state)) is None and not url_elicitation.is_state(state)
-    assert polling.driven(call(requestState=PolledTask(state, frozenset({"q"})).pack())) == PolledTask(
+    assert polling.resumed_task(call(requestState=state)) is None and not url_elicitation.is_state(state)
+    assert polling.resumed_task(call(requestState=PolledTask(state, frozenset({"q"})).pack())) == PolledTask(
         state, frozenset({"q"})
     )
 

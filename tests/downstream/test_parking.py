@@ -249,7 +249,7 @@ async def test_answers_without_a_state_are_a_new_call() -> None:
 
 async def test_who_does_not_come_back_in_time_has_cancelled() -> None:
     async with running(**child()) as rig:
-        rig.server.parking.life = 0.2
+        rig.server.suspended.life = 0.2
         peer = Peer(rig.server)
         asked = await peer.asked("stubborn")
         await until_refused_and_cancelled(peer)
@@ -292,9 +292,9 @@ async def test_a_call_of_a_client_that_cannot_come_in_any_more_is_given_up_at_th
     async with running(**child()) as rig:
         peer = Peer(rig.server)
         await peer.asked("stubborn")
-        rig.server.parking.keep({"key:b", peer.client.principal})
+        rig.server.suspended.retain({"key:b", peer.client.principal})
         assert rig.server.describe()["parked"] == 1
-        rig.server.parking.keep({"key:b"})
+        rig.server.suspended.retain({"key:b"})
         await until_refused_and_cancelled(peer)
 
 

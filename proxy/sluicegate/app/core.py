@@ -60,7 +60,7 @@ class Core:
     def keep(self, principals: Container[str]) -> None:
         """Nobody else can come in any more, so nobody waits for them."""
         for server in self.behind.servers.values():
-            server.parking.keep(principals)
+            server.suspended.retain(principals)
 
     def describe(self) -> list[Json]:
         """A row for each server that is enabled, also for those that lack a variable."""

@@ -1,6 +1,4 @@
 """How much of one server's trouble is let through: calls at once, calls to a server that keeps failing, new attempts.
-
-Knows numbers and time; knows no call and no connection.
 """
 
 import asyncio

@@ -1,15 +1,16 @@
 """Making one connection: which transport, which era, and what was learnt about the server on the way.
 
-Knows both transports and both eras; knows no pool and no client. Which eras the server speaks is kept in the store, so
-that later starts ask for nothing that is known. A legacy-only verdict is kept for a day: a server that has been
-updated would be served worse for ever. A wrong one ends with the first handshake that the server does not take.
+The store holds which eras the server speaks, so that later starts ask for nothing that is proven. A legacy-only
+verdict lasts a day: a server that has been updated would be served worse for ever. A wrong one ends with the first
+handshake that the server does not take. A wrong *legacy* verdict would work silently for ever and a wrong *modern* one
+fails loudly, so legacy is what is left when nothing proves the other.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 import anyio
 from anyio.abc import TaskGroup
@@ -56,8 +57,8 @@ def _named(data: Json) -> Eras:
     supported = versions(data.get("supported"))
     if not (eras := _eras(supported)) and supported:
         # Only what looks like a revision is repeated: it goes into the log and to every client.
-        known = [version for version in supported if REVISION.fullmatch(version)]
-        raise Lost(f"the server speaks only {', '.join(known[:5]) or 'other revisions'}", sent=False)
+        revisions = [version for version in supported if REVISION.fullmatch(version)]
+        raise Lost(f"the server speaks only {', '.join(revisions[:5]) or 'other revisions'}", sent=False)
     return eras or LEGACY_ONLY
 
 
@@ -90,6 +91,14 @@ _OLDER_TRANSPORT: Final = frozenset({400, 404, 405})
 _OLDER: Final = "sse"
 
 
+class _Dial(NamedTuple):
+    """For whom a connection is made."""
+
+    group: TaskGroup
+    declared: Json
+    session: str | None
+
+
 class Connector:
     """`eras` is None until the server has proven what it speaks."""
 
@@ -100,22 +109,22 @@ class Connector:
         client_info: Json,
         http: HttpClient | None,
         store: Store,
-        parking: SuspendedCalls,
+        suspended: SuspendedCalls,
     ) -> None:
         self._settings = settings
         self._heard = heard
         self._client_info = client_info
         self._http = http
         self._store = store
-        self._parking = parking
-        self._place = f"eras/{settings.key}/{settings.identity}"
-        self._kept = ""
+        self._suspended = suspended
+        self._store_key = f"eras/{settings.key}/{settings.identity}"
+        self._stored = ""
         self.stderr = StderrTail()
         self.discovered: dict[Era, Json] = {}
         self._is_older = settings.transport == "sse"  # it speaks HTTP+SSE, which implies the legacy era
-        self._is_told = settings.era != "auto" or self._is_older
+        self._is_configured = settings.era != "auto" or self._is_older
         self.eras: Eras | None = None
-        if self._is_told:
+        if self._is_configured:
             self.eras = LEGACY_ONLY if settings.era == "auto" else frozenset({settings.era})
 
     @property
@@ -128,23 +137,24 @@ class Connector:
         """Before the server is reached anew: its eras as an earlier connection proved them, in this run or another.
         None where nothing did, or too long ago."""
         with suppress(OSError):
-            self._kept = (await self._store.get(self._place) or b"").decode()
-        words = self._kept.split()
+            self._stored = (await self._store.get(self._store_key) or b"").decode()
+        words = self._stored.split()
         if self._settings.transport == "auto":
             self._is_older = _OLDER in words
-        if not self._is_told:
+        if not self._is_configured:
             self.eras = frozenset(era for era in get_args(Era) if era in words) or None
 
     async def _learn(self, eras: Eras) -> None:
         """A modern verdict is kept for longer each time; a legacy one ends, however often the server is reached."""
-        if not self._is_told:
+        if not self._is_configured:
             self.eras = eras
             self.discovered = {era: value for era, value in self.discovered.items() if era in eras}
-        words = " ".join([*([] if self._is_told else sorted(eras)), *([_OLDER] if self._is_older else [])])
-        if words and (eras != LEGACY_ONLY or words != self._kept):
-            self._kept = words
+        words = " ".join([*([] if self._is_configured else sorted(eras)), *([_OLDER] if self._is_older else [])])
+        if words and (eras != LEGACY_ONLY or words != self._stored):
+            self._stored = words
             with suppress(OSError):  # the store logs it
-                await self._store.put(self._place, words.encode(), LEGACY_LIFE if eras == LEGACY_ONLY else MODERN_LIFE)
+                life = LEGACY_LIFE if eras == LEGACY_ONLY else MODERN_LIFE
+                await self._store.put(self._store_key, words.encode(), life)
 
     async def _doubt(self, transport: Transport, lost: Lost) -> None:
         """The server did not take the handshake: whether it speaks the legacy era is found out when no connection is
@@ -154,7 +164,7 @@ class Connector:
                 await self._learn(frozenset({"modern"}))
         elif isinstance(lost, InitializeRefused) or transport.pid is not None or proves_legacy(lost):
             with suppress(OSError):
-                await self._store.delete(self._place)
+                await self._store.delete(self._store_key)
 
     # ------------------------------------------------------------ one connection
 
@@ -162,60 +172,61 @@ class Connector:
         """A connection of that era, or of the legacy one, and then nobody's, where the server turns out to speak no
         other. `declared` are the capabilities that a legacy server is told of, `session` whose it is from its first
         word on. Raises `Lost` or `OSError`; the transport is closed again then."""
+        return await self._open(era, _Dial(group, declared, session))
+
+    async def _open(self, era: Era, dial: _Dial) -> ServerConnection:
         began = anyio.current_time()
         scope = anyio.CancelScope(deadline=began + HANDSHAKE_TIME)
         transport = self._make_transport(era, partial(_renew, scope, began + START_TIME))
         try:
             with scope:
                 if era == "modern":
-                    return await self._modern(transport, group, declared, session)
-                return await self._legacy(self._legacy_on(transport, declared, session), group)
+                    return await self._modern(transport, dial)
+                return await self._legacy(self._legacy_on(transport, dial), dial)
             raise TimeoutError
         except (Lost, TimeoutError) as error:
             await transport.close()
             is_slow = isinstance(error, TimeoutError) and isinstance(transport, StdioTransport)
-            if era == "modern" and not self._is_told and (is_slow or isinstance(error, NotModern)):
+            if era == "modern" and not self._is_configured and (is_slow or isinstance(error, NotModern)):
                 self.eras = self.eras and LEGACY_ONLY
-                return await self._once_more(group, declared, session)
+                return await self._open_again(dial)
             what = "initialize" if era == "legacy" else "server/discover"
             silence = Lost(f"the server did not answer {what} in {anyio.current_time() - began:.0f} s", sent=False)
             refusal = error if isinstance(error, Lost) else silence
             if isinstance(transport, HttpSseTransport) and refusal.status in _OLDER_TRANSPORT:
                 self._is_older = self._settings.transport == "sse"  # it was, and is not any more
-            if not self._may_be_older(transport, refusal, era):
-                if era == "legacy":
-                    await self._doubt(transport, refusal)
-                raise refusal from None
-            return await self._open_older(refusal, group, declared, session)
+            if era == "legacy" and self._may_be_older(transport, refusal):
+                return await self._open_older(refusal, dial)
+            if era == "legacy":
+                await self._doubt(transport, refusal)
+            raise refusal from None
         except BaseException:
             await transport.close()
             raise
 
-    def _may_be_older(self, transport: Transport, lost: Lost, era: Era) -> bool:
+    def _may_be_older(self, transport: Transport, lost: Lost) -> bool:
         """Whether that refusal could be a server's of the 2024 transport, and it should be asked so."""
-        if not isinstance(transport, StreamableHttpTransport):
+        if not isinstance(transport, StreamableHttpTransport) or _OLDER_TRANSPORT.isdisjoint(
+            (lost.status, transport.refusal)
+        ):
             return False
-        is_refusal = _OLDER_TRANSPORT & {lost.status, transport.refusal}
-        is_open = self._settings.transport == "auto" and "modern" not in (self.eras or ())
-        return era == "legacy" and is_open and bool(is_refusal)
+        return self._settings.transport == "auto" and "modern" not in (self.eras or ())
 
-    async def _once_more(self, group: TaskGroup, declared: Json, session: str | None) -> ServerConnection:
+    async def _open_again(self, dial: _Dial) -> ServerConnection:
         """Starts a legacy server that did not survive the probe. Until it has answered or failed, what is known of its
         last end stays, so that `servers` never shows less than before."""
         probed = self.stderr.written
         try:
-            connection = await self.open("legacy", group, declared, session)
+            connection = await self._open("legacy", dial)
         finally:
             self.stderr.forget(probed)
         self.stderr.exit = ""
         return connection
 
-    async def _open_older(
-        self, refusal: Lost, group: TaskGroup, declared: Json, session: str | None
-    ) -> ServerConnection:
+    async def _open_older(self, refusal: Lost, dial: _Dial) -> ServerConnection:
         self._is_older = True
         try:
-            return await self.open("legacy", group, declared, session)
+            return await self._open("legacy", dial)
         except (OSError, TimeoutError) as error:
             self._is_older = False
             lost = as_lost(error)
@@ -223,55 +234,53 @@ class Connector:
             raise Lost(text, sent=False, status=refusal.status, detail=lost.detail) from None
 
     def _make_transport(self, era: Era, stirred: Callable[[], None]) -> Transport:
-        share = budget_of(self._settings.key)
+        budget = budget_of(self._settings.key)
         if self._settings.command is not None:
-            return StdioTransport(self._settings, self.stderr, share, stirred)
+            return StdioTransport(self._settings, self.stderr, budget, stirred)
         if self._http is None:
             raise Lost("no HTTP client", sent=False)
         if self._is_older and era == "legacy":
-            return HttpSseTransport(self._settings, self._http, share)
-        return StreamableHttpTransport(self._settings, self._http, era, share)
+            return HttpSseTransport(self._settings, self._http, budget)
+        return StreamableHttpTransport(self._settings, self._http, era, budget)
 
     def _legacy_on(
-        self, transport: Transport, declared: Json, session: str | None, after: ServerConnection | None = None
+        self, transport: Transport, dial: _Dial, after: ServerConnection | None = None
     ) -> LegacyConnection:
         return LegacyConnection(
-            self._settings, transport, self._heard, self._client_info, declared, self._parking, session, after
-        )
+            self._settings, transport, self._heard, self._client_info,
+            dial.declared, self._suspended, dial.session, after,
+        )  # fmt: skip
 
-    async def _legacy(self, connection: LegacyConnection, group: TaskGroup) -> ServerConnection:
-        await connection.open(group)
+    async def _legacy(self, connection: LegacyConnection, dial: _Dial) -> ServerConnection:
+        await connection.open(dial.group)
         self.discovered["legacy"] = connection.discovered
         if "modern" not in (self.eras or ()):
             await self._learn(LEGACY_ONLY)
         return connection
 
-    async def _modern(
-        self, transport: Transport, group: TaskGroup, declared: Json, session: str | None
-    ) -> ServerConnection:
+    async def _modern(self, transport: Transport, dial: _Dial) -> ServerConnection:
         connection = ModernConnection(self._settings, transport, self._heard, self._client_info)
-        await connection.open(group)
+        await connection.open(dial.group)
         if isinstance(transport, StdioTransport):
-            found = await self._ask_child(connection, group, declared, session)
-            if isinstance(found, ServerConnection):
-                return found
-            answer = found
+            found = await self._probe_child(connection, dial)
         else:
-            answer = await self._ask(connection)
-        eras = judge(answer)
+            found = await self._probe(connection)
+        if isinstance(found, ServerConnection):
+            return found
+        eras = judge(found)
         if "modern" not in eras:
             raise NotModern
-        if answer.error is not None:
+        if found.error is not None:
             # It names the revision that it was asked in: once more (2026-07-28 basic/versioning)
-            answer = await connection.discover()
-        if answer.result is None:
-            raise Lost(f"the server answered server/discover with: {code_of(answer.error)}", sent=False)
+            found = await connection.discover()
+        if found.result is None:
+            raise Lost(f"the server answered server/discover with: {code_of(found.error)}", sent=False)
         await self._learn(eras)
-        connection.start(answer.result, group)
+        connection.start(found.result)
         self.discovered["modern"] = connection.discovered
         return connection
 
-    async def _ask(self, connection: ModernConnection) -> Response:
+    async def _probe(self, connection: ModernConnection) -> Response:
         try:
             return await connection.discover()
         except (Lost, TimeoutError) as error:
@@ -279,22 +288,19 @@ class Connector:
                 raise NotModern from None
             raise as_lost(error, "the server does not answer server/discover") from None
 
-    async def _ask_child(
-        self, modern: ModernConnection, group: TaskGroup, declared: Json, session: str | None
-    ) -> Response | ServerConnection:
+    async def _probe_child(self, modern: ModernConnection, dial: _Dial) -> Response | ServerConnection:
         """Its answer to `server/discover`; where that proves no modern server, a legacy connection to the same process
         (2026-07-28 basic/transports/stdio#backward-compatibility). Raises `NotModern` where the process has ended."""
         asked = modern.ask_first()
         answer = await _answer(asked, inf if self.eras else SILENCE)
         if answer is not None and "modern" in judge(answer):
             return answer
-        if self._is_told:
+        if self._is_configured:
             raise asked.error or NotModern()
-        legacy = self._legacy_on(modern.transport, declared, session, modern)
         try:
-            connection = await self._legacy(legacy, group)
+            connection = await self._legacy(self._legacy_on(modern.transport, dial, modern), dial)
         except InitializeRefused:  # a modern server refuses it, too: one that was slow to answer
-            await modern.open(group)
+            await modern.open(dial.group)
             if (answer := await _answer(asked, SILENCE)) is None:
                 raise NotModern from None
             return answer

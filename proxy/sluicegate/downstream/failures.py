@@ -13,6 +13,13 @@ from typing import Any, Final
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, refuse
 
+LOCAL: Final = "local"
+"""The principal of who sits at this machine: on its own stdin and stdout, it runs Sluice."""
+_BUSY: Final = 503
+_UNKNOWN: Final = "The call may or may not have been executed."
+
+Lines = Callable[[], Sequence[str]]
+
 
 class Lost(ConnectionError):
     """The server could not be asked, or its answer did not come.
@@ -112,10 +119,6 @@ def proves(status: int, headers: Mapping[bytes, bytes], in_session: bool) -> boo
     )
 
 
-_BUSY: Final = 503
-_UNKNOWN: Final = "The call may or may not have been executed."
-
-
 def may_resend(method: str, lost: Lost) -> bool:
     """Whether the same request may be sent once more: where it is proven that it was not executed (`proofs`), on
     another connection. Reading and listing twice harms nobody; a tool is never called twice on a guess."""
@@ -123,13 +126,6 @@ def may_resend(method: str, lost: Lost) -> bool:
         return lost.gone
     is_over = lost.gone or lost.status is None or (lost.status >= 500 and lost.status != _BUSY)
     return is_over and method != "tools/call"
-
-
-LOCAL: Final = "local"
-"""The principal of who sits at this machine: on its own stdin and stdout, it runs Sluice."""
-
-
-Lines = Callable[[], Sequence[str]]
 
 
 def unavailable(call: Call, server: str, why: str) -> Outcome:

@@ -121,7 +121,7 @@ class ConnectionUse:
             self._pool.release(need)
 
 
-def _place(slot: PooledConnection) -> tuple[Era, str | None]:
+def _scope_of(slot: PooledConnection) -> tuple[Era, str | None]:
     return slot.key.era, slot.key.scope
 
 
@@ -153,12 +153,16 @@ class ConnectionPool:
         self._holds: dict[
             ConnectionKey, tuple[ConnectionKey, int]
         ] = {}  # need -> itself, so that equal ones are one object, and how often
-        self._kept: set[ConnectionKey] = set()
+        self._required: set[ConnectionKey] = set()
         self._group: TaskGroup | None = None
 
     def start(self, group: TaskGroup) -> None:
         self._slots.clear()
         self._group = group
+
+    def reserve_first(self, key: ConnectionKey) -> None:
+        """The first connection will be this client's."""
+        self.first = key
 
     def stop(self) -> None:
         """Nothing is dialled any more."""
@@ -177,7 +181,7 @@ class ConnectionPool:
     def find_like(self, key: ConnectionKey) -> ServerConnection | None:
         """A live connection that sees the same lists: one of that scope, else a spare of the same capabilities."""
         for slot in self._slots.values():
-            if slot.is_live and _place(slot) == (key.era, key.scope):
+            if slot.is_live and _scope_of(slot) == (key.era, key.scope):
                 slot.used = self._clock()
                 return slot.connection
         return self.find(spare_for(key))
@@ -185,7 +189,7 @@ class ConnectionPool:
     def find_hearing(self, key: ConnectionKey) -> ServerConnection | None:
         """A live connection on which the same changes are heard: one of that scope, or any spare."""
         heard = ((key.era, key.scope), (key.era, None))
-        live = (slot.connection for slot in self._slots.values() if slot.is_live and _place(slot) in heard)
+        live = (slot.connection for slot in self._slots.values() if slot.is_live and _scope_of(slot) in heard)
         return next(live, None)
 
     def is_there(self, key: ConnectionKey) -> bool:
@@ -219,7 +223,7 @@ class ConnectionPool:
         if key in self._slots or self._slots.get(before) is not spare or not before.is_spare or not spare.is_live:
             return None
         assert spare.connection is not None
-        if not spare.connection.belong(key.scope, key.session):
+        if not spare.connection.assign(key.scope, key.session):
             return None
         del self._slots[before]
         spare.key, spare.used = key, self._clock()
@@ -241,24 +245,24 @@ class ConnectionPool:
         """Under the bound the connection goes that was idle longest; where none is, one of a principal that has more
         than its share. Raises `Full` where there is neither."""
         idle = [slot for slot in self._slots.values() if self._is_free(slot) and self._may_go(slot)]
-        idle = idle or self._beyond_share(key.principal)
+        idle = idle or self._beyond_fair_part(key.principal)
         if not idle:
             raise Full(self.all_in_use, sent=False)
         self._take(min(idle, key=lambda slot: slot.used), "another session needed its place")
 
-    def _beyond_share(self, principal: str) -> list[PooledConnection]:
+    def _beyond_fair_part(self, principal: str) -> list[PooledConnection]:
         """What others have beyond an equal share of all connections, if nothing runs on it at the moment: an open
         stream of its session does not keep it from a principal that has less than its share."""
         counts = Counter(slot.key.principal for slot in self._slots.values())
-        share = max(1, self._most // len(counts | {principal: 1}))
-        if counts[principal] >= share:
+        fair_part = max(1, self._most // len(counts | {principal: 1}))
+        if counts[principal] >= fair_part:
             return []
-        greedy = (slot for slot in self._slots.values() if counts[slot.key.principal] > share and slot.is_live)
+        greedy = (slot for slot in self._slots.values() if counts[slot.key.principal] > fair_part and slot.is_live)
         return [slot for slot in greedy if slot.connection is not None and not slot.connection.is_busy]
 
     def _may_go(self, slot: PooledConnection) -> bool:
         """Of a session that is idle nobody hears what its server announces."""
-        return slot.key not in self._kept if slot.key.session is not None else not self._is_needed(slot)
+        return slot.key not in self._required if slot.key.session is not None else not self._is_needed(slot)
 
     @property
     def all_in_use(self) -> str:
@@ -290,7 +294,7 @@ class ConnectionPool:
                     connection = slot.connection = await self._open(slot.key, group)
                     if connection.era != slot.key.era:
                         self._move(slot)
-                    connection.belong(slot.key.scope, slot.key.session)
+                    connection.assign(slot.key.scope, slot.key.session)
                     self._give(slot.key, connection)
                     if self._slots.get(slot.key) is not slot:
                         connection.retire("not needed any more")
@@ -369,9 +373,9 @@ class ConnectionPool:
         if count > 1:
             self._holds[need] = need, count - 1
 
-    def keep(self, key: ConnectionKey, is_kept: bool) -> None:
+    def require(self, key: ConnectionKey, is_required: bool) -> None:
         """Whether that very connection is needed: what was done on it would be lost with it."""
-        (self._kept.add if is_kept else self._kept.discard)(key)
+        (self._required.add if is_required else self._required.discard)(key)
 
     def missing(self) -> list[ConnectionKey]:
         """Keys of connections that are needed so that everybody hears what they want to, as far as there is room. One
@@ -387,14 +391,14 @@ class ConnectionPool:
 
     def _heard(self) -> Counter[tuple[Era, str | None]]:
         """Where changes are heard, and on how many connections. What is heard on one of no scope, all hear."""
-        return Counter(_place(slot) for slot in self._slots.values() if slot.is_live)
+        return Counter(_scope_of(slot) for slot in self._slots.values() if slot.is_live)
 
     def _is_needed(self, slot: PooledConnection) -> bool:
         """Whether somebody would not hear any more what they want to if this one ended."""
-        if slot.key in self._kept:
+        if slot.key in self._required:
             return True
         heard = self._heard()
-        without = heard - Counter([_place(slot)])
+        without = heard - Counter([_scope_of(slot)])
         return any(_is_heard(need, heard) and not _is_heard(need, without) for need in self._holds)
 
     def _drop_spares(self, but: PooledConnection) -> None:

@@ -21,9 +21,9 @@ from anyio.abc import TaskGroup
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.pool import ConnectionKey, ConnectionPool
 from sluicegate.downstream.session.change_streams import OVERLAP, ChangeStream
-from sluicegate.downstream.session.connection import ServerConnection
+from sluicegate.downstream.session.connection import UPDATED, ServerConnection
 from sluicegate.protocol import legacy_server
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, METHOD_NOT_FOUND, Json, Response
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Notification, Response
 from sluicegate.protocol.model import Call, Client, Era, Failure, Subscribed, Updated, not_found
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
@@ -34,16 +34,6 @@ _NOTHING: Final[Counter[str]] = Counter()
 
 Ask = Callable[[str, Json], Awaitable[Response]]
 """(method, params) -> the server's answer."""
-
-
-def has_subscriptions(capabilities: Json) -> bool:
-    resources = capabilities.get("resources")
-    return isinstance(resources, dict) and resources.get("subscribe") is True
-
-
-def without(uris: frozenset[str]) -> Mapping[str, Failure]:
-    """What a server that does not declare subscriptions says to them."""
-    return dict.fromkeys(uris, Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions"))
 
 
 class OneByOne:
@@ -72,8 +62,8 @@ class OneByOne:
             refused[uri] = legacy_server.failure(Call(_NOBODY, "resources/read", params), answer.error)
 
 
-Begin = Callable[[Json, Callable[[Json], None], Callable[[bool], None]], ChangeStream]
-"""(filter, who is told of updates, and of acknowledgements) -> a stream that runs."""
+Begin = Callable[[Json, Callable[[Notification], None], Callable[[bool], None]], ChangeStream]
+"""(filter, who is told of notifications, and of acknowledgements) -> a stream that runs."""
 
 
 class OneStream:
@@ -88,7 +78,7 @@ class OneStream:
         self._open: dict[
             ChangeStream, Counter[str]
         ] = {}  # how often each has told of a resource, while there are several
-        self._told: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
 
     async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
         if uris == self._watched:
@@ -122,9 +112,9 @@ class OneStream:
             self._close(old)
 
     def _retire(self, stream: ChangeStream) -> None:
-        heard, kept = self._open.get(stream, _NOTHING), self._open.get(self._stream or stream, _NOTHING)
+        heard, successor = self._open.get(stream, _NOTHING), self._open.get(self._stream or stream, _NOTHING)
         both = self._watched.intersection(stream.wanted["resourceSubscriptions"])
-        differing = [uri for uri in both if heard[uri] != kept[uri]]
+        differing = [uri for uri in both if heard[uri] != successor[uri]]
         self._close(stream)
         for uri in differing:
             self._tell({"uri": uri})
@@ -136,27 +126,27 @@ class OneStream:
             self._begin_to_count()
 
     def _begin_to_count(self) -> None:
-        for counts in (self._told, *self._open.values()):
+        for counts in (self._reported, *self._open.values()):
             counts.clear()
 
     def _live(self, heard: Counter[str], uris: frozenset[str], is_again: bool) -> None:
         heard.clear()
-        heard.update(self._told)
+        heard.update(self._reported)
         for uri in uris if is_again else ():
             self._tell({"uri": uri})
 
-    def _hear(self, heard: Counter[str], params: Json) -> None:
-        uri = params.get("uri")
-        if not isinstance(uri, str):
+    def _hear(self, heard: Counter[str], notification: Notification) -> None:
+        uri = notification.params.get("uri")
+        if notification.method != UPDATED or not isinstance(uri, str):
             return
         if len(self._open) > 1:
-            if len(self._told) >= MAX_COUNTED:
+            if len(self._reported) >= MAX_COUNTED:
                 self._begin_to_count()
             heard[uri] += 1
-            if heard[uri] <= self._told[uri]:
+            if heard[uri] <= self._reported[uri]:
                 return
-            self._told[uri] = heard[uri]
-        self._tell(params)
+            self._reported[uri] = heard[uri]
+        self._tell(notification.params)
 
 
 MAX_WATCHED: Final = 10_000
@@ -188,7 +178,7 @@ class WatchBoard:
         self.lock = asyncio.Lock()
         self.connection: ServerConnection | None = None
         self.asked: frozenset[str] | None = None
-        self.may_have_missed = self.is_tended = False
+        self.may_have_missed = self.is_maintained = False
         self._wants: dict[str, dict[ResourceWatch, None]] = {}
         self._members: dict[ResourceWatch, None] = {}
 
@@ -298,7 +288,7 @@ class ResourceWatches:
         board = self._boards.get(key)
         if board is None:
             board = self._boards[key] = WatchBoard(key)
-            self._pool.keep(key, True)
+            self._pool.require(key, True)
         want = ResourceWatch(set(uris), tell)
         board.join(want)
         try:
@@ -312,12 +302,12 @@ class ResourceWatches:
 
     def _leave(self, board: WatchBoard, want: ResourceWatch) -> None:
         board.leave(want)
-        self._tend(board)
+        self._maintain(board)
 
     def renew(self) -> None:
         """Connections may have ended: what was watched on them is watched on their successors."""
         for board in tuple(self._boards.values()):
-            self._tend(board)
+            self._maintain(board)
 
     # ------------------------------------------------------------ making it so
 
@@ -326,9 +316,9 @@ class ResourceWatches:
             return False
         return board.asked == board.uris and board.connection is self._pool.find(board.key)
 
-    def _tend(self, board: WatchBoard) -> None:
-        if self._group is not None and not board.is_tended and not self._is_done(board):
-            board.is_tended = True
+    def _maintain(self, board: WatchBoard) -> None:
+        if self._group is not None and not board.is_maintained and not self._is_done(board):
+            board.is_maintained = True
             self._group.start_soon(self._catch_up, board)
 
     async def _catch_up(self, board: WatchBoard) -> None:
@@ -342,7 +332,7 @@ class ResourceWatches:
                     log.debug("resources cannot be watched yet: %s", error)
                     await anyio.sleep(DEFAULT_BACKOFF.pause(failures))
         finally:
-            board.is_tended = False
+            board.is_maintained = False
 
     async def _sync(self, board: WatchBoard) -> None:
         """One at a time, so that one request has it done for all who came meanwhile."""
@@ -354,7 +344,7 @@ class ResourceWatches:
                 await self._settle_on(board, connection)
             uris = board.uris
             board.asked = None
-            refused = await connection.watch(uris)
+            refused = await connection.watch(uris, board.heard)
             board.asked = uris - refused.keys()
             for uri, failure in refused.items():
                 log.info("a subscription is refused", extra={"code": failure.code})
@@ -368,7 +358,6 @@ class ResourceWatches:
         board.connection = connection
         for uri in board.uris:
             connection.unwatched.pop(uri, None)
-        connection.on_updated = board.heard
         with anyio.move_on_after(self._patience):
             await connection.live()
 
@@ -377,9 +366,9 @@ class ResourceWatches:
         connection = board.connection
         if connection is not None and connection is self._pool.find(board.key):
             try:
-                await connection.watch(frozenset())
+                await connection.watch(frozenset(), board.heard)
             except (Lost, TimeoutError):
                 pass  # what it still says is for nobody
         if not board.uris and self._boards.get(board.key) is board:
             del self._boards[board.key]
-            self._pool.keep(board.key, False)
+            self._pool.require(board.key, False)

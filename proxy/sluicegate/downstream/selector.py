@@ -1,6 +1,6 @@
 """Which connection carries which call.
 
-Knows clients, eras and keys; knows no wire, no failure and no answer. Three rules: lists are equal for all of one
+Three rules hold: lists are equal for all of one
 scope, so any connection of it answers them; everything else goes by the connection of its own client; and where a
 server's questions could not be told apart, one call at a time has a connection for itself.
 
@@ -10,7 +10,6 @@ asked back take turns on a connection; who waits longer than a moment is given a
 minutes to answer.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -34,7 +33,7 @@ MAX_LANES: Final = 32
 _MOMENT: Final = 0.1
 """Seconds: most calls end sooner than another process starts."""
 _SEEN_BY_ALL: Final = frozenset({"server/discover", *LISTS})
-_MAX_KNOWN: Final = 1024
+_MAX_REMEMBERED: Final = 1024
 
 
 class _Selection(NamedTuple):
@@ -47,20 +46,19 @@ class _Selection(NamedTuple):
 
 class ConnectionSelector:
     def __init__(
-        self, settings: ServerSettings, pool: ConnectionPool, dialler: Connector, parking: SuspendedCalls
+        self, settings: ServerSettings, pool: ConnectionPool, connector: Connector, suspended: SuspendedCalls
     ) -> None:
         self._settings = settings
         self._pool = pool
-        self._dialler = dialler
-        self._known: dict[tuple[str, str, Era], str] = {}
-        self._places: dict[tuple[str, str | None, str, str], _Selection] = {}
-        self._queue: list[asyncio.Future[None]] = []
-        parking.freed = self._wake
+        self._connector = connector
+        self._capability_keys: dict[tuple[str, str, Era], str] = {}
+        self._selections: dict[tuple[str, str | None, str, str], _Selection] = {}
+        self._suspended = suspended
 
     # ------------------------------------------------------------ whose
 
     def era_for(self, client: Client) -> Era | None:
-        eras = self._dialler.eras
+        eras = self._connector.eras
         if eras is None:
             return None
         if client.era in eras:
@@ -70,8 +68,8 @@ class ConnectionSelector:
     def scope(self, client: Client) -> str:
         if self._settings.sharing == "shared":
             return ""
-        if (place := self._place(client)) is not None:
-            return place.scope
+        if (selection := self._select(client)) is not None:
+            return selection.scope
         era = client.era
         return f"{era} {client.principal} {self._declared(client, era)}"
 
@@ -80,30 +78,30 @@ class ConnectionSelector:
 
     def _declared(self, client: Client, era: Era) -> str:
         """The capabilities that the server is told of, as canonical text: what is not carried makes no difference."""
-        place = (client.capability_key, client.revision, era)
-        known = self._known.get(place)
-        if known is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            known = self._known[place] = capability_key(_carried(client, era))
-        return known
+        selection = (client.capability_key, client.revision, era)
+        found = self._capability_keys.get(selection)
+        if found is None:
+            if len(self._capability_keys) >= _MAX_REMEMBERED:
+                self._capability_keys.clear()
+            found = self._capability_keys[selection] = capability_key(_carried(client, era))
+        return found
 
-    def _place(self, client: Client) -> _Selection | None:
+    def _select(self, client: Client) -> _Selection | None:
         """None until it is known how to speak to the server. Remembered: every call asks twice, and finding it is a
-        dozen calls of functions, 5 us."""
-        eras = self._dialler.eras
+        dozen calls of functions."""
+        eras = self._connector.eras
         about = (client.principal, client.session, client.capability_key, client.revision)
-        place = self._places.get(about)
-        if place is not None and place.eras is eras:
-            return place
+        selection = self._selections.get(about)
+        if selection is not None and selection.eras is eras:
+            return selection
         era = self.era_for(client)
         if era is None or eras is None:
             return None
-        if len(self._places) >= _MAX_KNOWN:
-            self._places.clear()
+        if len(self._selections) >= _MAX_REMEMBERED:
+            self._selections.clear()
         scope = f"{era} {client.principal} {self._declared(client, era)}"
-        place = self._places[about] = _Selection(eras, self.key(client, era), scope)
-        return place
+        selection = self._selections[about] = _Selection(eras, self.key(client, era), scope)
+        return selection
 
     def key(self, client: Client, era: Era) -> ConnectionKey:
         declared = self._declared(client, era)
@@ -113,11 +111,11 @@ class ConnectionSelector:
 
     def find(self, call: Call) -> ServerConnection | None:
         """Without waiting. On the hot path."""
-        if (place := self._place(call.client)) is None:
+        if (selection := self._select(call.client)) is None:
             return None
         if call.method in ABOUT_A_TASK:
             return self._with_task(call.params["taskId"])
-        key = place.key
+        key = selection.key
         connection = self._pool.find(key)
         if connection is None:
             return self._pool.find_like(key) if call.method in _SEEN_BY_ALL else None
@@ -184,23 +182,8 @@ class ConnectionSelector:
                 await self._pool.get(missing)  # who comes first is served first, also by this one
             else:
                 with anyio.move_on_after(left if missing is not None else None):
-                    await self._freed()
+                    await self._suspended.until_free()
 
-    async def _freed(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
-        try:
-            await turn
-        finally:
-            if turn in self._queue:
-                self._queue.remove(turn)
-
-    def _wake(self) -> None:
-        """All who wait: they may wait for different clients' connections."""
-        queue, self._queue = self._queue, []
-        for turn in queue:
-            if not turn.done():
-                turn.set_result(None)
 
 
 def _carried(client: Client, era: Era) -> Json:

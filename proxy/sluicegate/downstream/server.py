@@ -1,6 +1,6 @@
 """One configured server as the middle sees it: a Handler that keeps its connections alive and its failures to itself.
 
-Knows which era a client is served in, what may be sent again, and when to stop trying; knows no wire. Whatever
+It decides which era a client is served in, what may be sent again, and when to stop trying. Whatever
 goes wrong here is an outcome: a server that hangs, dies or lies costs its own calls and nobody else's.
 """
 
@@ -78,19 +78,19 @@ class DownstreamServer:
         self._clock = clock
         self._started: float | None = None
         self._http = http or http_client(settings)
-        self.parking = SuspendedCalls(ask)
-        kept = store or MemoryStore(clock)
-        self._dialler = Connector(settings, self._heard, client_info, self._http, kept, self.parking)
+        self.suspended = SuspendedCalls(ask)
+        eras = store or MemoryStore(clock)
+        self._connector = Connector(settings, self._heard, client_info, self._http, eras, self.suspended)
         self._pool = ConnectionPool(self._open, self._ended, clock, settings, is_idle)
-        self._reach = ConnectionSelector(settings, self._pool, self._dialler, self.parking)
-        self._watching = ResourceWatches(self._pool, self._reach.key, settings.list_timeout)
-        self._gate = ConcurrencyLimit(settings.concurrency, max(32, 4 * settings.concurrency))
+        self._selector = ConnectionSelector(settings, self._pool, self._connector, self.suspended)
+        self._subscriptions = ResourceWatches(self._pool, self._selector.key, settings.list_timeout)
+        self._limit = ConcurrencyLimit(settings.concurrency, max(32, 4 * settings.concurrency))
         self._breaker = Breaker(clock)
         self._status: Literal["starting", "up", "down"] = "starting"
-        self._health = ServerHealth(settings, lambda: self._dialler.stderr)
-        self._pause = RetryBackoff(clock)
+        self._health = ServerHealth(settings, lambda: self._connector.stderr)
+        self._backoff = RetryBackoff(clock)
         self._is_suspect = False
-        self._settled, self._news, self._stopped = anyio.Event(), anyio.Event(), anyio.Event()
+        self._settled, self._changed, self._stopped = anyio.Event(), anyio.Event(), anyio.Event()
         self._client_wait, self._expected = client_wait, anyio.Event()
         self._is_needed = not settings.lazy
         self._life: anyio.CancelScope | None = None
@@ -110,13 +110,13 @@ class DownstreamServer:
         return self._status
 
     def era_for(self, client: Client) -> Era | None:
-        return self._reach.era_for(client)
+        return self._selector.era_for(client)
 
     def scope(self, client: Client) -> str:
-        return self._reach.scope(client)
+        return self._selector.scope(client)
 
     def capability_set(self, client: Client, era: Era) -> str:
-        return self._reach.capability_set(client, era)
+        return self._selector.capability_set(client, era)
 
     @property
     def start_timeout(self) -> float:
@@ -133,36 +133,37 @@ class DownstreamServer:
             await self._settled.wait()
 
     async def hold(self, client: Client) -> Callable[[], None]:
-        hearing = await self._in_time(self.settings.list_timeout, client, partial(self._reach.hearing, client))
-        return await self._reach.hold(*hearing)
+        hearing = await self._in_time(self.settings.list_timeout, client, partial(self._selector.hearing, client))
+        return await self._selector.hold(*hearing)
 
     async def subscribe(self, client: Client, uris: Collection[str], tell: Updated) -> Subscribed:
-        return await self._in_time(self.settings.list_timeout, client, partial(self._watching.add, client, uris, tell))
+        add = partial(self._subscriptions.add, client, uris, tell)
+        return await self._in_time(self.settings.list_timeout, client, add)
 
     def expect(self, client: Client) -> None:
         """This client comes first. A legacy server learns at its start what a client can be asked, so its first
         connection is this client's from its first word on: then it need not be started once more."""
         if not self._expected.is_set():
-            self._pool.first = self._reach.key(client, "legacy")
+            self._pool.reserve_first(self._selector.key(client, "legacy"))
             self._expected.set()
 
     def abandon(self, call_id: str) -> None:
-        self.parking.abandon(call_id)  # nobody will answer what its server asked
+        self.suspended.abandon(call_id)  # nobody will answer what its server asked
 
     def end_session(self, session: str) -> None:
         """A legacy client's session is over, and with it the connections that were its own."""
         self._pool.end_session(session)
-        self._news.set()
+        self._changed.set()
 
     def describe(self) -> Json:
-        eras, parked = sorted(self._dialler.eras or ()), len(self.parking)
-        own = {"key": self.key, "transport": self._dialler.transport, "status": self._status, "eras": eras}
+        eras, parked = sorted(self._connector.eras or ()), len(self.suspended)
+        own = {"key": self.key, "transport": self._connector.transport, "status": self._status, "eras": eras}
         return own | self._pool.describe() | self.numbers() | {"parked": parked} | self._health.describe()
 
     def numbers(self) -> Json:
         """What is measured, at each scrape."""
-        gate = {"in_flight": self._gate.busy, "waiting": self._gate.waiting}
-        return {"restarts": self._health.restarts, **gate, "circuit": self._breaker.state}
+        limit = {"in_flight": self._limit.busy, "waiting": self._limit.waiting}
+        return {"restarts": self._health.restarts, **limit, "circuit": self._breaker.state}
 
     def trouble(self, client: Client) -> str:
         if self._status != "up":
@@ -180,30 +181,30 @@ class DownstreamServer:
 
     async def _own(self, call: Call) -> Outcome:
         if call.method == ROOTS_CHANGED:
-            self._reach.tell_roots_changed(call.client)
+            self._selector.tell_roots_changed(call.client)
             return Result({})
-        known = self._known(call.client)
-        return await self._start(call) if known is None else Result(known)
+        discovered = self._discovered(call.client)
+        return await self._start(call) if discovered is None else Result(discovered)
 
     async def _start(self, call: Call) -> Outcome:
         if not self._breaker.admits():
             why = f"it has failed repeatedly and is left alone for a moment: {self._health.error.text}"
             return failed(call, self.key, Lost(why, sent=False), self._health.lines)
         try:
-            if not self._gate.enter_at_once() and not await self._gate.enter(self.settings.timeout):
+            if not self._limit.enter_at_once() and not await self._limit.enter(self.settings.timeout):
                 self._breaker.gave_up()
                 return unavailable(call, self.key, "has too many calls waiting")
             try:
                 return await self._relay(call)
             finally:
-                self._gate.leave()
+                self._limit.leave()
         except BaseException:
             self._breaker.gave_up()
             raise
 
-    def _known(self, client: Client) -> Json | None:
+    def _discovered(self, client: Client) -> Json | None:
         era = self.era_for(client)
-        return self._dialler.discovered.get(era) if era is not None and self._status == "up" else None
+        return self._connector.discovered.get(era) if era is not None and self._status == "up" else None
 
     async def _go_on(self, call: Call) -> Outcome:
         """The next round of a call. One that a legacy server did not end holds its place there already."""
@@ -217,7 +218,7 @@ class DownstreamServer:
         if url_elicitation.is_state(state):
             again = url_elicitation.consented(call)
             return await self._start(again) if isinstance(again, Call) else again
-        parked = self.parking.take(state, call.client.principal)
+        parked = self.suspended.take(state, call.client.principal)
         if isinstance(parked, Failure):
             return parked
         try:
@@ -229,7 +230,7 @@ class DownstreamServer:
 
     async def _relay(self, call: Call, is_again: bool = False) -> Outcome:
         try:
-            connection = self._reach.find(call) or await self._connect(call)
+            connection = self._selector.find(call) or await self._connect(call)
             if call.method == "server/discover":
                 return Result(connection.discovered)
             if (failure := undeclared(call, connection)) is not None:
@@ -246,12 +247,12 @@ class DownstreamServer:
         self._breaker.succeeded()
         if self._is_suspect:
             self._is_suspect = False
-            self._rise()
+            self._mark_up()
         return outcome
 
     def _connect(self, call: Call) -> Awaitable[ServerConnection]:
         timeout = self.settings.list_timeout if call.method in LISTS else self.settings.timeout
-        return self._in_time(timeout, call.client, partial(self._reach.get, call))
+        return self._in_time(timeout, call.client, partial(self._selector.get, call))
 
     def _failed(self, call: Call, error: Lost | TimeoutError | AnswerTooLarge) -> Outcome:
         if isinstance(error, Full):
@@ -272,8 +273,8 @@ class DownstreamServer:
         self._health.failed(lost)
         if self.settings.url and not lost.sent and lost.status is None:
             self._is_suspect = True  # nothing listens there: find out when it does again
-            self._fall(lost)
-            self._news.set()
+            self._mark_down(lost)
+            self._changed.set()
 
     # ------------------------------------------------------------ connections
 
@@ -299,30 +300,30 @@ class DownstreamServer:
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
         """Every dial passes here, and waits for the end of a back-off."""
         legacy = self._pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
-        if self._pause.left > _PATIENT:
+        if self._backoff.left > _PATIENT:
             raise as_lost(self._health.error, "it failed a moment ago")
-        if (wait := self._pause.left) > 0:
+        if (wait := self._backoff.left) > 0:
             await anyio.sleep(wait)
         try:
             declared = decode_fast(legacy.declared.encode())
-            connection = await self._dialler.open(key.era, group, declared, legacy.session)
+            connection = await self._connector.open(key.era, group, declared, legacy.session)
         except (OSError, TimeoutError) as error:
             if isinstance(error, Lost) and error.sent:
                 error.sent = error.gone = False  # the handshake was sent, no call
             self._health.failed(error)
-            self._pause.failed()
+            self._backoff.failed()
             raise
-        self._rise()
+        self._mark_up()
         return connection
 
     def _ended(self, lived: float, why: str) -> None:
         self._health.ended(why)
         log.warning("connection ended", extra=self._health.log(lived=round(lived, 1)))
         if lived < HEALTHY:
-            self._pause.failed()
+            self._backoff.failed()
         else:
-            self._pause.succeeded()
-        self._news.set()
+            self._backoff.succeeded()
+        self._changed.set()
 
     # ------------------------------------------------------------ its life
 
@@ -333,12 +334,12 @@ class DownstreamServer:
             async with anyio.create_task_group() as group:
                 self._life = group.cancel_scope
                 self._pool.start(group)
-                self._watching.start(group)
-                await self._tend()
+                self._subscriptions.start(group)
+                await self._maintain()
         finally:
             self._pool.stop()
-            self._watching.stop()
-            self.parking.close()
+            self._subscriptions.stop()
+            self.suspended.close()
             self._settled.set()
             self._stopped.set()
 
@@ -349,9 +350,9 @@ class DownstreamServer:
         if self._http is not None:
             await self._http.aclose()
 
-    async def _tend(self) -> None:
+    async def _maintain(self) -> None:
         while not self._is_needed:
-            await self._await_news(_SWEEP)
+            await self._await_change(_SWEEP)
         with anyio.move_on_after(self._client_wait):
             await self._expected.wait()
         self._started = self._clock()
@@ -360,45 +361,45 @@ class DownstreamServer:
                 await self._attend()
             except (OSError, TimeoutError) as error:
                 if self._is_suspect or not self._pool.live():
-                    self._fall(error)
+                    self._mark_down(error)
                 self._settled.set()
-                await anyio.sleep(max(self._pause.left, 0.05))
+                await anyio.sleep(max(self._backoff.left, 0.05))
             else:
-                self._rise()
+                self._mark_up()
                 self._settled.set()
-                await self._await_news(min(_SWEEP, self.settings.idle or _SWEEP))
+                await self._await_change(min(_SWEEP, self.settings.idle or _SWEEP))
                 self._pool.sweep()
 
     def _need(self, client: Client | None = None) -> None:
         if not self._is_needed:
             if client is not None and self._expected.is_set():  # a lazy server is started for who needs it
-                self._pool.first = self._reach.key(client, "legacy")
+                self._pool.reserve_first(self._selector.key(client, "legacy"))
             self._is_needed = True
-            self._news.set()
+            self._changed.set()
 
-    async def _await_news(self, timeout: float) -> None:
+    async def _await_change(self, timeout: float) -> None:
         with anyio.move_on_after(timeout):
-            await self._news.wait()
-        self._news = anyio.Event()
+            await self._changed.wait()
+        self._changed = anyio.Event()
 
     async def _attend(self) -> None:
         """Brings about what should be: the eras known, every held connection open, at least one in any case."""
-        await anyio.sleep(self._pause.left)
+        await anyio.sleep(self._backoff.left)
         if len(self._pool) == 0:
-            await self._dialler.recall()
-            if self._dialler.eras is None and self._status == "up":
+            await self._connector.recall()
+            if self._connector.eras is None and self._status == "up":
                 self._settled = anyio.Event()  # calls wait, as at the start
-        if self._dialler.eras is None:
+        if self._connector.eras is None:
             with suppress(NotModern):  # then there is a legacy one
                 await self._pool.get(MODERN_KEY)
         if self._is_suspect:
             await self._check()
         for key in self._pool.missing():
-            if key.era in (self._dialler.eras or ()):
+            if key.era in (self._connector.eras or ()):
                 await self._pool.get(key)
         if len(self._pool) == 0:
-            await self._pool.get(MODERN_KEY if "modern" in (self._dialler.eras or ()) else self._pool.first)
-        self._watching.renew()
+            await self._pool.get(MODERN_KEY if "modern" in (self._connector.eras or ()) else self._pool.first)
+        self._subscriptions.renew()
 
     async def _check(self) -> None:
         try:
@@ -407,7 +408,7 @@ class DownstreamServer:
             self._is_suspect = False
         except (Lost, TimeoutError) as error:
             self._health.failed(error, "no answer")
-            self._pause.failed()
+            self._backoff.failed()
             raise
 
     # ------------------------------------------------------------ up and down
@@ -415,12 +416,12 @@ class DownstreamServer:
     def _heard(self, scope: str | None, notification: Notification) -> None:
         self._publish(self.key, "" if scope is None and self.settings.sharing == "shared" else scope, notification)
 
-    def _rise(self) -> None:
+    def _mark_up(self) -> None:
         if self._status != "up" and not self._is_suspect:
             self._status = "up"
             self._moved(self.key)
 
-    def _fall(self, error: Exception) -> None:
+    def _mark_down(self, error: Exception) -> None:
         self._health.failed(error)
         if self._status != "down":
             log.warning("server is down", extra=self._health.log())
@@ -428,7 +429,7 @@ class DownstreamServer:
             self._moved(self.key)
 
     def __repr__(self) -> str:
-        return f"<DownstreamServer {self.key} {self._status}, {self._pool!r}, {self._gate!r}, {self._breaker!r}>"
+        return f"<DownstreamServer {self.key} {self._status}, {self._pool!r}, {self._limit!r}, {self._breaker!r}>"
 
 
 def undeclared(call: Call, connection: ServerConnection) -> Failure | None:

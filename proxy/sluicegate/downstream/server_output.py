@@ -26,6 +26,9 @@ LINES: Final = 8
 """Lines that are quoted in an answer and in the log."""
 LINE: Final = 300
 """Characters of one of them."""
+MAX_STDERR: Final = 8 * 1024  # cleaning it holds up calls
+_DESCRIBED_LINES: Final = 20
+_DESCRIBED_LINE: Final = 2000
 
 
 class ServerOutput:
@@ -90,9 +93,6 @@ def _forms(value: str) -> set[str]:
     return {form for form in forms if len(form) >= _AS_A_WORD}
 
 
-MAX_STDERR: Final = 8 * 1024  # cleaning it holds up calls
-
-
 class StderrTail:
     """The last of what a server wrote on stderr, over all its restarts, and how its last process ended by itself."""
 
@@ -120,15 +120,11 @@ class StderrTail:
         del self._data[: self._data.rfind(b"\n", 0, first) + 1]
 
 
-_LINES: Final = 20
-_LINE: Final = 2000
-
-
 class ServerHealth:
     """`error` is the last failure; `stderr` gives what the server wrote."""
 
     def __init__(self, settings: ServerSettings, stderr: Callable[[], StderrTail]) -> None:
-        self._key, self._words, self._stderr = settings.key, ServerOutput(settings), stderr
+        self._key, self._output, self._stderr = settings.key, ServerOutput(settings), stderr
         self.error = Lost("", sent=False)
         self.restarts = 0
 
@@ -142,7 +138,7 @@ class ServerHealth:
 
     def lines(self) -> list[str]:
         """What may be quoted."""
-        return self._words.lines(self._stderr().text())
+        return self._output.lines(self._stderr().text())
 
     def why(self, client: Client) -> str:
         """Why it cannot be reached, as far as that client may know."""
@@ -154,7 +150,7 @@ class ServerHealth:
 
     def describe(self) -> Json:
         tail = self._stderr()
-        lines = self._words.lines(tail.text(), _LINES, _LINE)
+        lines = self._output.lines(tail.text(), _DESCRIBED_LINES, _DESCRIBED_LINE)
         return {"last_error": str(self.error), "exit": tail.exit, "stderr": lines}
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """What the downstream room must know of one configured server, and how that server can fail us.
 
-Knows nothing of the config file: the composition root fills this in.
+The composition root fills this in from the config file.
 """
 
 from collections.abc import Callable, Mapping

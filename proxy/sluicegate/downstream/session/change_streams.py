@@ -1,7 +1,7 @@
 """What a modern server tells by itself: `subscriptions/listen` streams, kept open and told apart.
 
 One stream for its lists, one for the resources that are watched; nothing can be added to an open one, so that a set
-that changes is a new stream, acknowledged before the old one is closed. Knows requests and answers; no wire.
+that changes is a new stream, acknowledged before the old one is closed.
 2026-07-28 basic/patterns/subscriptions.
 """
 

@@ -1,6 +1,6 @@
 """One live channel to one server: our ids, whose answer is whose, what a cancel or a silence means.
 
-Knows both eras' common ground and a `Transport`; knows no process, no HTTP and no pool. What a server sends can only
+What both eras share is here. What a server sends can only
 end or fill an exchange that is open *here* under that id, so that a server which reuses, forges or invents ids, or
 sends garbage, harms nobody but the call it answers wrongly.
 """
@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 
 from sluicegate.downstream.failures import AnswerTooLarge, Lost
 from sluicegate.downstream.server_output import ServerOutput
-from sluicegate.downstream.session.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import (
@@ -40,6 +40,7 @@ from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Era, Failure, Outcome, Updated
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
+from sluicegate.runtime.deadline import AnswerDeadline
 from sluicegate.runtime.timers import timers_of
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ Heard = Callable[[str | None, Notification], None]
 
 CHANGES: Final = frozenset(entry.changed for entry in LISTS.values())
 UPDATED: Final = "notifications/resources/updated"
+NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
 # Servers print banners, and a few do more. A peer that says nothing else for this many messages is no MCP server.
 MAX_GARBAGE: Final = 1000
 _LOGGED_GARBAGE: Final = 5
@@ -81,7 +83,7 @@ class Transport(Protocol):
     async def notify(self, body: bytes) -> None:
         """Sends what has no answer."""
 
-    def tell(self, *bodies: bytes) -> None:
+    def send_soon(self, *bodies: bytes) -> None:
         """The same without waiting, and without promise; in that order."""
 
     def agreed(self, revision: Revision) -> None:
@@ -90,7 +92,7 @@ class Transport(Protocol):
     async def live(self) -> None:
         """Returns once what the server says by itself can be heard, or is known never to come."""
 
-    def hush(self) -> None:
+    def discard_input(self) -> None:
         """Nothing that still comes is worth reading."""
 
     async def close(self) -> None: ...
@@ -100,7 +102,7 @@ class ServerConnection:
     """What both eras share. `discovered` is the server's `server/discover` value once `open` has returned, `scope`
     whose lists it sees, `session` the one legacy session that it belongs to; `mark` tells its tasks from others'.
     `anew` says why that session lost the connection that it had before, until the session has been told;
-    `kept_until` is when the last task that began on it is forgotten, in the loop's time."""
+    `tasks_until` is when the last task that began on it is forgotten, in the loop's time."""
 
     era: Era
     is_exclusive = False
@@ -121,7 +123,7 @@ class ServerConnection:
         self.revision = ""
         self.discovered: Json = {}
         self.why = self.anew = ""
-        self.kept_until = 0.0
+        self.tasks_until = 0.0
         self.mark = secrets.token_hex(4)
         self.over = anyio.Event()
         self.drained = anyio.Event()
@@ -131,8 +133,8 @@ class ServerConnection:
         self._garbage = 0
         self._may_batch = self._is_retired = False
         self._loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
-        self._alarms = timers_of(self._loop)
-        self.on_updated: Updated = _nobody
+        self._timers = timers_of(self._loop)
+        self._updated: Updated = lambda params: None
         self.unwatched: dict[str, None] = {}  # resources that nobody wants any more, of which it may still speak
 
     @property
@@ -142,7 +144,7 @@ class ServerConnection:
     @property
     def is_busy(self) -> bool:
         """Whether something would be lost with it that a client waits for."""
-        return self.in_flight > 0 or self.kept_until > self._loop.time()
+        return self.in_flight > 0 or self.tasks_until > self._loop.time()
 
     @property
     def is_over(self) -> bool:
@@ -175,9 +177,16 @@ class ServerConnection:
         """Returns once the server's list_changed notifications are heard."""
         raise NotImplementedError
 
-    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
-        """On return `on_updated` hears of these resources, and soon of no others; gives those that the server
-        refused. Raises `Lost`, `TimeoutError`: then it is unknown of which of them."""
+    async def watch(self, uris: frozenset[str], updated: Updated) -> Mapping[str, Failure]:
+        """On return `updated` is called for these resources, and soon for no others; gives those that the server
+        refused. Raises `Lost`, `TimeoutError`: then it is unknown which of them are watched."""
+        self._updated = updated
+        resources = self.capabilities.get("resources")
+        if isinstance(resources, dict) and resources.get("subscribe") is True:
+            return await self._watch(uris)
+        return dict.fromkeys(uris, NO_SUBSCRIPTIONS)
+
+    async def _watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
         raise NotImplementedError
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
@@ -190,7 +199,7 @@ class ServerConnection:
         """Takes a notification that only one era has. Others are dropped."""
         return None
 
-    def belong(self, scope: str | None, session: str | None) -> bool:
+    def assign(self, scope: str | None, session: str | None) -> bool:
         """Says whose it is from now on; False where it cannot become theirs."""
         self.scope, self.session = scope, session
         return True
@@ -241,7 +250,7 @@ class ServerConnection:
             return AnswerDeadline(settings.list_timeout, settings.list_timeout)
         # <= 2025-11-25 basic/utilities/tasks: it has no news until the task has an end
         timeout = settings.max_time if method == "tasks/result" else settings.timeout
-        return AnswerDeadline(timeout, settings.max_time, self._loop, self._alarms)
+        return AnswerDeadline(timeout, settings.max_time, self._loop, self._timers)
 
     def retire(self, why: str, all_lost: bool = True) -> None:
         """No new requests; where `all_lost`, the open ones end too. `drained` is set when none is left."""
@@ -363,20 +372,13 @@ class ServerConnection:
             log.warning("server sent what is no message", extra={"server": self.settings.key, "start": start})
         if self._garbage > MAX_GARBAGE:
             self.retire("the server does not speak MCP: nothing but noise")
-            self.transport.hush()
+            self.transport.discard_input()
 
     def refuse(self, request: Request) -> None:
         """Says at once that nobody answers that here. A server left waiting would never finish its call."""
         error = {"code": METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
-        self.transport.tell(encode(Response(request.id, error=error)))
+        self.transport.send_soon(encode(Response(request.id, error=error)))
 
     def __repr__(self) -> str:
         state = f"over ({self.why})" if self.is_over else "open"
         return f"<{type(self).__name__} {self.settings.key} {state}, {len(self.pending)} pending>"
-
-
-def _nobody(params: Json) -> None:
-    """Nobody wants to hear of any resource."""
-
-
-__all__ = ["CHANGES", "UPDATED", "AnswerTooLarge", "Heard", "Receive", "ServerConnection", "Transport"]

@@ -1,8 +1,8 @@
 """A connection of the initialize era: handshake, one log level for all, cancels as messages, questions both ways.
 
-Knows whom a server's question is for: the call on whose stream it came; else the calls of the one session that the
-connection belongs to; else the only open call; outside of any call that session itself. A question that is nobody's
-is refused at once: a server left waiting would never finish its call.
+A server's question is for the call on whose stream it came; else for the calls of the one session that the connection
+belongs to; else for the only open call; outside of any call for that session itself. A question that is nobody's is
+refused at once: a server left waiting would never finish its call.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from sluicegate.downstream.failures import Lost, code_of
-from sluicegate.downstream.resource_subscriptions import OneByOne, has_subscriptions, without
+from sluicegate.downstream.resource_subscriptions import OneByOne
 from sluicegate.downstream.session import url_elicitation
 from sluicegate.downstream.session.connection import UPDATED, Heard, ServerConnection, Transport
-from sluicegate.downstream.session.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange, SuspendedCalls
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.tasks import polling, task_ids
@@ -42,12 +42,22 @@ from sluicegate.protocol.model import (
     session_scope,
 )
 from sluicegate.protocol.revisions import LOG_LEVELS
+from sluicegate.runtime.deadline import AnswerDeadline
 
+log = logging.getLogger(__name__)
+
+_LEVEL_TIME = 5.0
+STREAM_TIME: Final = 2.0
+"""Seconds that a new connection waits until what its server says by itself can be heard."""
+MAX_ASIDE: Final = 16  # questions outside of any call that may be open at once
+REVISION: Final = re.compile(r"\d{4}-\d\d-\d\d")
+LAST_CHANCE: Final = 0.5  # seconds that a server has to end a call by itself once its questions were refused
+_PAGE_VISITED: Final = "notifications/elicitation/complete"
 MAX_BEGUN: Final = 1_000
 """Tasks of one connection whose progress is still told; of more, the oldest is silent."""
 
 
-def say(heard: Heard, session: str | None, notification: Notification) -> None:
+def send_to_session(heard: Heard, session: str | None, notification: Notification) -> None:
     """What belongs to no call is for the session that the connection belongs to, or for nobody."""
     if session is not None:
         heard(session_scope(session), notification)
@@ -76,24 +86,13 @@ class Begun:
         number, value = notification.params.get("progressToken"), notification.params.get("progress")
         if type(number) is not int or number not in self._tasks:
             return None
-        session, token, told = self._tasks[number]
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= told:
+        session, token, reached = self._tasks[number]
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= reached:
             return None
         self._tasks[number] = session, token, value
         params: Json = {**notification.params, "progressToken": token}
-        say(self._heard, session, Notification(notification.method, params))
+        send_to_session(self._heard, session, Notification(notification.method, params))
         return None
-
-
-log = logging.getLogger(__name__)
-
-_LEVEL_TIME = 5.0
-STREAM_TIME: Final = 2.0
-"""Seconds that a new connection waits until what its server says by itself can be heard."""
-MAX_ASIDE: Final = 16  # questions outside of any call that may be open at once
-REVISION: Final = re.compile(r"\d{4}-\d\d-\d\d")
-LAST_CHANCE: Final = 0.5  # seconds that a server has to end a call by itself once its questions were refused
-_PAGE_VISITED: Final = "notifications/elicitation/complete"
 
 
 class InitializeRefused(Lost):
@@ -112,14 +111,14 @@ class LegacyConnection(ServerConnection):
         heard: Heard,
         client_info: Json,
         declared: Json,
-        parking: SuspendedCalls,
+        suspended: SuspendedCalls,
         session: str | None = None,
         after: ServerConnection | None = None,
     ) -> None:
         super().__init__(settings, transport, heard, client_info, after)
         self.session = session
         self._declared = declared
-        self._parking = parking
+        self._suspended = suspended
         self._may_be_asked = input_requests_server.may_ask(declared)
         self._calls: dict[int, InteractiveExchange] = {}
         self._aside: dict[tuple[type, RequestId], anyio.CancelScope] = {}
@@ -154,23 +153,24 @@ class LegacyConnection(ServerConnection):
     async def live(self) -> None:
         await self.transport.live()
 
-    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
-        return await self._watched.watch(uris) if has_subscriptions(self.capabilities) else without(uris)
+    async def _watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
+        return await self._watched.watch(uris)
 
     # ------------------------------------------------------------ whose it is
 
-    def belong(self, scope: str | None, session: str | None) -> bool:
+    def assign(self, scope: str | None, session: str | None) -> bool:
         if session is not None and self.session is None and self._missed_roots:
             if not self._tells_of_roots:
                 return False  # the server would never learn its roots
-            self.transport.tell(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
-        return super().belong(scope, session)
+            self.transport.send_soon(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
+        return super().assign(scope, session)
 
     @property
     def is_exclusive(self) -> bool:  # type: ignore[override]
         """What a server asks on a channel that all calls share says not whose it is. Where the calls are of one
         session, it does not matter."""
-        return self._may_be_asked and self.session is None and (not self.transport.is_private or self._parking.is_aside)
+        is_ambiguous = not self.transport.is_private or self._suspended.is_aside
+        return self._may_be_asked and self.session is None and is_ambiguous
 
     @property
     def is_taken(self) -> bool:  # type: ignore[override]
@@ -183,7 +183,7 @@ class LegacyConnection(ServerConnection):
     def tell_roots_changed(self) -> None:
         self._roots = None
         if self._tells_of_roots:
-            self.transport.tell(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
+            self.transport.send_soon(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
 
     # ------------------------------------------------------------ calls
 
@@ -194,14 +194,13 @@ class LegacyConnection(ServerConnection):
         return task_ids.outwards(call, await self._handle(task_ids.inwards(call)), self.mark)
 
     async def _handle(self, call: Call) -> Outcome:
-        is_driven = self._tasks is not None and polling.must_drive(call)
-        if is_driven or (self._may_be_asked and call.method in ASKING):
+        as_task = self._tasks is not None and polling.needs_task(call)
+        if as_task or (self._may_be_asked and call.method in ASKING):
             asking = InteractiveExchange(
                 next(self._ids), call, self._loop.time() + self.settings.max_time, self._forget
             )
             self._calls[asking.id] = asking  # before anything is awaited: from here on the connection is taken
-            begin = self._begin_task if is_driven else self._begin
-            return await self._turn(call, asking, partial(begin, call, asking))
+            return await self._turn(call, asking, partial(self._begin, call, asking, as_task))
         exchange = PendingRequest(next(self._ids), call)
         if 0 <= exchange.level < self._level:
             await self._lower(exchange.level)
@@ -216,7 +215,7 @@ class LegacyConnection(ServerConnection):
         if not isinstance(outcome, TaskStarted):
             return outcome
         self._begun.add(exchange.id, call)
-        self.kept_until = max(self.kept_until, self._loop.time() + outcome.task["ttlMs"] / 1000)
+        self.tasks_until = max(self.tasks_until, self._loop.time() + outcome.task["ttlMs"] / 1000)
         return task_ids.outwards(call, outcome, self.mark)
 
     async def _turn(self, call: Call, asking: InteractiveExchange, act: Callable[[], Awaitable[None]]) -> Outcome:
@@ -239,24 +238,20 @@ class LegacyConnection(ServerConnection):
         self._leave(asking)
         return url_elicitation.wanted(call, response) or self._read(call, response, asking)
 
-    async def _begin(self, call: Call, asking: InteractiveExchange) -> None:
+    async def _begin(self, call: Call, asking: InteractiveExchange, as_task: bool) -> None:
+        """`as_task`: the server does this as a task alone, and its client waits."""
         await self._lower(asking.level)
         if self.is_over:
             raise await self.ending()
+        self.pending[asking.id] = asking
+        if as_task:
+            task = LegacyTask(self, call, asking, next(self._ids), can_cancel="cancel" in (self._tasks or {}))
+            asking.stop_task = partial(self._group.start_soon, self.chore, task.cancel)
+            self._group.start_soon(self.chore, task.live)
+            return
         params = dialect.params(call, asking.id, self.settings.is_sluice)
         body = dump({"jsonrpc": "2.0", "id": asking.id, "method": call.method, "params": params})
-        self.pending[asking.id] = asking
         await self.transport.send(asking, body, [])
-
-    async def _begin_task(self, call: Call, asking: InteractiveExchange) -> None:
-        """The server does this as a task alone, and its client waits."""
-        await self._lower(asking.level)
-        if self.is_over:
-            raise await self.ending()
-        self.pending[asking.id] = asking
-        task = LegacyTask(self, call, asking, next(self._ids), can_cancel="cancel" in (self._tasks or {}))
-        asking.stop_task = partial(self._group.start_soon, self.chore, task.cancel)
-        self._group.start_soon(self.chore, task.live)
 
     async def _lower(self, level: int) -> None:
         """The level is the connection's: the lowest that anyone wanted, and each call filters for itself."""
@@ -272,7 +267,7 @@ class LegacyConnection(ServerConnection):
             log.warning("server does not answer logging/setLevel", extra={"server": self.settings.key})
 
     def _abandon(self, exchange: PendingRequest, why: str) -> None:
-        self.transport.tell(_cancelled(exchange, why))
+        self.transport.send_soon(_cancelled(exchange, why))
 
     # ------------------------------------------------------------ rounds
 
@@ -280,7 +275,7 @@ class LegacyConnection(ServerConnection):
         requests = {key: input_requests_server.entry(request, call.client) for key, request in asking.asks.items()}
         asking.park()
         resume, give_up = partial(self._resume, asking), partial(self._give_up, asking)
-        state = self._parking.park(asking, call.client.principal, resume, give_up)
+        state = self._suspended.park(asking, call.client.principal, resume, give_up)
         lasts = max(0.0, asking.ends - self._loop.time())
         return InputRequired(requests, state, is_held=True, takes_errors=True, lasts=lasts)
 
@@ -333,7 +328,7 @@ class LegacyConnection(ServerConnection):
         if not refusals or self.is_over:
             return self._cancel(asking, why)
         asking.park()
-        self.transport.tell(*refusals)
+        self.transport.send_soon(*refusals)
         # A cancel that meets the answer on its way is more than some servers stand (mcp 1.30 ends the whole session).
         self._loop.call_later(LAST_CHANCE, self._cancel, asking, why)
 
@@ -342,7 +337,7 @@ class LegacyConnection(ServerConnection):
             if asking.stop_task is not None:  # 2025-11-25 basic/utilities/cancellation: tasks are cancelled as such
                 asking.stop_task()
             else:
-                self.transport.tell(_cancelled(asking, why))
+                self.transport.send_soon(_cancelled(asking, why))
         self._leave(asking)
 
     def _leave(self, asking: InteractiveExchange) -> None:
@@ -363,19 +358,19 @@ class LegacyConnection(ServerConnection):
         self.pending.pop(asking.id, None)
         if self._is_retired and not self.in_flight:
             self.drained.set()
-        self._parking.freed()
+        self._suspended.free()
 
     # ------------------------------------------------------------ what the server asks
 
     def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
         if request.method == "ping":
-            self.transport.tell(encode(Response(request.id, {})))
+            self.transport.send_soon(encode(Response(request.id, {})))
         elif (error := input_requests_server.objection(request, self._declared, self.settings.own_pages)) is not None:
-            self.transport.tell(encode(Response(request.id, error=error)))
+            self.transport.send_soon(encode(Response(request.id, error=error)))
             if (owner := exchange or self._only_call()) is not None:
                 owner.unmet = request
         elif exchange is None and self._open():
-            self._parking.is_aside = True
+            self._suspended.is_aside = True
             self._ask_call(self._call_of_task(request) or self._call_of_all(), request)
         elif isinstance(exchange, InteractiveExchange):
             self._ask_call(exchange, request)
@@ -385,7 +380,7 @@ class LegacyConnection(ServerConnection):
     def _ask_call(self, asking: InteractiveExchange | None, request: Request) -> None:
         if asking is None or not asking.asked(request):
             why = "it cannot be told which call asks" if asking is None else "too many or too large questions"
-            self.transport.tell(encode(input_requests_server.refusal(request.method, request.id, why)))
+            self.transport.send_soon(encode(input_requests_server.refusal(request.method, request.id, why)))
 
     def _call_of_task(self, request: Request) -> InteractiveExchange | None:
         """The call that waits for the task which asks (2025-11-25 basic/utilities/tasks#associating-task-related-
@@ -407,12 +402,12 @@ class LegacyConnection(ServerConnection):
 
     def _ask_session(self, request: Request) -> None:
         key = (type(request.id), request.id)
-        if self.session is None or self._parking.ask is None or len(self._aside) >= MAX_ASIDE or key in self._aside:
+        if self.session is None or self._suspended.ask is None or len(self._aside) >= MAX_ASIDE or key in self._aside:
             self._answer_alone(request)
             return
         scope = self._aside[key] = anyio.CancelScope()
         self._group.start_soon(
-            self.chore, partial(self._ask_aside, request, self.session, self._parking.ask, key, scope)
+            self.chore, partial(self._ask_aside, request, self.session, self._suspended.ask, key, scope)
         )
 
     async def _ask_aside(
@@ -425,7 +420,7 @@ class LegacyConnection(ServerConnection):
                     return self._answer_alone(request)
                 if request.method == ROOTS:
                     self._roots = answer.result
-                self.transport.tell(
+                self.transport.send_soon(
                     encode(task_ids.belonging(Response(request.id, answer.result, answer.error), request))
                 )
         finally:
@@ -434,10 +429,10 @@ class LegacyConnection(ServerConnection):
     def _answer_alone(self, request: Request) -> None:
         """There is nobody to ask: the roots may be known from earlier, the rest is refused."""
         if request.method == ROOTS and self._roots is not None:
-            self.transport.tell(encode(Response(request.id, self._roots)))
+            self.transport.send_soon(encode(Response(request.id, self._roots)))
             return
         self._missed_roots = self._missed_roots or request.method == ROOTS
-        self.transport.tell(
+        self.transport.send_soon(
             encode(input_requests_server.refusal(request.method, request.id, "there is no client that could be asked"))
         )
 
@@ -450,17 +445,17 @@ class LegacyConnection(ServerConnection):
         elif notification.method == _PAGE_VISITED:
             owner = exchange if exchange is not None else self._call_of_all()
             if owner is None or (isinstance(owner, InteractiveExchange) and owner.is_parked):
-                say(self._heard, self.session, notification)
+                send_to_session(self._heard, self.session, notification)
             else:
                 owner.offer(notification)
             return owner
         elif notification.method == "notifications/message":
-            say(self._heard, self.session, notification)
+            send_to_session(self._heard, self.session, notification)
         elif notification.method == tasks.STATUS:
             if self._tasks is not None and (task := tasks.read(notification.params)) is not None:
                 self._heard(None, Notification(tasks.STATUS, {**task, "taskId": f"{self.mark}:{task['taskId']}"}))
         elif notification.method == UPDATED:
-            self.on_updated(notification.params)
+            self._updated(notification.params)
         else:
             self.publish(notification)
         return None

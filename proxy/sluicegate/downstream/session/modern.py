@@ -1,6 +1,6 @@
 """A connection of the stateless era: every request stands alone, one listen stream tells what changes.
 
-Knows that over HTTP the body is mirrored into headers, and that closing a stream is the cancel there.
+Over HTTP the body is mirrored into headers, and a stream is closed to cancel its request.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from anyio.abc import TaskGroup
 
 from sluicegate.catalog.list_bounds import Intake
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, code_of
-from sluicegate.downstream.resource_subscriptions import OneStream, has_subscriptions, without
+from sluicegate.downstream.resource_subscriptions import OneStream
 from sluicegate.downstream.session.change_streams import ChangeStream, tag_of
-from sluicegate.downstream.session.connection import UPDATED, ServerConnection
+from sluicegate.downstream.session.connection import ServerConnection
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.tasks import polling, task_ids
 from sluicegate.downstream.tasks.polling import ModernTask, PolledTask
@@ -66,15 +66,15 @@ class ModernConnection(ServerConnection):
         exchange = PendingRequest(next(self._ids))
         self.pending[exchange.id] = exchange
         params = {"_meta": dialect.envelope(self.client_info, {})}
-        self.transport.tell(encode(Request(exchange.id, "server/discover", params)))
+        self.transport.send_soon(encode(Request(exchange.id, "server/discover", params)))
         return exchange
 
-    def start(self, discovered: Json, group: TaskGroup) -> None:
+    def start(self, discovered: Json) -> None:
         """The server speaks this era: hear what it announces."""
         self.discovered = dialect.discovered(discovered)
         if self.settings.sharing == "shared":  # nothing is declared to it, and so it makes no tasks
             self.discovered["capabilities"] = tasks.without_extension(self.capabilities)
-        self._watched = OneStream(self._watch, lambda params: self.on_updated(params), self.settings.list_timeout)
+        self._watched = OneStream(self._stream, lambda params: self._updated(params), self.settings.list_timeout)
         if wanted := self._announced():
             self._changes = self._stream(wanted, self.publish, self._catch_up)
 
@@ -99,8 +99,8 @@ class ModernConnection(ServerConnection):
         if call.method in ABOUT_A_TASK:
             inner = task_ids.inwards(call)
             return task_ids.outwards(call, dialect.outcome(inner, await self._send(inner)), self.mark)
-        if "requestState" in call.params and (known := polling.driven(call)) is not None:
-            return await self._drive(call, known)
+        if "requestState" in call.params and (task := polling.resumed_task(call)) is not None:
+            return await self._task(call, task).run()
         response = await self._send(call)
         if response.error is not None:
             response = await self._as_wanted(call, response, response.error)
@@ -108,7 +108,7 @@ class ModernConnection(ServerConnection):
         if isinstance(outcome, TaskStarted):
             if tasks.takes(call.client):
                 return task_ids.outwards(call, outcome, self.mark)
-            return await self._drive(call, polling.begun(outcome))
+            return await self._task(call, PolledTask(outcome.task["taskId"])).run()
         if call.method == "tools/list" and self.transport.is_private and isinstance(outcome, Result):
             return Result(self._offerable(outcome.value))
         return outcome
@@ -138,16 +138,12 @@ class ModernConnection(ServerConnection):
             if not begun.done():
                 begun.set_result(response)
             elif isinstance(outcome := dialect.outcome(call, response), TaskStarted):
-                await self._task(call, polling.begun(outcome)).cancel()
+                await self._task(call, PolledTask(outcome.task["taskId"])).cancel()
 
         self._group.start_soon(self.chore, begin)
         return await begun
 
-    async def _drive(self, call: Call, known: PolledTask) -> Outcome:
-        """The server makes a task of it, and its client waits."""
-        return await self._task(call, known).run()
-
-    def _task(self, call: Call, known: PolledTask) -> ModernTask:
+    def _task(self, call: Call, task: PolledTask) -> ModernTask:
         declared = dialect.declared(call, self.settings.sharing == "shared", with_tasks=True)
 
         async def ask(method: str, params: Json) -> Response:
@@ -156,7 +152,7 @@ class ModernConnection(ServerConnection):
         def later(work: Callable[[], Awaitable[None]]) -> None:
             self._group.start_soon(self.chore, work)
 
-        return ModernTask(call, known, ask, later, self.settings)
+        return ModernTask(call, task, ask, later, self.settings)
 
     def _send(self, call: Call, with_tasks: bool = False) -> Awaitable[Response]:
         exchange = PendingRequest(next(self._ids), call)
@@ -184,10 +180,10 @@ class ModernConnection(ServerConnection):
 
     def _offerable(self, value: Json) -> Json:
         tools = value.get("tools")
-        kept, dropped = dialect.offerable(tools if isinstance(tools, list) else [])
+        offered, dropped = dialect.offerable(tools if isinstance(tools, list) else [])
         for name, why in dropped.items():
             log.warning("tool is not offered", extra={"server": self.settings.key, "tool": name, "why": why})
-        return {**value, "tools": kept} if dropped else value
+        return {**value, "tools": offered} if dropped else value
 
     # ------------------------------------------------------------ what the server announces
 
@@ -219,17 +215,8 @@ class ModernConnection(ServerConnection):
         for method in {entry.changed for entry in LISTS.values() if entry.filter in wanted}:
             self.publish(Notification(method, {}))
 
-    async def watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
-        if not has_subscriptions(self.capabilities):
-            return without(uris)
+    async def _watch(self, uris: frozenset[str]) -> Mapping[str, Failure]:
         return await self._watched.watch(uris)
-
-    def _watch(self, wanted: Json, tell: Callable[[Json], None], live: Callable[[bool], None]) -> ChangeStream:
-        def heard(notification: Notification) -> None:
-            if notification.method == UPDATED:
-                tell(notification.params)
-
-        return self._stream(wanted, heard, live)
 
     def _noticed(self, notification: Notification, exchange: PendingRequest | None) -> PendingRequest | None:
         if notification.method == "notifications/cancelled":
@@ -253,7 +240,7 @@ class ModernConnection(ServerConnection):
         # 2026-07-28 basic/patterns/cancellation: over HTTP the closed stream says it
         if not self.transport.is_private:
             params = {"requestId": exchange.id, "reason": why}
-            self.transport.tell(encode(Notification("notifications/cancelled", params)))
+            self.transport.send_soon(encode(Notification("notifications/cancelled", params)))
 
     def _asked(self, request: Request, exchange: PendingRequest | None) -> None:
         # 2026-07-28 basic/transports: servers never ask so, and clients never send responses

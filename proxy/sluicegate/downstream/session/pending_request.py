@@ -1,6 +1,6 @@
 """One request of ours that a server has not answered yet: its answer, and what belongs to it on the way.
 
-Knows calls and notifications; knows no era, no transport. No task is spent on it: whoever reads from the server
+No task is spent on it: whoever reads from the server
 puts messages in (never waiting), and the task that made the call takes them out.
 """
 
@@ -14,7 +14,7 @@ from sluicegate.downstream.failures import Lost
 from sluicegate.protocol.jsonrpc import Notification, Request, Response, size_of
 from sluicegate.protocol.model import LOG_LEVEL, Call, Emit, no_emit
 from sluicegate.protocol.revisions import LOG_LEVELS
-from sluicegate.runtime.timers import CoarseTimers, timers_of
+from sluicegate.runtime.deadline import AnswerDeadline
 
 # A server may report faster than a client reads. Of what waits longer than this many, the newest is dropped.
 MAX_WAITING = 256
@@ -32,10 +32,10 @@ class PendingRequest:
     """`id` is the JSON-RPC id and the progress token at once, both ours; `unmet` is a question that was refused,
     `level` the rank from which on log messages are wanted, -1 for none; `once`: it may be sent only once."""
 
-    # The class has the values that most exchanges keep: to set them in each costs more than to find them here, 0.1 us.
+    # The class has the values that most exchanges keep: to set them in each costs more.
     answer: Response | None = None
     error: Exception | None = None
-    patience: "AnswerDeadline | None" = None
+    patience: AnswerDeadline | None = None
     unmet: Request | None = None
     is_call = once = False
     level = -1
@@ -126,46 +126,3 @@ class PendingRequest:
 
     def __repr__(self) -> str:
         return f"<PendingRequest {self.id} {'over' if self.is_over else 'open'}>"
-
-
-class AnswerDeadline:
-    """How long one request may take: `timeout` without news, `max_time` in all. A context manager that raises
-    `TimeoutError`, at 2 us where `asyncio.timeout` takes 5. News only move the time that is looked at when the alarm
-    rings: a server may report often."""
-
-    _has_ended = False
-
-    def __init__(
-        self, timeout: float, max_time: float, loop: asyncio.AbstractEventLoop | None = None,
-        alarms: CoarseTimers | None = None,
-    ) -> None:  # fmt: skip
-        """`loop` and `alarms` are for whoever has them at hand."""
-        self._timeout, self._max_time = timeout, max_time
-        self._loop = loop or asyncio.get_running_loop()
-        self._alarms = alarms or timers_of(self._loop)
-
-    def renew(self) -> None:
-        self._due = min(self._loop.time() + self._timeout, self._end)
-
-    def __enter__(self) -> None:
-        loop = self._loop
-        task = asyncio.current_task(loop)
-        assert task is not None
-        self._task, self._cancelling = task, task.cancelling()
-        now = loop.time()
-        self._end = now + self._max_time
-        self._due = min(now + self._timeout, self._end)
-        self._alarm = self._alarms.set(loop, self._due, self._look)
-
-    def _look(self) -> None:
-        if self._loop.time() < self._due:
-            self._alarm = self._alarms.set(self._loop, self._due, self._look)
-        else:
-            self._has_ended = True
-            self._task.cancel()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._alarm.cancel()
-        # Somebody else may have cancelled the task as well: then it is that one's to end.
-        if self._has_ended and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise TimeoutError from error

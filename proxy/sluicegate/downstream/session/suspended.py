@@ -1,6 +1,6 @@
 """Calls that wait for their client: a legacy server asked something, and the client answers with a request of its own.
 
-Knows exchanges, the asks on them and how long to wait; knows no wire and no dialect. An exchange on which a server
+An exchange on which a server
 asks outlives the task that began it: it is parked under a random key, and who brings the key takes it up again.
 A key is good once, for whom it was made for, in this process: anything else is an error, never a fresh start.
 """
@@ -159,8 +159,7 @@ class SuspendedCalls:
         self.ask = ask
         self.life = life
         self.is_aside = False
-        self.freed: Callable[[], None] = _nothing
-        """Called when a call has ended on which its server could ask."""
+        self._freed = anyio.Event()
         self._here = secrets.token_hex(8)
         self._parked: dict[str, SuspendedCall] = {}
 
@@ -196,10 +195,18 @@ class SuspendedCalls:
         for key in [key for key, parked in self._parked.items() if parked.call_id == call_id]:
             self._end(key, "the call was cancelled")
 
-    def keep(self, principals: Container[str]) -> None:
+    def retain(self, principals: Container[str]) -> None:
         """All others cannot come in any more."""
         for key in [key for key, parked in self._parked.items() if parked.principal not in principals]:
             self._end(key, "the client's credential is over")
+
+    def free(self) -> None:
+        """A call has ended on which its server could ask: all who wait for that look again."""
+        self._freed.set()
+        self._freed = anyio.Event()
+
+    async def until_free(self) -> None:
+        await self._freed.wait()
 
     def close(self) -> None:
         for key in tuple(self._parked):
@@ -215,7 +222,3 @@ class SuspendedCalls:
 
     def __repr__(self) -> str:
         return f"<SuspendedCalls {len(self)} parked>"
-
-
-def _nothing() -> None:
-    """Nobody waits."""

@@ -1,7 +1,7 @@
 """Calls that a legacy server refuses until its user has visited some pages (2025-11-25 client/elicitation).
 
 A refusal proves that nothing was executed, so nothing stays open: what was asked is the whole state, sealed on its
-way as every state is, and the call is made anew once the client has consented. Decides only.
+way as every state is, and the call is made anew once the client has consented.
 """
 
 from dataclasses import replace

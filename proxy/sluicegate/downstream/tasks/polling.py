@@ -6,14 +6,16 @@ the task. <= 2025-11-25 basic/utilities/tasks, SEP-2663 (`io.modelcontextprotoco
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
 
 from sluicegate.downstream.failures import AnswerTooLarge, Lost
 from sluicegate.downstream.session.connection import ServerConnection
-from sluicegate.downstream.session.pending_request import AnswerDeadline, PendingRequest
+from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol import legacy_server, modern_server, tasks
@@ -25,128 +27,96 @@ from sluicegate.protocol.jsonrpc import (
     decode_fast,
     dump,
 )
-from sluicegate.protocol.model import Call, InputRequired, Outcome, OwnState, Result, TaskStarted, refuse
+from sluicegate.protocol.model import Call, InputRequired, Outcome, OwnState, Result, refuse
+from sluicegate.runtime.deadline import AnswerDeadline
 
 FIRST_LOOK: Final = 0.1
 MOST_BETWEEN: Final = 5.0
 """Seconds, whatever the server suggests: somebody waits."""
-TELL_EVERY: Final = 2.0
+REPORT_EVERY: Final = 2.0
 MAX_MISSED: Final = 3
 """Looks in a row that fail before the call does."""
-MAX_ANSWERED: Final = 256
 _STATE: Final = "task "
 
+Send = Callable[[str, Json], Awaitable[Response]]
+"""(method, params) -> the server's answer, in its usual time."""
 
-class PollSchedule:
-    """Seconds until the next look: quick at first, then as the server suggests."""
 
-    __slots__ = ("_next",)
+class TaskWatch:
+    """The looks at one task: when the next is due, what is worth telling as progress, and when the task is lost."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_clock", "_count", "_missed", "_next", "_reported_at", "_text")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._count = self._missed = 0
         self._next = FIRST_LOOK
+        self._text: Any = None
+        self._reported_at = clock()
 
     def pause(self, task: Json) -> float:
+        """Seconds until the next look: quick at first, then as the server suggests."""
         wanted = task.get("pollIntervalMs", 1000) / 1000
         pause = min(self._next, wanted, MOST_BETWEEN)
         self._next *= 2
         return float(pause)
 
-
-class TaskWatch:
-    """What the looks at a task are worth telling as progress: a new message, and a sign of life now and then. The
-    numbers are small, so that those of the server itself rise above them."""
-
-    __slots__ = ("_clock", "_count", "_said", "_text")
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._count = 0
-        self._text: Any = None
-        self._said = clock()
+    def is_lost(self, is_found: bool) -> bool:
+        """Whether this look is one failure too many in a row."""
+        self._missed = 0 if is_found else self._missed + 1
+        return self._missed >= MAX_MISSED
 
     def news(self, task: Json) -> Notification | None:
+        """A new message, and a sign of life now and then. The numbers are small, so that those of the server itself
+        rise above them."""
         text, now = task.get("statusMessage"), self._clock()
-        if text == self._text and now - self._said < TELL_EVERY:
+        if text == self._text and now - self._reported_at < REPORT_EVERY:
             return None
-        self._text, self._said = text, now
+        self._text, self._reported_at = text, now
         self._count += 1
         message: Json = {} if text is None else {"message": text}
         return Notification("notifications/progress", {"progress": self._count / 1000, **message})
 
 
-# ---------------------------------------------------------------- a stateless server's questions
+async def _cancel(request: Send, id: str) -> None:
+    with suppress(Lost, TimeoutError, AnswerTooLarge):  # its time to live ends it
+        await request("tasks/cancel", {"taskId": id})
 
 
-@dataclass(frozen=True, slots=True)
-class PolledTask:
-    """What travels with the questions that a task of a stateless server asks: which task, and the keys that were
-    answered. They are not used again in its life (SEP-2663, Task Update Requests), but may be shown once more."""
-
-    id: str
-    answered: frozenset[str] = field(default_factory=frozenset)
-
-    def pack(self) -> OwnState:
-        return OwnState(_STATE + dump([self.id, *sorted(self.answered)]).decode())
+def _cancelled(task: Json) -> Result:
+    """A task that somebody else has cancelled. Its call has no other end that says so."""
+    text = task.get("statusMessage")
+    why = f": {text}" if isinstance(text, str) and text else ""
+    return Result({"content": [{"type": "text", "text": f"The server cancelled this call{why}."}], "isError": True})
 
 
-def driven(call: Call) -> PolledTask | None:
-    """The task that a retry goes on with; None where the state is the server's own, or there is none."""
-    state = call.params.get("requestState")
-    if not isinstance(state, OwnState) or not state.startswith(_STATE):
-        return None
-    id, *answered = decode_fast(state.removeprefix(_STATE).encode())
-    return PolledTask(id, frozenset(answered))
+# ---------------------------------------------------------------- the initialize era
 
 
-def asked(task: Json, known: PolledTask) -> Json:
-    """What the client was not asked yet."""
-    requests = task.get("inputRequests")
-    entries = requests.items() if isinstance(requests, dict) else ()
-    return {key: ask for key, ask in entries if key not in known.answered}
-
-
-def answers(call: Call) -> Json:
-    given = call.params.get("inputResponses")
-    return given if isinstance(given, dict) else {}
-
-
-# ---------------------------------------------------------------- whether, and how it ends
-
-
-def must_drive(call: Call) -> bool:
+def needs_task(call: Call) -> bool:
     """Whether a legacy server does this only as a task, and the client did not ask for one."""
     if call.method != "tools/call" or call.target is None or "task" in call.params:
         return False
     return tasks.support(call.target.item) == "required"
 
 
-def cancelled(text: Any) -> Outcome:
-    """A task that somebody else has cancelled. Its call has no other end that says so."""
-    said = f": {text}" if isinstance(text, str) and text else ""
-    content = [{"type": "text", "text": f"The server cancelled this call{said}."}]
-    return Result({"content": content, "isError": True})
-
-
-def lost(server: str) -> Outcome:
-    text = f"The server {server} does not know any more what became of this call. It may have been executed."
-    return refuse("tools/call", "outcome_unknown", text)
-
-
 class LegacyTask:
-    """`asking` is the exchange of `tasks/result`, which is asked for once there is something to ask for; `number` the
-    id of the request that begins the task. Progress of all of it comes under the id of `asking`."""
+    """One call that a legacy server does only as a task. Its life is beside the call's own, so that a task is also
+    cancelled that was begun for a call which nobody waits for any more. `asking` is the exchange of `tasks/result`,
+    which is asked for once there is something to ask for: what the server asks comes on its stream. `number` is the id
+    of the request that begins the task. Progress of all of it comes under the id of `asking`."""
 
     def __init__(
         self, connection: ServerConnection, call: Call, asking: InteractiveExchange, number: int, can_cancel: bool
     ) -> None:
         self._connection = connection
         self._settings = connection.settings
+        self._request = partial(connection.ask, timeout=connection.settings.timeout)
         self._call = call
         self._asking = asking
         self._number = number
         self._can_cancel = can_cancel
-        self._is_unwanted = False
-        self._is_fetched = False
+        self._is_unwanted = self._is_fetched = False
 
     async def live(self) -> None:
         try:
@@ -164,12 +134,8 @@ class LegacyTask:
     async def cancel(self) -> None:
         """Nobody waits any more. Where the server has not yet said which task it is, when it has."""
         self._is_unwanted = True
-        if self._asking.task_id is None or not self._can_cancel or self._connection.is_over:
-            return
-        try:
-            await self._connection.ask("tasks/cancel", {"taskId": self._asking.task_id}, self._settings.timeout)
-        except (Lost, TimeoutError, AnswerTooLarge):
-            return  # its time to live ends it
+        if self._asking.task_id is not None and self._can_cancel and not self._connection.is_over:
+            await _cancel(self._request, self._asking.task_id)
 
     async def _begin(self) -> Json | None:
         """The task; None where the server has answered at once."""
@@ -183,41 +149,35 @@ class LegacyTask:
         return task
 
     async def _watch(self, task: Json, group: anyio.abc.TaskGroup) -> None:
-        rhythm, watch, missed = PollSchedule(), TaskWatch(anyio.current_time), 0
+        watch = TaskWatch(anyio.current_time)
         while not self._asking.is_over:
             self._act(task, group)
             if task["status"] in tasks.TERMINAL:
                 return
-            await anyio.sleep(min(rhythm.pause(task), self._settings.timeout / 3))
-            known = None if self._asking.is_over else await self._look(task["taskId"])
-            missed = 0 if known is not None else missed + 1
-            if known is not None:
-                task = known
-                self._tell(watch, task)
-            elif missed >= MAX_MISSED:
+            await anyio.sleep(min(watch.pause(task), self._settings.timeout / 3))
+            found = None if self._asking.is_over else await self._look(task["taskId"])
+            if watch.is_lost(found is not None):
                 text = "it does not know any more what became of the task"
                 return self._asking.settle(error=Lost(text, sent=True))
+            if found is not None:
+                task = found
+                if self._asking.patience is not None:
+                    self._asking.patience.renew()  # the server lives, and works on it
+                if (note := watch.news(task)) is not None:
+                    self._asking.progress(note)
 
     async def _look(self, id: str) -> Json | None:
         try:
-            answer = await self._connection.ask("tasks/get", {"taskId": id}, self._settings.timeout)
+            answer = await self._request("tasks/get", {"taskId": id})
         except (Lost, TimeoutError, AnswerTooLarge):
             return None
         task = None if answer.result is None else tasks.read(answer.result)
         return task if task is not None and task["taskId"] == id else None
 
-    def _tell(self, watch: TaskWatch, task: Json) -> None:
-        if self._asking.patience is not None:
-            self._asking.patience.renew()  # the server lives, and works on it
-        if (note := watch.news(task)) is not None:
-            self._asking.progress(note)
-
     def _act(self, task: Json, group: anyio.abc.TaskGroup) -> None:
         """2025-11-25 basic/utilities/tasks#input-required-status: who asks, asks on `tasks/result`."""
         if task["status"] == "cancelled":
-            ended = cancelled(task.get("statusMessage"))
-            assert isinstance(ended, Result)
-            self._asking.settle(Response(self._asking.id, ended.value))
+            self._asking.settle(Response(self._asking.id, _cancelled(task).value))
         elif task["status"] != "working" and not self._is_fetched:
             self._is_fetched = True
             group.start_soon(self._fetch, task["taskId"])
@@ -231,20 +191,49 @@ class LegacyTask:
             asking.settle(error=error)
 
 
-Ask = Callable[[str, Json], Awaitable[Response]]
-"""(method, params) -> the server's answer, in its usual time."""
+# ---------------------------------------------------------------- the stateless era
+
+
+@dataclass(frozen=True, slots=True)
+class PolledTask:
+    """What travels with the questions that a task of a stateless server asks: which task, and the keys that were
+    answered. They are not used again in its life (SEP-2663, Task Update Requests), but may be shown once more."""
+
+    id: str
+    answered: frozenset[str] = field(default_factory=frozenset)
+
+    def pack(self) -> OwnState:
+        return OwnState(_STATE + dump([self.id, *sorted(self.answered)]).decode())
+
+
+def resumed_task(call: Call) -> PolledTask | None:
+    """The task that a retry goes on with; None where the state is the server's own, or there is none."""
+    state = call.params.get("requestState")
+    if not isinstance(state, OwnState) or not state.startswith(_STATE):
+        return None
+    id, *answered = decode_fast(state.removeprefix(_STATE).encode())
+    return PolledTask(id, frozenset(answered))
+
+
+def may_retry(call: Call, response: Response, settings: ServerSettings) -> bool:
+    """Whether a refusal is to be met by taking the task here. Nothing was executed. A client that could have declared
+    the extension to one server alone is told the truth by that server."""
+    is_its_own = settings.is_mirrored and call.client.era == "modern"
+    return call.method == "tools/call" and not is_its_own and tasks.wants_extension(response.error)
 
 
 class ModernTask:
-    """`ask` asks on behalf of that client; `later` has something done that nobody waits for."""
+    """One call of which a stateless server made a task, looked at until it ends. Questions of the task end the round as
+    any question does; what is needed to go on travels in the state. `request` asks on behalf of that client; `later`
+    has something done that nobody waits for."""
 
     def __init__(
-        self, call: Call, known: PolledTask, ask: Ask, later: Callable[[Callable[[], Awaitable[None]]], object],
+        self, call: Call, task: PolledTask, request: Send, later: Callable[[Callable[[], Awaitable[None]]], object],
         settings: ServerSettings,
     ) -> None:  # fmt: skip
         self._call = call
-        self._known = known
-        self._ask = ask
+        self._task = task
+        self._request = request
         self._later = later
         self._settings = settings
 
@@ -257,36 +246,41 @@ class ModernTask:
             self._later(self.cancel)
             raise
 
+    async def cancel(self) -> None:
+        await _cancel(self._request, self._task.id)
+
     async def _answer(self) -> None:
-        """What the client said to the questions of the round before."""
-        given = {key: value for key, value in answers(self._call).items() if key in self._known.answered}
-        if given:
-            await self._ask("tasks/update", {"taskId": self._known.id, "inputResponses": given})
+        """What the client answered to the questions of the round before."""
+        responses = self._call.params.get("inputResponses")
+        entries = responses.items() if isinstance(responses, dict) else ()
+        if given := {key: value for key, value in entries if key in self._task.answered}:
+            await self._request("tasks/update", {"taskId": self._task.id, "inputResponses": given})
 
     async def _watch(self) -> Outcome:
-        rhythm, watch, missed = PollSchedule(), TaskWatch(anyio.current_time), 0
+        watch = TaskWatch(anyio.current_time)
         while True:
             task = await self._look()
+            is_unknown = isinstance(task, int)
+            if watch.is_lost(isinstance(task, dict)) or is_unknown:
+                text = "does not know any more what became of this call. It may have been executed."
+                return refuse("tools/call", "outcome_unknown", f"The server {self._settings.key} {text}")
             if isinstance(task, dict):
-                missed = 0
-                await self._tell(watch.news(task))
+                await self._report(watch.news(task))
                 if (outcome := self._end(task)) is not None:
                     return outcome
-            elif task is not None or (missed := missed + 1) >= MAX_MISSED:
-                return lost(self._settings.key)
-            await anyio.sleep(rhythm.pause(task or {}))
+            await anyio.sleep(watch.pause(task if isinstance(task, dict) else {}))
 
     async def _look(self) -> Json | int | None:
         """The task; the code of the error where the server knows none such; None where nothing can be said."""
         try:
-            answer = await self._ask("tasks/get", {"taskId": self._known.id})
+            answer = await self._request("tasks/get", {"taskId": self._task.id})
         except (Lost, AnswerTooLarge, TimeoutError):
             return None
         if answer.error is not None:
             return INVALID_PARAMS if answer.error.get("code") == INVALID_PARAMS else None
         outcome = modern_server.result("tasks/get", answer.result or {})
         task = outcome.value if isinstance(outcome, Result) else None
-        return task if task is not None and task["taskId"] == self._known.id else None
+        return task if task is not None and task["taskId"] == self._task.id else None
 
     def _end(self, task: Json) -> Outcome | None:
         """How the call, or this round of it, ends; None where it does not."""
@@ -296,31 +290,15 @@ class ModernTask:
         if status == "failed":
             return modern_server.failure(self._call, task["error"])
         if status == "cancelled":
-            return cancelled(task.get("statusMessage"))
-        requests = asked(task, self._known)
-        if not requests:
+            return _cancelled(task)
+        requests = task.get("inputRequests")
+        entries = requests.items() if isinstance(requests, dict) else ()
+        if not (unasked := {key: ask for key, ask in entries if key not in self._task.answered}):
             return None
-        shown = PolledTask(self._known.id, self._known.answered | requests.keys())
-        return InputRequired(requests, shown.pack(), is_held=True)
+        shown = PolledTask(self._task.id, self._task.answered | unasked.keys())
+        return InputRequired(unasked, shown.pack(), is_held=True)
 
-    async def _tell(self, note: Notification | None) -> None:
+    async def _report(self, note: Notification | None) -> None:
         if note is not None and "progressToken" in self._call.meta:
             params = {**note.params, "progressToken": self._call.meta["progressToken"]}
             await self._call.emit(Notification(note.method, params))
-
-    async def cancel(self) -> None:
-        try:
-            await self._ask("tasks/cancel", {"taskId": self._known.id})
-        except (Lost, TimeoutError, AnswerTooLarge):
-            return  # its time to live ends it
-
-
-def begun(outcome: TaskStarted) -> PolledTask:
-    return PolledTask(outcome.task["taskId"])
-
-
-def may_retry(call: Call, response: Response, settings: ServerSettings) -> bool:
-    """Whether a refusal is to be met by taking the task here. Nothing was executed. A client that could have declared
-    the extension to one server alone is told the truth by that server."""
-    is_its_own = settings.is_mirrored and call.client.era == "modern"
-    return call.method == "tools/call" and not is_its_own and tasks.wants_extension(response.error)

@@ -30,9 +30,9 @@ Raw = list[tuple[bytes, bytes]]
 NO_HEADERS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 _UNREACHED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol)
-TELL_TIME: Final = 10.0
+SEND_TIME: Final = 10.0
 """Seconds that what is sent without waiting may take."""
-MAX_TELLING: Final = 64
+MAX_SENDING: Final = 64
 """Sends without waiting at once: a server that asks faster than it reads is not answered."""
 
 log = logging.getLogger(__name__)
@@ -43,10 +43,10 @@ class HttpTransport:
 
     is_ending = False
     pid: int | None = None
-    _telling = 0
+    _sending = 0
 
-    def __init__(self, settings: ServerSettings, http: HttpClient, share: LoopBudget) -> None:
-        self._settings, self._http, self._share = settings, http, share
+    def __init__(self, settings: ServerSettings, http: HttpClient, budget: LoopBudget) -> None:
+        self._settings, self._http, self._budget = settings, http, budget
         self._url = httpx.URL(settings.url or "")
         self._configured: Raw = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
 
@@ -56,21 +56,21 @@ class HttpTransport:
     async def notify(self, body: bytes) -> None:
         raise NotImplementedError
 
-    def tell(self, *bodies: bytes) -> None:
+    def send_soon(self, *bodies: bytes) -> None:
         """Sends without waiting: notifications and answers to the server's questions, these in order."""
-        if self._telling < MAX_TELLING:
-            self._telling += 1
-            self._group.start_soon(self._tell, bodies)
+        if self._sending < MAX_SENDING:
+            self._sending += 1
+            self._group.start_soon(self._send_each, bodies)
 
-    async def _tell(self, bodies: tuple[bytes, ...]) -> None:
+    async def _send_each(self, bodies: tuple[bytes, ...]) -> None:
         try:
-            with anyio.move_on_after(TELL_TIME):
+            with anyio.move_on_after(SEND_TIME):
                 for body in bodies:
                     await self.notify(body)
         except Lost as error:
             log.debug("server could not be told", extra={"server": self._settings.key, "why": error.text})
         finally:
-            self._telling -= 1
+            self._sending -= 1
 
     async def _request(self, method: str, url: httpx.URL, headers: Raw, body: bytes = b"") -> Reply:
         """Raises `Lost`."""
@@ -130,7 +130,7 @@ def is_event_stream(reply: Reply) -> bool:
     return _kind(reply.headers.get(b"content-type", b"")) == b"text/event-stream"
 
 
-@lru_cache(maxsize=64)  # a server has one or two ways to say it; taking them apart each time is 1 us
+@lru_cache(maxsize=64)  # a server has one or two ways to say it; they are taken apart once
 def _kind(content_type: bytes) -> bytes:
     return content_type.partition(b";")[0].strip().lower()
 

@@ -1,7 +1,6 @@
 """A server behind a URL: Streamable HTTP, in both eras.
 
-Knows HTTP statuses, headers and streams, and which of them prove that a request was not executed; knows no
-call. Nothing of the client travels here: the headers are the configured ones and those of the protocol.
+Nothing of the client travels here: the headers are the configured ones and those of the protocol.
 """
 
 import logging
@@ -23,6 +22,7 @@ from sluicegate.downstream.transport.http_base import (
     body_at_hand,
     is_event_stream,
     is_json,
+    lost_by,
     on_origin,
     refused,
     whole_body,
@@ -68,8 +68,8 @@ class StreamableHttpTransport(HttpTransport):
     refusal = 0
     """The status with which the last request was refused."""
 
-    def __init__(self, settings: ServerSettings, http: HttpClient, era: Era, share: LoopBudget) -> None:
-        super().__init__(settings, http, share)
+    def __init__(self, settings: ServerSettings, http: HttpClient, era: Era, budget: LoopBudget) -> None:
+        super().__init__(settings, http, budget)
         self._era = era
         self._session: str | None = None
         self._version: Raw = []
@@ -97,7 +97,10 @@ class StreamableHttpTransport(HttpTransport):
     # ------------------------------------------------------------ requests
 
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
-        response = await self._request("POST", self._url, [*self._posting, *headers], body)
+        try:  # as `_request`, without a frame more in the stack of each call
+            response = await self._http.exchange(self._url, [*self._posting, *headers], body)
+        except httpx.TransportError as error:
+            raise lost_by(error) from None
         if response.status in _MOVED:
             response = await self._follow(response, body, headers, exchange.once)
         try:
@@ -154,13 +157,13 @@ class StreamableHttpTransport(HttpTransport):
 
     async def _answer_in_turn(self, data: bytes, exchange: PendingRequest) -> None:
         """A megabyte takes milliseconds: here, and at each step of its way to the client, which is taken meanwhile."""
-        async with self._share.turn:
-            await self._share.rest()
-            since = self._share.now()
+        async with self._budget.turn:
+            await self._budget.rest()
+            since = self._budget.now()
             self._receive(data, exchange)
             for _ in range(_STEPS):
                 await checkpoint()
-            self._share.take(since)
+            self._budget.take(since)
 
     async def _body(self, response: Reply, limit: int) -> bytes:
         try:
@@ -179,15 +182,15 @@ class StreamableHttpTransport(HttpTransport):
     # ------------------------------------------------------------ event streams
 
     async def _stream(self, response: Reply, exchange: PendingRequest) -> None:
-        place = StreamPosition()
-        await self._read(response, exchange, place)
+        position = StreamPosition()
+        await self._read(response, exchange, position)
         resumes = 0
-        while not exchange.is_over and place.id and self._era == "legacy" and resumes < _MAX_RESUMES:
+        while not exchange.is_over and position.id and self._era == "legacy" and resumes < _MAX_RESUMES:
             # 2025-11-25 basic/transports#resumability-and-redelivery: also for the streams of POSTs
-            await anyio.sleep(min(place.retry, _MAX_RETRY))
-            seen = place.id
-            await self._resume(exchange, place)
-            resumes = 0 if place.id != seen else resumes + 1
+            await anyio.sleep(min(position.retry, _MAX_RETRY))
+            seen = position.id
+            await self._resume(exchange, position)
+            resumes = 0 if position.id != seen else resumes + 1
         if not exchange.is_over:
             exchange.settle(error=Lost("the stream ended without an answer", sent=True))
 
@@ -201,24 +204,24 @@ class StreamableHttpTransport(HttpTransport):
         if exchange.answer is None:
             response.close()
 
-    async def _resume(self, exchange: PendingRequest, place: StreamPosition) -> None:
+    async def _resume(self, exchange: PendingRequest, position: StreamPosition) -> None:
         try:
-            response = await self._get(place)
+            response = await self._get(position)
         except Lost:
             return
         if response.status == 200 and is_event_stream(response):
-            await self._read(response, exchange, place)
+            await self._read(response, exchange, position)
         else:
             response.close()
             exchange.settle(error=Lost("the broken stream cannot be resumed", sent=True))
 
-    async def _get(self, place: StreamPosition) -> Reply:
-        resumed = [(b"last-event-id", place.id.encode())] if place.id else []
+    async def _get(self, position: StreamPosition) -> Reply:
+        resumed = [(b"last-event-id", position.id.encode())] if position.id else []
         return await self._request("GET", self._url, [(b"accept", b"text/event-stream"), *self._common, *resumed])
 
-    async def _read(self, response: Reply, exchange: PendingRequest, place: StreamPosition) -> None:
+    async def _read(self, response: Reply, exchange: PendingRequest, position: StreamPosition) -> None:
         """Until the answer, or the end of the stream."""
-        events = EventParser(place, self._settings.max_result)
+        events = EventParser(position, self._settings.max_result)
         try:
             if (content := response.content) is not None:
                 return await self._hand_on(events, content, exchange)
@@ -238,7 +241,7 @@ class StreamableHttpTransport(HttpTransport):
 
     async def _hand_on(self, events: EventParser, chunk: bytes, exchange: PendingRequest) -> None:
         for start in range(0, len(chunk), PIECE):
-            since = self._share.now()
+            since = self._budget.now()
             for data in events.feed(chunk[start : start + PIECE]):
                 if is_large(data):
                     await self._answer_in_turn(data, exchange)
@@ -247,7 +250,7 @@ class StreamableHttpTransport(HttpTransport):
                 if not isinstance(exchange, InteractiveExchange):  # who waits for that takes it by itself
                     await exchange.flush()
             if not exchange.is_over:
-                await self._share.spend(since)
+                await self._budget.spend(since)
 
     # ------------------------------------------------------------ what has no answer
 
@@ -267,12 +270,12 @@ class StreamableHttpTransport(HttpTransport):
 
     async def _hear(self) -> None:
         """The GET stream, for as long as the server offers one (2025-11-25 basic/transports#listening)."""
-        place = StreamPosition()
+        position = StreamPosition()
         failures, had_one = 0, False
         while True:
             is_begun = self._is_begun.is_set()
             try:
-                response = await self._get(place)
+                response = await self._get(position)
             except Lost:
                 failures += 1
             else:
@@ -283,10 +286,10 @@ class StreamableHttpTransport(HttpTransport):
                     await self._is_begun.wait()
                     continue
                 had_one = had_one or response.status == 200
-                failures = 0 if await self._listen(response, place) else failures + 1
+                failures = 0 if await self._listen(response, position) else failures + 1
             self._heard.set()
             pause = DEFAULT_BACKOFF.pause(failures) if failures else 0.0
-            await anyio.sleep(max(min(place.retry, _MAX_RETRY), pause))
+            await anyio.sleep(max(min(position.retry, _MAX_RETRY), pause))
 
     async def _without_stream(self, response: Reply, had_one: bool) -> None:
         """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
@@ -296,28 +299,28 @@ class StreamableHttpTransport(HttpTransport):
             self._retire("the server ended the session", False)
         self._heard.set()
 
-    async def _listen(self, response: Reply, place: StreamPosition) -> bool:
+    async def _listen(self, response: Reply, position: StreamPosition) -> bool:
         """Whether anything came."""
         was_useful = False
         try:
             if response.status == 200 and is_event_stream(response):
                 self._heard.set()
-                events = EventParser(place, self._settings.max_result)
+                events = EventParser(position, self._settings.max_result)
                 async for chunk in response:
                     for start in range(0, len(chunk), PIECE):
-                        since = self._share.now()
+                        since = self._budget.now()
                         for data in events.feed(chunk[start : start + PIECE]):
                             was_useful = True
                             if touched := self._receive(data, None):
                                 await touched.flush()
-                        await self._share.spend(since)
+                        await self._budget.spend(since)
         except (httpx.TransportError, EventTooLarge):
             pass
         finally:
             response.close()
         return was_useful
 
-    def hush(self) -> None:
+    def discard_input(self) -> None:
         """Each answer ends by itself, and the stream of its own with the connection."""
 
     async def close(self) -> None:

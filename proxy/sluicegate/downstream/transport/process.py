@@ -1,9 +1,7 @@
-"""A child process and all that it starts: started with nothing of ours, ended as a group and with what left
-it, reaped.
+"""A child process and all that it starts: started with nothing of ours, ended as a group with what left it, reaped.
 
-Knows pipes and signals; knows no lines and no MCP. `subprocess.Popen` and not the event loop's own way to start
-children: uvloop's hands down every inheritable descriptor, the pipes of children that start at the same time among
-them, so that one server could read what is meant for another.
+`subprocess.Popen` starts it and not the event loop. uvloop hands down every inheritable descriptor, the pipes of
+children that start at the same time among them, so that one server could read what is meant for another.
 """
 
 import asyncio
@@ -25,6 +23,10 @@ import anyio.to_thread
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.transport import stray_processes
 
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+GRACE: Final = 2.0
+"""Seconds for each step of the stop ladder."""
+
 
 def not_started(command: Sequence[str], env: Mapping[str, str], cwd: str | None, error: Exception) -> Lost:
     """The text names the program; where it was looked for is the detail."""
@@ -35,34 +37,29 @@ def not_started(command: Sequence[str], env: Mapping[str, str], cwd: str | None,
     if cwd is not None and not os.path.isdir(cwd):
         return _lost("its working directory does not exist", cwd)
     has_folder = os.path.dirname(program) != ""
-    place = os.path.join(cwd or "", program) if has_folder else shutil.which(program, os.F_OK, path)
-    if place is None:
+    path_of_program = os.path.join(cwd or "", program) if has_folder else shutil.which(program, os.F_OK, path)
+    if path_of_program is None:
         return _lost(f"the command {name} was not found on PATH", path)
-    if not os.path.exists(place):
-        return _lost(f"the command {name} does not exist", place)
-    if not os.path.isfile(place) or not os.access(place, os.X_OK):
-        return _lost(f"the command {name} is not executable", place)
+    if not os.path.exists(path_of_program):
+        return _lost(f"the command {name} does not exist", path_of_program)
+    if not os.path.isfile(path_of_program) or not os.access(path_of_program, os.X_OK):
+        return _lost(f"the command {name} is not executable", path_of_program)
     if isinstance(error, FileNotFoundError):
         text = f"the interpreter of the command {name} does not exist"
-        return _lost(text, f"{place} begins with {_first_line(place)}")
-    return _lost(f"the command {name} cannot be started: {error.strerror}", place)
+        return _lost(text, f"{path_of_program} begins with {_first_line(path_of_program)}")
+    return _lost(f"the command {name} cannot be started: {error.strerror}", path_of_program)
 
 
 def _lost(text: str, detail: str = "") -> Lost:
     return Lost(text, sent=False, detail=detail)
 
 
-def _first_line(place: str) -> str:
+def _first_line(path_of_program: str) -> str:
     try:
-        with open(place, "rb") as file:
+        with open(path_of_program, "rb") as file:
             return file.readline(200).decode("utf-8", "replace").strip()
     except OSError:
         return "what cannot be read"
-
-
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-GRACE: Final = 2.0
-"""Seconds for each step of the stop ladder."""
 
 
 class Pipe(asyncio.Protocol):
@@ -155,14 +152,14 @@ class Process:
         left the group (2026-07-28 basic/transports/stdio#shutdown). Returns when the child has been reaped."""
         find = partial(stray_processes.of_server, self._mark)
         with anyio.CancelScope(shield=True):
-            known = await anyio.to_thread.run_sync(find, None if self._gone.is_set() else self.pid)
+            found_before = await anyio.to_thread.run_sync(find, None if self._gone.is_set() else self.pid)
             await self._is_gone()
             if self._signal(signal.SIGTERM):
                 await self._is_gone()
                 await self._is_empty()
             self._signal(signal.SIGKILL)
             await self._gone.wait()
-            await anyio.to_thread.run_sync(stray_processes.end, find, known)
+            await anyio.to_thread.run_sync(stray_processes.end, find, found_before)
             for transport in self._transports:
                 transport.close()
             if not self._transports:  # cancelled before its pipes were connected

@@ -2,7 +2,7 @@
 
 2024-11-05 basic/transports#http-with-sse. The stream is the session: when it ends, whatever waits for an answer has
 lost it, and nothing can be resumed. The server says itself where to POST, and is believed only on the configured
-origin: our credentials go nowhere else. Knows HTTP and events; knows no MCP.
+origin: our credentials go nowhere else.
 """
 
 import logging
@@ -40,12 +40,12 @@ class HttpSseTransport(HttpTransport):
 
     is_private = False
 
-    def __init__(self, settings: ServerSettings, http: HttpClient, share: LoopBudget) -> None:
-        super().__init__(settings, http, share)
+    def __init__(self, settings: ServerSettings, http: HttpClient, budget: LoopBudget) -> None:
+        super().__init__(settings, http, budget)
         common = [(b"accept-encoding", b"identity"), *self._configured]
         self._getting: Raw = [(b"accept", b"text/event-stream"), *common]
         self._posting: Raw = [(b"content-type", b"application/json"), *common]
-        self._place = StreamPosition()
+        self._position = StreamPosition()
         self._arrived = anyio.Event()  # the endpoint, or the end before it
         self._messages: httpx.URL | None = None
         self._life = anyio.CancelScope()
@@ -60,9 +60,9 @@ class HttpSseTransport(HttpTransport):
         group.start_soon(self._listen, response)
         with anyio.move_on_after(ENDPOINT_WITHIN):
             await self._arrived.wait()
-        if not self._place.endpoint:
+        if not self._position.endpoint:
             raise Lost("the server's event stream did not begin with its endpoint", sent=False)
-        self._messages = on_origin(self._url, self._place.endpoint)
+        self._messages = on_origin(self._url, self._position.endpoint)
         if self._messages is None:
             raise Lost("the server's endpoint event leads to another origin, which is refused", sent=False)
 
@@ -118,13 +118,13 @@ class HttpSseTransport(HttpTransport):
 
     async def _listen(self, response: Reply) -> None:
         why = "the server closed its event stream"
-        events = EventParser(self._place, self._settings.max_result)
+        events = EventParser(self._position, self._settings.max_result)
         with self._life:
             try:
                 async for chunk in response:
                     for start in range(0, len(chunk), PIECE):
                         await self._take(events.feed(chunk[start : start + PIECE]))
-                    if self._place.endpoint:
+                    if self._position.endpoint:
                         self._arrived.set()
             except httpx.TransportError as error:
                 why = f"the event stream broke: {error or type(error).__name__}"
@@ -137,10 +137,10 @@ class HttpSseTransport(HttpTransport):
         self._retire(why, True)
 
     async def _take(self, found: list[bytes]) -> None:
-        since = self._share.now()
+        since = self._budget.now()
         owners = [self._receive(data, None) for data in found]
         if any(owner is None or not owner.is_over for owner in owners) or any(map(is_large, found)):
-            await self._share.spend(since)
+            await self._budget.spend(since)
 
     def agreed(self, revision: Revision) -> None:
         """Nothing on this wire depends on the revision."""
@@ -148,7 +148,7 @@ class HttpSseTransport(HttpTransport):
     async def live(self) -> None:
         """What the server says by itself comes on the stream that is open."""
 
-    def hush(self) -> None:
+    def discard_input(self) -> None:
         self._life.cancel()
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """A server that is a child process: one JSON-RPC message a line on its stdin and stdout.
 
-Knows lines and their limits; knows no MCP. The child gets an environment of named variables only: ours holds other
+The child gets an environment of named variables only: ours holds other
 servers' secrets.
 """
 
@@ -75,11 +75,11 @@ class StdioTransport:
     is_ending = False
 
     def __init__(
-        self, settings: ServerSettings, stderr: StderrTail, share: LoopBudget, stirred: Callable[[], None]
+        self, settings: ServerSettings, stderr: StderrTail, budget: LoopBudget, stirred: Callable[[], None]
     ) -> None:
         self._settings = settings
         self._stderr = stderr
-        self._share = share
+        self._budget = budget
         self._lines = Lines(settings.max_result)
         self._unread: deque[bytes] = deque()
         self._is_deaf = self._is_closing = self._is_pausing = False
@@ -121,7 +121,7 @@ class StdioTransport:
                 await self._process.ended()
             raise Lost(self._why_ended or lost.text, sent=False, gone=True) from None
 
-    def tell(self, *bodies: bytes) -> None:
+    def send_soon(self, *bodies: bytes) -> None:
         try:
             for body in bodies:
                 self._write(body)
@@ -149,7 +149,7 @@ class StdioTransport:
             lines = self._lines.feed(data)
         except ValueError as error:
             self._retire(f"the server wrote {error}", True)
-            self.hush()  # what would follow is the rest of something that is no message
+            self.discard_input()  # what would follow is the rest of something that is no message
             return
         self._unread.extend(lines)
         if not self._is_pausing:
@@ -157,7 +157,7 @@ class StdioTransport:
 
     def _work(self) -> None:
         """Takes a piece of what was read. The rest has its turn after others: a chunk may be thousands of lines."""
-        since, is_counted, size = self._share.now(), False, 0
+        since, is_counted, size = self._budget.now(), False, 0
         while self._unread and size < PIECE and not self._is_deaf:
             line = self._unread.popleft()
             size += len(line) + _EACH
@@ -166,7 +166,7 @@ class StdioTransport:
                 if owner is None and line[:1] not in b"{[":  # words that should have gone to stderr
                     self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
                 is_counted = is_counted or owner is None or not owner.is_over or is_large(line)
-        is_over = is_counted and self._share.take(since) > 0.0
+        is_over = is_counted and self._budget.take(since) > 0.0
         if is_over or self._unread:
             self._pause(is_over)
 
@@ -185,7 +185,7 @@ class StdioTransport:
             asyncio.get_running_loop().call_soon(self._resume)
 
     async def _rest(self) -> None:
-        await self._share.rest()
+        await self._budget.rest()
         self._resume()
 
     def _resume(self) -> None:
@@ -195,7 +195,7 @@ class StdioTransport:
         if not self._is_pausing and self._stdout is not None and not self._stdout.is_closing():
             self._stdout.resume_reading()
 
-    def hush(self) -> None:
+    def discard_input(self) -> None:
         """A child that writes without end would take all of our time."""
         self._is_deaf = True
         self._unread.clear()

@@ -84,21 +84,21 @@ def adopted() -> set[Stray]:
     return _running(below(_orphans()))
 
 
-def end(find: Callable[[], set[Stray]], known: Iterable[Stray] = ()) -> None:
+def end(find: Callable[[], set[Stray]], found_before: Iterable[Stray] = ()) -> None:
     """Ends what is known and what is found, until nothing is. Takes up to twice `GRACE`: not for an event loop."""
     if sys.platform != "linux":
         return
-    left = set(known)
+    left = set(found_before)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        give_up, told = time.monotonic() + GRACE, set[Stray]()
+        give_up, signalled = time.monotonic() + GRACE, set[Stray]()
         while time.monotonic() < give_up:
             left = {one for one in left | find() | _running(below(one.pid for one in left)) if _runs(one)}
             if not left:
                 reap()
                 return
-            for one in left - told:
+            for one in left - signalled:
                 _send(one, number)
-            told |= left
+            signalled |= left
             time.sleep(_POLL)
 
 

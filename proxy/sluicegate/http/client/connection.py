@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection to a server, and the one answer that is arriving on it.
 
-Knows sockets, TLS and HTTP framing; knows no MCP, no client and no policy. The parser is llhttp; this file
+The parser is llhttp; this file
 is the part that cannot be left to it: who is waiting, when to stop reading, when a connection may be used again.
 """
 
@@ -44,7 +44,7 @@ class Reply:
     """One answer while it arrives. `headers` holds lower-case names (of a repeated name, the last value);
     `raw` holds all of them. Iterating gives the body as it comes; `close` before its end hangs up."""
 
-    # Found in the class until they change: to set them in each answer costs more, 0.1 us.
+    # Found in the class until they change: to set them in each answer costs more.
     status = size = 0
     headed = whole = until_close = complete = False
     error: httpx.TransportError | None = None
@@ -221,7 +221,7 @@ class HttpClientConnection(asyncio.Protocol):
 
     def _remember(self, reply: Reply, data: bytes) -> None:
         """The same bytes mean the same: a server's answers of equal length differ in their bodies, and, once a second,
-        in their date. For the rest the parser is not asked again, nor we by it: 8 us a call."""
+        in their date. For the rest the parser is not asked again, nor we by it."""
         text, end, _ = data.partition(b"\r\n\r\n")
         is_plain = self._keep and reply.whole and not reply.bodiless and reply.size == len(data) - len(text) - len(end)
         self._head = _Head(text + end, len(data), reply.status, reply.raw, reply.headers) if is_plain else None

@@ -84,7 +84,7 @@ class HttpClient:
         self, url: httpx.URL, headers: Iterable[tuple[bytes, bytes]], body: bytes, method: str = "POST"
     ) -> Reply:
         """Returns when the head is there, and a small body with it. Cancelling hangs up."""
-        if url is not self._url:  # httpx takes its URLs apart anew each time: 2 us
+        if url is not self._url:  # httpx takes its URLs apart anew each time
             self._origin, self._target, self._url = _origin(url), url.raw_path, url
         origin = self._origin
         head = _head(method, origin, self._target, tuple(headers))
