@@ -204,7 +204,7 @@ class WatchBoard:
 
     def leave(self, want: ResourceWatch) -> None:
         self._members.pop(want, None)
-        for uri in want.uris:
+        for uri in sorted(want.uris):  # in one order, so that the same are forgotten first each time
             self._forget(uri, want)
 
     def refuse(self, uri: str, failure: Failure) -> None:
