@@ -34,7 +34,7 @@ from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
 from sluicegate.protocol.model import Era
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
-from sluicegate.runtime.loop_budget import PIECE, LoopBudget, is_large
+from sluicegate.runtime.loop_budget import PIECE, VALUES, LoopBudget, is_large
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class StreamableHttpTransport(HttpTransport):
                 limit = self._settings.max_result
                 data = body_at_hand(response, limit)
                 data = await self._body(response, limit) if data is None else data
-                if is_large(data):
+                if len(data) > VALUES and is_large(data):
                     await self._answer_in_turn(data, exchange)
                 elif data:
                     self._receive(data, exchange)
@@ -243,7 +243,7 @@ class StreamableHttpTransport(HttpTransport):
         for start in range(0, len(chunk), PIECE):
             since = self._budget.now()
             for data in events.feed(chunk[start : start + PIECE]):
-                if is_large(data):
+                if len(data) > VALUES and is_large(data):
                     await self._answer_in_turn(data, exchange)
                 else:
                     self._receive(data, exchange)
