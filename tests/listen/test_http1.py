@@ -307,3 +307,31 @@ async def test_requests_of_one_connection_are_answered_by_one_task() -> None:
         assert len(here.server._server.server_state.tasks) == 1
         raw.close()
         await until(lambda: not here.server._server.server_state.tasks)
+
+
+HALF = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+
+
+async def test_of_too_many_connections_the_one_that_says_nothing_for_longest_makes_room() -> None:
+    async with site(wire=ConnectionLimits(connections=4)) as here, here.client() as client:
+        await open_session(client)
+        busy = await here.raw(post(call("slow"), f"Mcp-Session-Id: {client.headers['mcp-session-id']}"))
+        await here.handler.waiting.wait()
+        halves = [await here.raw(HALF) for _ in range(12)]
+        for half in halves[:9]:
+            assert await half.closed() == b""
+        assert here.server.connections == 4
+        assert (await client.post("/mcp", json=call("echo"))).status_code == 200, "others are served"
+        here.handler.go.set()
+        assert (await busy.answer())[0] == 200, "whose request runs stays"
+
+
+async def test_where_every_connection_has_a_request_a_further_one_is_closed() -> None:
+    async with site(wire=ConnectionLimits(connections=1)) as here, here.client() as client:
+        await open_session(client)
+        await client.aclose()
+        busy = await here.raw(post(call("slow"), f"Mcp-Session-Id: {client.headers['mcp-session-id']}"))
+        await here.handler.waiting.wait()
+        assert await (await here.raw(HALF)).closed() == b""
+        here.handler.go.set()
+        assert (await busy.answer())[0] == 200

@@ -31,6 +31,7 @@ from sluicegate.listen.server import AddressServer as Port
 from sluicegate.listen.server import on_unix_socket
 from sluicegate.listen.worker_handoff import WorkerHandoff
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.runtime import open_files
 from sluicegate.store.keys import new_operator_token
 
 Announce = Callable[[str], None]
@@ -92,13 +93,16 @@ async def running(
                             until_free=inner.until_free)  # fmt: skip
         inner.behind.asking.through, inner.behind.asking.is_idle = listener.ask, listener.is_idle
         inner.services.metrics.watch(partial(metric_sources.listener, listener))
-        wire = listening.ConnectionLimits(headers=config.limits.headers, is_shared=place is not None)
+        files = open_files.raise_limit()
+        wire = listening.ConnectionLimits(
+            headers=config.limits.headers, is_shared=place is not None, connections=files * 3 // 4
+        )  # fmt: skip
         bound = () if place is None else place.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
         application = admin_application(config, inner, operators, token, lambda: port.is_stopping)
         port.bind()
         if place is None:
-            backstage = admin_port(config, application)
+            backstage = admin_port(config, application, files // 8)
             backstage.bind()
         admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
         for page in (url(config.listen.mcp, port.port), admin_url, config.listen.public_url or ""):
@@ -138,8 +142,9 @@ def url(address: Address, port: int) -> str:
     return f"http://{host}:{port}"
 
 
-def admin_port(config: Config, application: Application) -> Port:
-    return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, drain=5.0)
+def admin_port(config: Config, application: Application, connections: int) -> Port:
+    wire = listening.ConnectionLimits(connections=connections)
+    return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, wire, drain=5.0)
 
 
 async def serve(config: Config, *, announce: Announce, file: Path | None = None) -> None:

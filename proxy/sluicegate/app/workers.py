@@ -31,6 +31,7 @@ from sluicegate.config import Config
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
 from sluicegate.listen.worker_handoff import owner_of
+from sluicegate.runtime import open_files
 from sluicegate.store.keys import new_operator_token
 from sluicegate.telemetry import Backoff
 
@@ -56,7 +57,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
         crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), room_settings.names(config))
-        backstage = admin_port(config, gateway.application())
+        backstage = admin_port(config, gateway.application(), open_files.raise_limit() // 8)
         crew.admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)

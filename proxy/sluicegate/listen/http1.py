@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections import deque
 from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple, cast
 
 import httptools
@@ -22,6 +23,7 @@ from sluicegate.runtime.timers import timers_of
 from sluicegate.runtime.write_coalescer import write_coalescer_of
 
 _MAX_PIPELINED: Final = 8
+_SAMPLE: Final = 64  # connections among which one is chosen that makes room
 # RFC 3986 2.3 and 6.2.2: an escape of a letter, digit, "-", ".", "_" or "~" has another spelling, that of a slash,
 # backslash or control character another reading. A fragment is no part of a request target (RFC 9112 3.2).
 _NOT_CANONICAL: Final = re.compile(
@@ -92,11 +94,26 @@ class Http1(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=self._wire.write_buffer)
         self.server = _address(transport.get_extra_info("sockname"))
         self.client = _address(transport.get_extra_info("peername"))
+        self._idle_since = self.loop.time()
+        if len(self._connections) >= self._wire.connections and not self._make_room():
+            self.transport.abort()
+            return
         self._connections.add(self)
         self._deadline = self.loop.call_later(self._wire.head_deadline, self._too_late)
         if self._first:
             first, self._first = self._first, b""
             self.data_received(first)
+
+    def _make_room(self) -> bool:
+        """Ends the connection that has been without a request for longest, among some: whoever opens many has most of
+        them. False where all have requests."""
+        some = islice(self._connections, _SAMPLE)
+        idle = [one for one in some if not one._requests and one._incoming is None]
+        if idle:
+            longest = min(idle, key=lambda one: one._idle_since)
+            self._connections.discard(longest)
+            longest.abort()
+        return bool(idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)

@@ -18,6 +18,7 @@ class ConnectionLimits:
     stall: float = 30.0  # how long a peer may leave a full write buffer unread
     write_buffer: int = 1024 * 1024
     linger: float = 2.0  # how long a refused peer may go on talking, so that it can read why
+    connections: int = 10_000  # open at once; over it the one that waits longest for a request is closed
     is_shared: bool = False  # what came is kept until it is answered: another worker may have to go on with it
 
 
