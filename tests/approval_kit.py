@@ -97,9 +97,9 @@ class Town:
 
     async def server(self, call: Call) -> Outcome:
         """Behind the guard: redeems as `commit` does, and counts."""
-        ticket = call.trail.ticket
-        self.intents.append(None if ticket is None else ticket.note)
-        if ticket is not None and not await ticket.redeem():
+        approval_use = call.trail.approval_use
+        self.intents.append(None if approval_use is None else approval_use.note)
+        if approval_use is not None and not await approval_use.redeem():
             return Result({"isError": True, "lost": True})
         self.seen.append(call)
         return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]

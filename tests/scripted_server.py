@@ -28,7 +28,7 @@ from sluicegate.protocol.model import (
     Verdict,
 )
 from sluicegate.router import Cursors, MayList, MaySee, Router
-from sluicegate.router.visible_lists import Stance, nothing_stays
+from sluicegate.router.visible_lists import PermissionKey, no_permission_key
 from sluicegate.store.memory import MemoryStore
 
 ALL = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True}}
@@ -160,7 +160,8 @@ class Front:
     def __init__(
         self, *servers: Scripted, hide: Callable[[str, str], bool] = lambda server, own: False,
         store: MemoryStore | None = None, generation: str = "1", pins: DefinitionPins | None = None,
-        may_list: MayList | None = None, may_see: MaySee | None = None, stance: Stance = nothing_stays,
+        may_list: MayList | None = None, may_see: MaySee | None = None,
+        permission_key: PermissionKey = no_permission_key,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.hide = hide
@@ -177,7 +178,8 @@ class Front:
         self.router = Router(
             self.servers, self.lists, self.resolver, self.hub, Cursors(seal, unseal, generation), may_list,
             may_see or (lambda call, server: not self.hide(server, "*")),
-            lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED, stance=stance,
+            lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED,
+            permission_key=permission_key,
         )  # fmt: skip
 
     async def __aenter__(self) -> "Front":

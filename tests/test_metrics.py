@@ -35,7 +35,7 @@ def called(target: Target | None = ECHO, method: str = "tools/call", client: Cli
     """A call as the outermost guard sees it: the target stands in the trail alone."""
     trail = Trail("t")
     if target is not None:
-        trail.aim(target)
+        trail.set_target(target)
         trail.add(Decision(Verdict.DENY if deny else Verdict.ALLOW, "row 1", "because"))
     return Call(client, method, {"name": target.public if target else "gh__nothing"}, trail=trail)
 

@@ -56,7 +56,7 @@ async def reached(call: Call) -> Outcome:
 def front_of(judge: PolicyEngine, *servers: Scripted) -> Front:
     for server in servers:
         server.answers |= dict.fromkeys(("tools/call", "prompts/get", "resources/read"), reached)
-    return Front(*servers, may_list=judge.may_list, may_see=judge.may_see, stance=judge.stance)
+    return Front(*servers, may_list=judge.may_list, may_see=judge.may_see, permission_key=judge.permission_key)
 
 
 def guarded(front: Front, judge: PolicyEngine) -> dict[str, Guard | None]:

@@ -29,7 +29,7 @@ class Counting:
         self.server = Scripted("git", tools=OWN)
         self.server.scopes = lambda client: "everybody"
         self.front = Front(
-            self.server, may_list=self.may_list, may_see=self.judge.may_see, stance=self.judge.stance
+            self.server, may_list=self.may_list, may_see=self.judge.may_see, permission_key=self.judge.permission_key
         )
         self._asked = 0
 
@@ -89,7 +89,7 @@ async def test_a_policy_that_changes_while_a_list_is_judged_leaves_nothing_behin
         made.judge.law = shut
         return allowed
 
-    front = Front(made.server, may_list=may_list, may_see=made.judge.may_see, stance=made.judge.stance)
+    front = Front(made.server, may_list=may_list, may_see=made.judge.may_see, permission_key=made.judge.permission_key)
     async with front:
         await front.page("tools/list", ANN)
         assert (await front.page("tools/list", ANN))["tools"] == []

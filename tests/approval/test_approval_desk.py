@@ -469,28 +469,28 @@ def answer(**content: Any) -> Any:
 
 async def asked(town: Town, **arguments: Any) -> tuple[str, Any, ApprovalRef]:
     outcome = await town.run(**arguments)
-    assert isinstance(outcome, InputRequired) and outcome.leave is not None
+    assert isinstance(outcome, InputRequired) and outcome.approval_ref is not None
     ((key, ask),) = outcome.requests.items()
-    assert key == outcome.leave.key
-    return key, ask, outcome.leave
+    assert key == outcome.approval_ref.key
+    return key, ask, outcome.approval_ref
 
 
-async def answered(town: Town, leave: ApprovalRef, value: Any, **arguments: Any) -> Any:
+async def answered(town: Town, approval_ref: ApprovalRef, value: Any, **arguments: Any) -> Any:
     trail = Trail("c2")
-    trail.resume("c1", 1, leave)
+    trail.resume("c1", 1, approval_ref)
     call = town.call(trail=trail, **arguments)
-    return await town.run(replace(call, params={**call.params, "inputResponses": {leave.key: value}}))
+    return await town.run(replace(call, params={**call.params, "inputResponses": {approval_ref.key: value}}))
 
 
 async def test_whoever_asked_confirms_in_a_form() -> None:
     town = Town(profile="confirm", how="form")
-    key, ask, leave = await asked(town, amount=1, note="a\u202eb")
+    key, ask, approval_ref = await asked(town, amount=1, note="a\u202eb")
     assert "run pay of bank" in ask["params"]["message"] and "⟨U+202E⟩" in ask["params"]["message"]
     choice = ask["params"]["requestedSchema"]["properties"]["decision"]
     assert [one["const"] for one in choice["oneOf"]] == ["once", "session", "deny"] and choice["default"] == "deny"
-    assert reason(await answered(town, leave, answer(decision="once"), amount=1, note="a\u202eb")) == ""
+    assert reason(await answered(town, approval_ref, answer(decision="once"), amount=1, note="a\u202eb")) == ""
     assert len(town.seen) == 1 and "inputResponses" not in town.seen[0].params
-    replayed = await answered(town, leave, answer(decision="once"), amount=1, note="a\u202eb")
+    replayed = await answered(town, approval_ref, answer(decision="once"), amount=1, note="a\u202eb")
     assert isinstance(replayed, InputRequired) and len(town.seen) == 1, "an answer is for one approval"
     assert key not in replayed.requests
 
@@ -502,17 +502,17 @@ async def test_whoever_asked_confirms_in_a_form() -> None:
 )  # fmt: skip
 async def test_everything_but_a_clear_yes_is_a_no(value: Any) -> None:
     town = Town(profile="confirm", how="form")
-    _, _, leave = await asked(town, amount=1)
-    outcome = await answered(town, leave, value, amount=1)
+    _, _, approval_ref = await asked(town, amount=1)
+    outcome = await answered(town, approval_ref, value, amount=1)
     assert isinstance(outcome, InputRequired) if value is None else reason(outcome) == "approval_denied"
     assert not town.seen
 
 
 async def test_a_forged_key_answers_nothing() -> None:
     town = Town(profile="confirm", how="form")
-    _, _, leave = await asked(town, amount=1)
+    _, _, approval_ref = await asked(town, amount=1)
     trail = Trail("c2")
-    trail.resume("c1", 1, leave)
+    trail.resume("c1", 1, approval_ref)
     call = town.call(trail=trail, amount=1)
     forged = {"approve-0": answer(decision="once"), "decision": "once"}
     outcome = await town.run(replace(call, params={**call.params, "inputResponses": forged}))
@@ -532,13 +532,13 @@ async def test_later_rounds_of_an_approved_call_are_covered_and_no_others() -> N
     town.outcomes = [InputRequired({"q": {"method": "roots/list"}}, "s"), Result({})]
     await town.decide(await town.pending(amount=1))
     outcome = await town.run(amount=1)
-    assert isinstance(outcome, InputRequired) and outcome.leave is not None and not outcome.is_ours
-    for leave, rule, count in ((outcome.leave, "policy.csv:8", 1), (None, "policy.csv:7", 1),
-                               (replace(outcome.leave, digest="sha256:0"), "policy.csv:7", 1),
-                               (outcome.leave, "policy.csv:7", 2)):  # fmt: skip
+    assert isinstance(outcome, InputRequired) and outcome.approval_ref is not None and not outcome.is_ours
+    for approval_ref, rule, count in ((outcome.approval_ref, "policy.csv:8", 1), (None, "policy.csv:7", 1),
+                               (replace(outcome.approval_ref, digest="sha256:0"), "policy.csv:7", 1),
+                               (outcome.approval_ref, "policy.csv:7", 2)):  # fmt: skip
         town.rule = rule
         trail = Trail("c2")
-        trail.resume("c1", 1, leave)
+        trail.resume("c1", 1, approval_ref)
         await town.run(town.call(trail=trail, amount=1))
         assert len(town.seen) == count
 

@@ -50,7 +50,7 @@ def make_call(id: str = "c1", arguments: dict[str, Any] | None = None, **changes
     trail, target = Trail(id), changes.pop("target", TARGET)
     params: dict[str, Any] = {}
     if target is not None:
-        trail.aim(target)
+        trail.set_target(target)
         trail.add(Decision(changes.pop("verdict", Verdict.ALLOW), "policy.csv:17", "because"))
         params = {"name": target.own, "arguments": arguments or {"title": "x"}}
     call = Call(CLIENT, "tools/call", params, {}, target, trail=trail)

@@ -68,6 +68,6 @@ def test_what_is_hidden_by_policy_is_a_denial_here() -> None:
         assert classify(hidden, other) == Ending("protocol_error", "not_found", -32602)
     prompt, get = Failure(-32602, "Unknown prompt: push"), call("prompts/get")
     assert classify(prompt, get).reason == "not_found" and classify(prompt, call()).reason == ""
-    get.trail.aim(Target("s", "prompt", "push", "s__push"))
+    get.trail.set_target(Target("s", "prompt", "push", "s__push"))
     assert classify(prompt, get).reason == ""
     assert classify(Failure(-32603, "x"), call("tools/call", Verdict.DENY)) == Ending("protocol_error", "", -32603)

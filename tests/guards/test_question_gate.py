@@ -100,7 +100,7 @@ def test_the_pages_of_an_error_are_judged_and_have_no_schema() -> None:
 
 
 def test_what_sluice_asks_itself_is_not_judged() -> None:
-    own = InputRequired({"a": BAD}, None, leave=ApprovalRef("apr_1", "d", "r", "p", key="k"))
+    own = InputRequired({"a": BAD}, None, approval_ref=ApprovalRef("apr_1", "d", "r", "p", key="k"))
     assert judge(own) is own
 
 

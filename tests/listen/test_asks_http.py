@@ -307,7 +307,7 @@ async def test_a_question_is_open_no_longer_than_the_call_of_its_server() -> Non
         await open_session(client, **ALL)
 
         async def ask(call: Call) -> Outcome:
-            return InputRequired({"q": FORM}, "s", is_held=True, lasts=0.05)
+            return InputRequired({"q": FORM}, "s", is_held=True, remaining_seconds=0.05)
 
         use(here, ask)
         async with calling(client, call("ask")) as stream:

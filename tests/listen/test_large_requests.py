@@ -159,7 +159,7 @@ async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does
 
     async def handler(call: Call) -> Outcome:
         name = str(call.params["name"])
-        call.trail.away = 0.1 if name == "failed" else 0.0
+        call.trail.wait_seconds = 0.1 if name == "failed" else 0.0
         return refusing(name)
 
     for name in ("none", "denied", "failed", "fine"):

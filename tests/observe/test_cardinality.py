@@ -48,7 +48,7 @@ def front(metrics: Metrics) -> Handler:
     async def resolve(call: Call) -> Target | None:
         found = KNOWN if call.params["name"] == KNOWN.public else None
         if found is not None:
-            call.trail.aim(found)
+            call.trail.set_target(found)
         return found
 
     async def answer(call: Call) -> Outcome:

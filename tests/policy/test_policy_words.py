@@ -318,12 +318,12 @@ def test_a_judge_says_what_it_cannot_decide(caplog: pytest.LogCaptureFixture) ->
     assert judge.row_text("policy.csv:3") == "p, *, *, tool:*delete*, *, deny" and judge.row_text("none") == ""
     assert "role:dev" in judge.roles_of(ALICE) and judge.roles_of(Client("odd")) == frozenset()
     call, denied = Call(ALICE, "tools/call", {}), Target("git", "tool", "delete_x", "git__delete_x")
-    before = judge.stance(call)
-    assert before is not None and before == judge.stance(call)
-    assert judge.stance(replace(call, client=Client("odd"))) is None
+    before = judge.permission_key(call)
+    assert before is not None and before == judge.permission_key(call)
+    assert judge.permission_key(replace(call, client=Client("odd"))) is None
     assert not judge.check(9.0) and judge.law.is_shadow
     assert judge.decide(call, denied).verdict is Verdict.ALLOW
-    assert judge.check(10.0) and not judge.law.is_shadow and judge.stance(call) != before
+    assert judge.check(10.0) and not judge.law.is_shadow and judge.permission_key(call) != before
     assert judge.decide(call, denied).verdict is Verdict.DENY
     assert [record.message for record in caplog.records] == ["shadow mode is over: the policy is enforced"]
     assert judge.decide(replace(call, client=Client("odd")), denied) == Decision(
@@ -335,7 +335,7 @@ def test_a_judge_says_what_it_cannot_decide(caplog: pytest.LogCaptureFixture) ->
     assert vars(caplog.records[-1])["decision"] == "read admin:pins for odd" and judge.errors == 2
     judge.problem = "the policy cannot decide"
     assert judge.decide(call, SCALE) == Decision(Verdict.DENY, "policy_error", "the policy cannot decide")
-    assert repr(judge).endswith(", the policy cannot decide)") and judge.stance(call) is None
+    assert repr(judge).endswith(", the policy cannot decide)") and judge.permission_key(call) is None
     assert not judge.may_see(call, "git") and judge.check(11.0)
     assert caplog.records[-1].message == "the policy can decide again" and judge.may_see(call, "git")
 

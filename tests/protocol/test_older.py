@@ -72,7 +72,7 @@ def test_the_newest_legacy_revision_loses_nothing_but_what_it_has_not() -> None:
 def call(schema: Json | None, method: str = "tools/call") -> Call:
     trail = Trail("c")
     item: Json = {"name": "t", "inputSchema": {}, **({} if schema is None else {"outputSchema": schema})}
-    trail.aim(Target("s", "tool", "t", "s__t", item))
+    trail.set_target(Target("s", "tool", "t", "s__t", item))
     return Call(Client("local", revision="2025-11-25"), method, {}, trail=trail)
 
 

@@ -44,7 +44,7 @@ def pipeline(
     resolver = Resolver(behind.lists, judge.may_list)
     cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(room_settings.generation(config)))
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
-                    judge.decide, services.store, judge.stance)  # fmt: skip
+                    judge.decide, services.store, judge.permission_key)  # fmt: skip
     behind.tasking.tasks = router.tasks
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
@@ -70,7 +70,7 @@ def pipeline(
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
     again = chain(guards, innermost, RESUMED)
     guards["approve"] = approve(desk, asked, behind.tasking.holding(desk, asked.current, again))
-    router.following.told = chain(guards, innermost, TASK_NOTIFICATIONS)
+    router.task_subscriptions.handler = chain(guards, innermost, TASK_NOTIFICATIONS)
     until_free = windows["client"].until_free if "client" in windows else _at_once
     return router, towards_clients(services.tracer, chain(guards, innermost)), until_free
 

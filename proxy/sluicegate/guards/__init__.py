@@ -73,16 +73,16 @@ def chain(guards: Mapping[str, Guard | None], innermost: Handler, order: Sequenc
     leaving one out is a decision that has to be written down as None."""
     if set(guards) != set(ORDER):
         raise ValueError(f"guards must be exactly {ORDER}, not {tuple(guards)}")
-    handler, witnesses = innermost, list[Observer]()
+    handler, observers = innermost, list[Observer]()
     for name in reversed(order):
         guard = guards[name]
         if isinstance(guard, Observer):
-            witnesses.append(guard)
+            observers.append(guard)
         elif guard is not None:
-            if witnesses or name in _TELLING:
-                handler, witnesses = _boundary(witnesses, handler), []
+            if observers or name in _TELLING:
+                handler, observers = _boundary(observers, handler), []
             handler = partial(guard, inner=handler)
-    return handler if handler is innermost and not witnesses else _boundary(witnesses, handler)
+    return handler if handler is innermost and not observers else _boundary(observers, handler)
 
 
 async def settled(outcome: Outcome) -> Outcome:
@@ -91,25 +91,25 @@ async def settled(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _boundary(witnesses: Sequence[Observer], inner: Handler) -> Handler:
+def _boundary(observers: Sequence[Observer], inner: Handler) -> Handler:
     """Makes a broken guard a refusal, and tells the witnesses: as guards, outwards in the end."""
-    witnesses = tuple(reversed(witnesses))
+    observers = tuple(reversed(observers))
 
     async def handle(call: Call) -> Outcome:
         began, begun = perf_counter(), 0
         outcome: Outcome | None = None
         try:
-            for witness in witnesses:
-                witness.begin(call)
+            for observer in observers:
+                observer.begin(call)
                 begun += 1
             outcome = await inner(call)
         except Exception:
             log.exception("refused: failure in a guard or inside it (call %s)", call.trail.id)
             outcome = _BROKEN
         finally:
-            for witness in reversed(witnesses[:begun]):
+            for observer in reversed(observers[:begun]):
                 try:
-                    witness.end(call, outcome, perf_counter() - began)
+                    observer.end(call, outcome, perf_counter() - began)
                 except Exception:  # that one cannot tell of a call is no reason for the others not to hear of it
                     log.exception("refused: failure of a witness (call %s)", call.trail.id)
                     outcome = outcome and _BROKEN  # a cancelled call has none, and stays cancelled

@@ -66,8 +66,8 @@ class ApprovalTaskDeps:
 class ApprovalTasks:
     """The calls that wait in this process. One that is made again while it waits is the same task."""
 
-    def __init__(self, desk: ApprovalQueue, ways: ApprovalTaskDeps) -> None:
-        self._desk, self._ways = desk, ways
+    def __init__(self, queue: ApprovalQueue, deps: ApprovalTaskDeps) -> None:
+        self._queue, self._deps = queue, deps
         self._waiting: dict[str, _Held] = {}
 
     def __repr__(self) -> str:
@@ -75,22 +75,22 @@ class ApprovalTasks:
 
     async def unfit(self, call: Call, target: Target) -> Failure | None:
         """Why no task can be made of it although its client wants one: then nobody need be asked, either."""
-        return await self._ways.unfit(call, target)
+        return await self._deps.unfit(call, target)
 
     async def hold(self, call: Call, target: Target, approval: Approval) -> Outcome | None:
         """Its task; None where its client has to wait."""
-        if call.trail.round is not None or not await self._ways.may_hold(call):
+        if call.trail.round is not None or not await self._deps.may_hold(call):
             return None
         held = self._waiting.get(approval.id)
         is_new = held is None
         if held is None:
-            held = self._waiting[approval.id] = _Held(self._desk, self._ways, call, approval)
-        started = await self._ways.keep(call, target, TaskStarted(held.task), held.answer)
+            held = self._waiting[approval.id] = _Held(self._queue, self._deps, call, approval)
+        started = await self._deps.keep(call, target, TaskStarted(held.task), held.answer)
         if not isinstance(started, TaskStarted):
             self._waiting.pop(approval.id, None)
         elif is_new:
             held.id = started.task["taskId"]
-            self._ways.start(partial(self._run, approval.id, held))
+            self._deps.start(partial(self._run, approval.id, held))
         return started
 
     async def _run(self, id: str, held: "_Held") -> None:
@@ -104,8 +104,8 @@ class ApprovalTasks:
 class _Held:
     """One call, and the task that its client knows it by."""
 
-    def __init__(self, desk: ApprovalQueue, ways: ApprovalTaskDeps, call: Call, approval: Approval) -> None:
-        self._desk, self._ways, self._approval = desk, ways, approval
+    def __init__(self, queue: ApprovalQueue, deps: ApprovalTaskDeps, call: Call, approval: Approval) -> None:
+        self._queue, self._deps, self._approval = queue, deps, approval
         kept = {key: value for key, value in call.meta.items() if key != "progressToken"}  # its stream is over
         self._call = Call(call.client, call.method, call.params, kept, call.target)
         self._first = f"{call.trail.id}-task"
@@ -144,7 +144,7 @@ class _Held:
             with self._scope:
                 outcome = await self._rounds()
                 if isinstance(outcome, TaskStarted):
-                    await self._ways.hand_over(self._call.client.principal, self.id, outcome.task["taskId"])
+                    await self._deps.hand_over(self._call.client.principal, self.id, outcome.task["taskId"])
                     self._is_theirs = True
                     self._stir()
                 else:
@@ -157,15 +157,15 @@ class _Held:
         """Until its client need not ask any more."""
         if not self._is_theirs:
             await anyio.sleep(KEPT)
-            await self._ways.forget(self._call.client.principal, self.id)
+            await self._deps.forget(self._call.client.principal, self.id)
 
     async def _rounds(self) -> Outcome:
         """The call, and again with the answers for as long as its server asks."""
         call, number = self._call, 0
         while True:
-            client = self._ways.current(call.client)
+            client = self._deps.current(call.client)
             trail = Trail(f"{self._first}-{number}" if number else self._first)
-            outcome = await self._ways.again(replace(call, client=client, trail=trail))
+            outcome = await self._deps.again(replace(call, client=client, trail=trail))
             if not isinstance(outcome, InputRequired):
                 return outcome
             number += 1
@@ -182,7 +182,7 @@ class _Held:
             return {}
         mark, self._answers = f"{number}-", {}
         requests = {mark + key: ask for key, ask in asked.requests.items()}
-        self._asked = replace(asked, requests=requests, state=None, is_held=True, leave=None)
+        self._asked = replace(asked, requests=requests, state=None, is_held=True, approval_ref=None)
         self._become("input_required", "the server asks for input")
         with anyio.move_on_after(ANSWER_WITHIN):
             while not self._answers.keys() >= self._asked.requests.keys():
@@ -212,7 +212,7 @@ class _Held:
         said: Json = {"statusMessage": message[: tasks.MAX_TEXT]} if message else {}
         self.task = {**rest, "status": status, "lastUpdatedAt": stamp(time.time()), **said}
         self._stir()
-        self._ways.announce(self._approval.matter.server, None, Notification(tasks.STATUS, self.task))
+        self._deps.announce(self._approval.matter.server, None, Notification(tasks.STATUS, self.task))
 
     def _stir(self) -> None:
         self._news.set()
@@ -253,7 +253,7 @@ class _Held:
         """2025-11-25: waits for it, and asks on the way."""
         while self._outcome is None:
             if self._is_theirs:
-                return await self._ways.about(replace(call, params={"taskId": self.id}))
+                return await self._deps.about(replace(call, params={"taskId": self.id}))
             if self._asked is not None and not self._answers.keys() >= self._asked.requests.keys():
                 return self._asked
             await self._news.wait()
@@ -262,7 +262,7 @@ class _Held:
     async def _cancel(self, call: Call) -> Outcome:
         if not self._has_ended:
             who, why = call.client.principal, "its task was cancelled"
-            ended = await self._desk.end(self._approval.id, "cancelled", who, why)
+            ended = await self._queue.end(self._approval.id, "cancelled", who, why)
             if not self._has_ended:  # while that was written, it may have
                 is_late = ended is not None and ended.state == "consumed"
                 late = refuse("tools/call", "outcome_unknown", CANCELLED_LATE)

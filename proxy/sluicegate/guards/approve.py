@@ -26,6 +26,7 @@ from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import (
     ApprovalRef,
+    ApprovalUse,
     Call,
     Client,
     Decision,
@@ -66,26 +67,27 @@ class ApproveDeps:
 
 
 def approve(
-    desk: ApprovalQueue, means: ApproveDeps, holding: ApprovalTasks | None = None, is_task: bool = False
+    queue: ApprovalQueue, deps: ApproveDeps, approval_tasks: ApprovalTasks | None = None, is_task: bool = False
 ) -> Guard:
-    """`holding` takes calls whose clients are answered later. `is_task`: those are the ones that come here, and wait as
-    long as their approvals do."""
+    """`approval_tasks` takes calls whose clients are answered later. `is_task`: those are the ones that come here, and
+    wait as long as their approvals do."""
 
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
         trail = call.trail
         decisions = trail.decisions
-        if call.target is None or not decisions or (decisions[-1].verdict is not Verdict.ASK and trail.leave is None):
+        if call.target is None or not decisions:
             return inner(call)
-        if decisions[-1].verdict is not Verdict.ASK:  # while we asked, the policy has come to need nobody
-            return inner(_without_answers(call))
-        return _ApprovalFlow(desk, means, inner, call, call.target, decisions[-1], holding, is_task).handle()
+        if decisions[-1].verdict is not Verdict.ASK:
+            # A call with a reference was asked about, and the policy has come to need nobody meanwhile.
+            return inner(call if trail.approval_ref is None else _without_answers(call))
+        return _ApprovalFlow(queue, deps, inner, call, call.target, decisions[-1], approval_tasks, is_task).handle()
 
     return guard
 
 
 def _without_answers(call: Call) -> Call:
     """Answers that no server asked for: to our own question, or to none. Nobody agreed to them."""
-    if call.trail.leave is not None and not call.trail.leave.key:
+    if call.trail.approval_ref is not None and not call.trail.approval_ref.key:
         return call
     return replace(call, params={name: value for name, value in call.params.items() if name != "inputResponses"})
 
@@ -94,16 +96,17 @@ class _ApprovalFlow:
     """One call that needs a human."""
 
     def __init__(
-        self, desk: ApprovalQueue, means: ApproveDeps, inner: Handler, call: Call, target: Target, decision: Decision,
-        holding: ApprovalTasks | None, is_task: bool,
+        self, queue: ApprovalQueue, deps: ApproveDeps, inner: Handler, call: Call, target: Target, decision: Decision,
+        approval_tasks: ApprovalTasks | None, is_task: bool,
     ) -> None:  # fmt: skip
-        self.desk, self.means, self.inner, self.holding, self.is_task = desk, means, inner, holding, is_task
+        self.queue, self.deps, self.inner = queue, deps, inner
+        self.approval_tasks, self.is_task = approval_tasks, is_task
         self.answers: Json = call.params.get("inputResponses") or {}
         self.call, self.target, self.decision = _without_answers(call), target, decision
-        self.until = math.inf if is_task else time.monotonic() + desk.settings.hold_for
+        self.until = math.inf if is_task else time.monotonic() + queue.settings.hold_for
 
     def terms(self) -> ProfileSnapshot | None:
-        return self.desk.settings.profiles.get(self.decision.profile) if isinstance(self.decision, Ruling) else None
+        return self.queue.settings.profiles.get(self.decision.profile) if isinstance(self.decision, Ruling) else None
 
     def matter(self, terms: ProfileSnapshot) -> CallBinding:
         call = self.call
@@ -117,14 +120,14 @@ class _ApprovalFlow:
         if terms is None:
             return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
         matter = self.matter(terms)
-        if trail.round is not None and (trail.leave is None or not trail.leave.key):
-            return await self._go_on(matter, trail.leave)
-        grant = self.desk.find_grant(matter, self.call.client)
+        if trail.round is not None and (trail.approval_ref is None or not trail.approval_ref.key):
+            return await self._go_on(matter, trail.approval_ref)
+        grant = self.queue.find_grant(matter, self.call.client)
         # An approval of this very call is used up first: it must not outlive its grant.
-        if grant is not None and not await self.desk.is_approved(matter):
-            return await self._let_through(_ByGrant(self.desk, grant), grant.approval, matter)
-        if self.holding is not None and "task" in self.call.params:
-            unfit = await self.holding.unfit(self.call, self.target)
+        if grant is not None and not await self.queue.is_approved(matter):
+            return await self._let_through(_ByGrant(self.queue, grant), grant.approval, matter)
+        if self.approval_tasks is not None and "task" in self.call.params:
+            unfit = await self.approval_tasks.unfit(self.call, self.target)
             if unfit is not None:
                 return unfit
         return await self._ask(matter)
@@ -132,10 +135,10 @@ class _ApprovalFlow:
     async def _ask(self, matter: CallBinding) -> Outcome:
         """Round and round until there is an answer: what was waited for may have become another matter."""
         while True:
-            approval = await self.desk.ask(self.call, matter, self.means.classify(self.target), self._shown)
+            approval = await self.queue.ask(self.call, matter, self.deps.classify(self.target), self._shown)
             if isinstance(approval, VoteRefused):
                 return self._cannot_ask(approval)
-            self.desk.keep_whole(approval, presentation.arguments_of(self.call))
+            self.queue.keep_whole(approval, presentation.arguments_of(self.call))
             if approval.is_waiting and (asked := await self._question(approval)) is not None:
                 return asked
             if approval.is_waiting and (task := await self._as_task(approval)) is not None:
@@ -152,11 +155,11 @@ class _ApprovalFlow:
             again = self.matter(terms)
             if again == approval.matter:
                 return await self._use(approval)
-            await self.desk.end(approval.id, "superseded")
+            await self.queue.end(approval.id, "superseded")
             matter = again
 
     def _shown(self) -> Json:
-        return presentation.take(self.call, self.means.redactor, self.means.review(self.target))
+        return presentation.take(self.call, self.deps.redactor, self.deps.review(self.target))
 
     def _cannot_ask(self, why: VoteRefused) -> Outcome:
         reason: Any = "audit_unavailable" if why.status == 503 else "rate_limited"
@@ -165,7 +168,7 @@ class _ApprovalFlow:
     def _not_approved(self, approval: Approval) -> Outcome:
         method = self.call.method
         if approval.is_waiting:
-            text = messages.pending(approval, self.means.command("approve", approval))
+            text = messages.pending(approval, self.deps.command("approve", approval))
             return messages.answer(method, "approval_pending", text, approval)
         if approval.state == "expired":
             return messages.answer(method, "approval_expired", messages.expired(approval), approval)
@@ -176,13 +179,13 @@ class _ApprovalFlow:
 
     async def _question(self, approval: Approval) -> Outcome | None:
         """The question to put, or how the call ends; None where it is for others to decide, or decided now."""
-        terms, leave = approval.matter.terms, self.call.trail.leave
+        terms, asked = approval.matter.terms, self.call.trail.approval_ref
         is_theirs = terms.tier == "self" and "elicitation" in terms.via and not self.is_task
-        how = self.means.elicits(self.call.client) if is_theirs else ""
-        if not how or (how == "url" and not self.means.page(approval)):
+        how = self.deps.elicits(self.call.client) if is_theirs else ""
+        if not how or (how == "url" and not self.deps.page(approval)):
             return None
-        answer = self.answers.get(leave.key) if leave is not None and leave.id == approval.id else None
-        if leave is None or answer is None:
+        answer = self.answers.get(asked.key) if asked is not None and asked.id == approval.id else None
+        if asked is None or answer is None:
             return await self._put(approval, how)
         self.answers = {}
         if how == "url":
@@ -190,7 +193,7 @@ class _ApprovalFlow:
         ballot = messages.ballot(approval, answer)
         if ballot is None:
             return await self._closed(approval)
-        decided = await self.desk.decide(approval.id, self.call.client, ballot, "elicitation")
+        decided = await self.queue.decide(approval.id, self.call.client, ballot, "elicitation")
         if not isinstance(decided, VoteRefused):
             return None
         if decided.status == 503:
@@ -199,34 +202,34 @@ class _ApprovalFlow:
         return None if decided.status == 409 and ballot.word == "approve" else await self._closed(approval)
 
     async def _put(self, approval: Approval, how: str) -> Outcome:
-        kept = await self.desk.book.shown(approval.id)
-        show = self.means.command("approvals show", approval)
-        url = how == "url" and self.means.page(approval)
+        kept = await self.queue.book.shown(approval.id)
+        show = self.deps.command("approvals show", approval)
+        url = how == "url" and self.deps.page(approval)
         ask = messages.page(approval, kept, show, url) if url else messages.form(approval, kept, show)
         matter, key = approval.matter, f"approve-{secrets.token_hex(8)}"
-        leave = ApprovalRef(approval.id, matter.digest, matter.rule, matter.terms.name, key)
-        return InputRequired({key: ask}, leave=leave)
+        approval_ref = ApprovalRef(approval.id, matter.digest, matter.rule, matter.terms.name, key)
+        return InputRequired({key: ask}, approval_ref=approval_ref)
 
     async def _closed(self, approval: Approval) -> Outcome:
         """The question was closed without a choice."""
         by, why = self.call.client.principal, "the question was closed without a yes"
-        return self._not_approved(await self.desk.end(approval.id, "cancelled", by, why) or approval)
+        return self._not_approved(await self.queue.end(approval.id, "cancelled", by, why) or approval)
 
     # ------------------------------------------------------------ others are waited for
 
     async def _as_task(self, approval: Approval) -> Outcome | None:
-        return None if self.holding is None else await self.holding.hold(self.call, self.target, approval)
+        return None if self.approval_tasks is None else await self.approval_tasks.hold(self.call, self.target, approval)
 
     async def _hold(self, approval: Approval) -> Approval:
         left = self.until - time.monotonic()
         if not approval.is_waiting or left <= 0:
-            return await self.desk.get(approval.id) or approval
+            return await self.queue.get(approval.id) or approval
         async with anyio.create_task_group() as group:
             if "progressToken" in self.call.meta:
                 group.start_soon(self._tell_progress, approval)
             started = time.monotonic()
-            held = await self.desk.wait(approval, left, self.is_task)
-            self.call.trail.away += time.monotonic() - started
+            held = await self.queue.wait(approval, left, self.is_task)
+            self.call.trail.wait_seconds += time.monotonic() - started
             group.cancel_scope.cancel()
         return held
 
@@ -243,40 +246,40 @@ class _ApprovalFlow:
 
     async def _decide_again(self, approval: Approval) -> Outcome | None:
         """The same question as at the beginning, to the policy as it is now. None: a human is still needed."""
-        self.call = replace(self.call, client=self.means.current(self.call.client))
-        target = await self.means.renew(self.call, self.target)
-        decision = None if target is None else self.means.decide(self.call, target)
+        self.call = replace(self.call, client=self.deps.current(self.call.client))
+        target = await self.deps.renew(self.call, self.target)
+        decision = None if target is None else self.deps.decide(self.call, target)
         if target is not None and decision is not None:
             if decision != self.decision:
                 self.call.trail.add(decision)
             if decision.verdict is Verdict.ASK:
                 self.call, self.target, self.decision = replace(self.call, target=target), target, decision
                 return None
-        await self.desk.end(approval.id, "superseded")
+        await self.queue.end(approval.id, "superseded")
         if target is None or decision is None or decision.verdict is Verdict.DENY:
             return not_found(self.call.method, self.call.params)
         return await self.inner(replace(self.call, target=target))
 
     async def _use(self, approval: Approval) -> Outcome:
-        if not self.desk.claim(approval.id):
+        if not self.queue.claim(approval.id):
             return self.refuse(f"{approval.id} is being used by another call. The same call again asks for another.")
         try:
-            return await self._let_through(_ByApproval(self.desk, approval), approval.id, approval.matter)
+            return await self._let_through(_ByApproval(self.queue, approval), approval.id, approval.matter)
         finally:
-            self.desk.release_claim(approval.id)
+            self.queue.release_claim(approval.id)
 
-    async def _go_on(self, matter: CallBinding, leave: ApprovalRef | None) -> Outcome:
+    async def _go_on(self, matter: CallBinding, approval_ref: ApprovalRef | None) -> Outcome:
         """A later round: an approval covers its own call to the end."""
         now = matter.digest, matter.rule, matter.terms.name
-        if leave is None or (leave.digest, leave.rule, leave.profile) != now:
+        if approval_ref is None or (approval_ref.digest, approval_ref.rule, approval_ref.profile) != now:
             return refuse(self.call.method, "approval_denied", CHANGED)
-        return await self._let_through(_Covered(leave), leave.id, matter)
+        return await self._let_through(_Covered(approval_ref), approval_ref.id, matter)
 
-    async def _let_through(self, ticket: "_ByApproval | _ByGrant | _Covered", id: str, matter: CallBinding) -> Outcome:
-        self.call.trail.ticket = ticket
+    async def _let_through(self, use: ApprovalUse, id: str, matter: CallBinding) -> Outcome:
+        self.call.trail.approval_use = use
         outcome = await self.inner(replace(self.call, meta=defined(self.call.meta)))
         if isinstance(outcome, InputRequired):
-            return replace(outcome, leave=ApprovalRef(id, matter.digest, matter.rule, matter.terms.name))
+            return replace(outcome, approval_ref=ApprovalRef(id, matter.digest, matter.rule, matter.terms.name))
         return outcome
 
 
@@ -289,7 +292,7 @@ def _is_accepted(answer: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ByApproval:
-    desk: ApprovalQueue
+    queue: ApprovalQueue
     approval: Approval
 
     @property
@@ -299,12 +302,12 @@ class _ByApproval:
         return {**said, "profile": approval.matter.terms.name, "approver": _names(approval)}
 
     async def redeem(self) -> bool:
-        return await self.desk.consume(self.approval.id)
+        return await self.queue.consume(self.approval.id)
 
 
 @dataclass(frozen=True, slots=True)
 class _ByGrant:
-    desk: ApprovalQueue
+    queue: ApprovalQueue
     grant: Grant
 
     @property
@@ -314,16 +317,16 @@ class _ByGrant:
         return {**said, "profile": grant.matter.terms.name, "approver": grant.by}
 
     async def redeem(self) -> bool:
-        return await self.desk.use_grant(self.grant)
+        return await self.queue.use_grant(self.grant)
 
 
 @dataclass(frozen=True, slots=True)
 class _Covered:
-    leave: ApprovalRef
+    approval_ref: ApprovalRef
 
     @property
     def note(self) -> Json:
-        return {"id": self.leave.id, "digest": self.leave.digest, "profile": self.leave.profile}
+        return {"id": self.approval_ref.id, "digest": self.approval_ref.digest, "profile": self.approval_ref.profile}
 
     async def redeem(self) -> bool:
         """The first round has used the approval up; that this is a round of the same call is sealed."""

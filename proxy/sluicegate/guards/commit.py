@@ -27,16 +27,16 @@ def commit(spend: Spend, intend: Intend | None = None, ttl: float = 600.0) -> Gu
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         trail = call.trail
-        round, ticket = trail.round, trail.ticket
+        round, approval_use = trail.round, trail.approval_use
         if round is not None and not await spend(f"round:{round[0]}:{round[1]}", ttl):
             return Failure(INVALID_PARAMS, "This requestState was used before")
         if intend is not None:
             started = perf_counter()
-            is_kept = await intend(call, None if ticket is None else ticket.note)
-            trail.kept += perf_counter() - started
+            is_kept = await intend(call, None if approval_use is None else approval_use.note)
+            trail.audit_seconds += perf_counter() - started
             if not is_kept:
                 return refuse(call.method, "audit_unavailable", UNAVAILABLE)
-        if ticket is not None and not await ticket.redeem():
+        if approval_use is not None and not await approval_use.redeem():
             return refuse(call.method, "approval_denied", USED)
         return await inner(call)
 

@@ -48,7 +48,7 @@ def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[
         target, trail = call.target, call.trail
         if target is None:
             return inner(call) if call.method in WITHOUT_TARGET else settled(_unjudged(call))
-        trail.aim(target)
+        trail.set_target(target)
         decision = decide(call, target)
         trail.add(decision)
         if decision.verdict is Verdict.DENY:

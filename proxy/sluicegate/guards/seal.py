@@ -73,8 +73,8 @@ def _close(call: Call, target: Target, outcome: InputRequired, round: int, expir
     of = _fingerprint(call, target)
     payload: Json = {"id": first, "round": round, "expires": expires, "state": outcome.state, "of": of,
                      "is_own": isinstance(outcome.state, OwnState)}  # fmt: skip
-    if outcome.leave is not None:
-        payload["leave"] = asdict(outcome.leave)
+    if outcome.approval_ref is not None:
+        payload["leave"] = asdict(outcome.approval_ref)
     return seal(PURPOSE, payload, call.client.principal)
 
 

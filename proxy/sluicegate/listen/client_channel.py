@@ -214,7 +214,7 @@ async def _ask_all(call: Call, asked: InputRequired, channel: ClientChannel, vis
     try:
         problem = await _send_all(questions, round, ids, channel)
         if problem is None:
-            problem = await _wait(round, asked.lasts)
+            problem = await _wait(round, asked.remaining_seconds)
     finally:
         await _withdraw(ids, channel)
     if problem is not None:
@@ -236,10 +236,10 @@ async def _send_all(
     return None
 
 
-async def _wait(round: _Round, lasts: float | None) -> Unanswered | None:
+async def _wait(round: _Round, remaining_seconds: float | None) -> Unanswered | None:
     """What nobody answers is closed in the end, unless the call's own time is over before that."""
-    is_short = lasts is not None and lasts < ANSWER_WITHIN
-    with anyio.move_on_after(lasts if is_short else ANSWER_WITHIN):
+    is_short = remaining_seconds is not None and remaining_seconds < ANSWER_WITHIN
+    with anyio.move_on_after(remaining_seconds if is_short else ANSWER_WITHIN):
         return await round.end
     if is_short:
         return Unanswered("The client did not answer in the time that the call had.", is_late=True)

@@ -103,7 +103,7 @@ class LargeRequests:
         outcome = await handler(call)
         trail = call.trail
         is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
-        if is_refused and not trail.away and not trail.kept:
+        if is_refused and not trail.wait_seconds and not trail.audit_seconds:
             self.refused(call.client.principal, since)
         return outcome
 

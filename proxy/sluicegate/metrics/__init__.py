@@ -167,15 +167,15 @@ class Metrics:
         if bound.decisions is not None:
             bound.decisions.value += 1
         if target is not None:
-            self._relay.observe(seconds - trail.away - trail.kept)
-            self._audit.observe(trail.kept)
+            self._relay.observe(seconds - trail.wait_seconds - trail.audit_seconds)
+            self._audit.observe(trail.audit_seconds)
 
     def server_call(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         """A server has answered a call (or was given up). Calls without a target, as lists are, do not count."""
         target = call.target
         if target is None:
             return
-        call.trail.away += seconds
+        call.trail.wait_seconds += seconds
         ending = label(outcome, call)
         key = (target.server, call.method, _shown(target), ending)
         bound = self._bound_servers.get(key)

@@ -66,7 +66,7 @@ class PolicyEngine:
         """What was decided may be decided otherwise from now on."""
         self._changes += 1
 
-    def stance(self, call: Call) -> Hashable | None:
+    def permission_key(self, call: Call) -> Hashable | None:
         """What decisions for this client go by: as long as it is equal, so are they, on the same definition. None where
         that cannot be said. Clients that differ in nothing that counts have the same."""
         held = None if self.problem else self._held_by(call.client)

@@ -121,37 +121,40 @@ class ApprovalUse(Protocol):
 
 
 class Trail:
-    """What happened to one call, in order: the one object that grows, so that guards further out can tell.
-    Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round); `leave`
-    what it says of an approval. `ticket` is what the call passes with, if it needs one. Of the call's
-    seconds, `away` went by at its server or before a person, and `kept` until its intent was on the disk."""
+    """What happened to one call, in order: the one object that grows, so that guards further out can read it.
+    Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round), and
+    `approval_ref` the approval that its state names. `approval_use` lets a call pass that needs an approval. Of the
+    call's seconds, `wait_seconds` went by at its server or before a person, `audit_seconds` until its intent was on the
+    disk."""
 
-    __slots__ = ("_decisions", "_round", "_target", "away", "id", "kept", "leave", "ticket")
+    __slots__ = (
+        "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "id", "wait_seconds",
+    )  # fmt: skip
 
     def __init__(self, id: str = "") -> None:
         self.id = id
         self._decisions: tuple[Decision, ...] = ()
         self._target: Target | None = None
         self._round: tuple[str, int] | None = None
-        self.leave: ApprovalRef | None = None
-        self.ticket: ApprovalUse | None = None
-        self.away = 0.0
-        self.kept = 0.0
+        self.approval_ref: ApprovalRef | None = None
+        self.approval_use: ApprovalUse | None = None
+        self.wait_seconds = 0.0
+        self.audit_seconds = 0.0
 
     @property
     def target(self) -> Target | None:
         return self._target
 
-    def aim(self, target: Target) -> None:
+    def set_target(self, target: Target) -> None:
         self._target = self._target or target
 
     @property
     def round(self) -> tuple[str, int] | None:
         return self._round
 
-    def resume(self, id: str, round: int, leave: ApprovalRef | None = None) -> None:
+    def resume(self, id: str, round: int, approval_ref: ApprovalRef | None = None) -> None:
         self._round = self._round or (id, round)
-        self.leave = leave
+        self.approval_ref = approval_ref
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -219,20 +222,20 @@ class OwnState(str):
 class InputRequired:
     """The server asks the client: key -> {method, params}, and the server's opaque state
     (2026-07-28 basic/patterns/mrtr). None is "no state", the empty string is a state. `is_held`: the call is still
-    open at its server, so that its own time bounds the rounds, not their number; `lasts` are the seconds left of it.
-    `takes_errors`: that server asked with requests of its own, which may be answered with an error. With a `leave` that
-    has a key it is Sluice that asks."""
+    open at its server, so that its own time bounds the rounds, not their number; `remaining_seconds` are left of it.
+    `takes_errors`: that server asked with requests of its own, which may be answered with an error. With an
+    `approval_ref` that has a key it is Sluice that asks."""
 
     requests: Json
     state: str | None = None
     is_held: bool = False
     takes_errors: bool = False
-    leave: ApprovalRef | None = None
-    lasts: float | None = None
+    approval_ref: ApprovalRef | None = None
+    remaining_seconds: float | None = None
 
     @property
     def is_ours(self) -> bool:
-        return self.leave is not None and self.leave.key != ""
+        return self.approval_ref is not None and self.approval_ref.key != ""
 
 
 @dataclass(frozen=True, slots=True)

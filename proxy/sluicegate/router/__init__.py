@@ -23,7 +23,7 @@ from sluicegate.router.subscriptions import Decide
 from sluicegate.router.task_registry import MAX_TASKS, TaskRegistry
 from sluicegate.router.task_subscriptions import TaskSubscriptions
 from sluicegate.router.tasks import TaskRouter
-from sluicegate.router.visible_lists import Stance, VisibleLists, nothing_stays
+from sluicegate.router.visible_lists import PermissionKey, VisibleLists, no_permission_key
 from sluicegate.store import Store
 
 __all__ = ["Cursors", "MayList", "MaySee", "Router"]
@@ -32,31 +32,33 @@ ROOTS_CHANGED = "notifications/roots/list_changed"
 
 
 class Router:
-    """`may_list` judges an item, `may_see` a server, `decide` what is used, `stance` says as long as what all of them
-    say the same; `cursors` seals what the pages of a list
-    have in common."""
+    """`may_list` judges an item, `may_see` a server, `decide` what is used. All of them say the same as long as
+    `permission_key` is equal. `cursors` seals what the pages of a list have in common."""
 
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, cursors: Cursors,
-        may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None, stance: Stance = nothing_stays,
+        may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None,
+        permission_key: PermissionKey = no_permission_key,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
         self._may_see = may_see
         self._transparent = lists.settings.transparent
-        views = VisibleLists(may_list, stance)
+        views = VisibleLists(may_list, permission_key)
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views)
         self._book = TaskRegistry(servers, store)
         self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors)
-        self.following = TaskSubscriptions(self.tasks)
-        self._listener = SubscriptionStreams(servers, lists, resolver, hub, views, may_see, decide, self.following)
+        self.task_subscriptions = TaskSubscriptions(self.tasks)
+        self._listener = SubscriptionStreams(
+            servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions
+        )
         self._handlers: Mapping[str, Handler] = {
             **dict.fromkeys(JUDGED_BY_NAME, self._relay),
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,
             "resources/list": self._if_declared(pages.walked),
             **dict.fromkeys(KINDS, self._if_declared(pages.held)),
-            ROOTS_CHANGED: self._tell,
+            ROOTS_CHANGED: self._notify,
             "tools/call": self._call_tool,
             "tasks/list": self.tasks.listed,
             **dict.fromkeys(ABOUT_A_TASK, self.tasks.about),
@@ -94,7 +96,7 @@ class Router:
     async def _listen(self, call: Call) -> Outcome:
         return await self.tasks.objection(call) or await self._listener.listen(call)
 
-    async def _tell(self, call: Call) -> Outcome:
+    async def _notify(self, call: Call) -> Outcome:
         """What a legacy client tells all its servers: those that it is a legacy client to. For others it has no form
         (2026-07-28 client/roots: they ask when they need to know). One that hangs holds up nobody else."""
         async with anyio.create_task_group() as group:

@@ -33,13 +33,13 @@ class ListVersions:
         self._lists = lists
         self._views = views
         self._may_see = may_see
-        self.places = {place: at for at, place in enumerate((key, method) for key in servers for method in KINDS)}
+        self.positions = {one: at for at, one in enumerate((key, method) for key in servers for method in KINDS)}
 
     async def look(self, call: Call, notifications: Iterable[str]) -> "array[int]":
-        """The marks of all lists that these notifications are about, in the order of `places`."""
+        """The marks of all lists that these notifications are about, in the order of `positions`."""
         held = lists_of(notifications)
-        seen = array("Q", bytes(8 * len(self.places)))
-        for (key, method), at in self.places.items():
+        seen = array("Q", bytes(8 * len(self.positions)))
+        for (key, method), at in self.positions.items():
             if method in held:
                 seen[at] = await self._mark(call, key, method)
         return seen
@@ -48,7 +48,7 @@ class ListVersions:
         """Whether a list of that server is another than it was; remembers what it is now."""
         changed = False
         for method in lists_of((notification,)):
-            at = self.places[key, method]
+            at = self.positions[key, method]
             now = await self._mark(call, key, method)
             changed = changed or now != seen[at]
             seen[at] = now

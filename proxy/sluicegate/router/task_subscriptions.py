@@ -27,26 +27,26 @@ _Seen = tuple[object, ...]
 
 
 class TaskSubscriptions:
-    """`told` answers a client's `tasks/get` as if it had asked itself: what is told has passed everything that an
+    """`handler` answers a client's `tasks/get` as if it had asked itself: what is told has passed everything that an
     answer passes."""
 
     def __init__(self, known: TaskRouter) -> None:
         self._tasks = known
-        self.told: Handler = known.about
+        self.handler: Handler = known.about
 
     async def begin(self, call: Call, ids: Sequence[str]) -> "FollowedTasks":
         """Those that this client has, and may know of: of others nothing is said."""
         own = [id for id in dict.fromkeys(ids) if await self._tasks.may_follow(call, id)]
-        return FollowedTasks(self._tasks, self.told, call, own)
+        return FollowedTasks(self._tasks, self.handler, call, own)
 
 
 class FollowedTasks:
     """Those of one call."""
 
-    def __init__(self, known: TaskRouter, told: Handler, call: Call, ids: list[str]) -> None:
+    def __init__(self, known: TaskRouter, handler: Handler, call: Call, ids: list[str]) -> None:
         self.ids = ids
         self._tasks = known
-        self._told = told
+        self._handler = handler
         self._call = call
         self._numbers = count(1)
         self._limit = anyio.CapacityLimiter(MAX_LOOKS)
@@ -63,7 +63,7 @@ class FollowedTasks:
             async with self._limit:
                 task = await self._look(id)
                 if task is not None and _state(task) != seen:
-                    task = await self._tell(id)
+                    task = await self._notify(id)
                     seen = None if task is None else _state(task)
             if task is not None and task.get("status") in tasks.TERMINAL:
                 return
@@ -76,9 +76,9 @@ class FollowedTasks:
         outcome = await self._tasks.about(self._get(id, Trail()))
         return outcome.value if isinstance(outcome, Result) else None
 
-    async def _tell(self, id: str) -> Json | None:
+    async def _notify(self, id: str) -> Json | None:
         """None where it could not be told, so that it is tried again."""
-        outcome = await self._told(self._get(id, Trail(f"{self._call.trail.id}-{next(self._numbers)}")))
+        outcome = await self._handler(self._get(id, Trail(f"{self._call.trail.id}-{next(self._numbers)}")))
         if not isinstance(outcome, Result):
             return None
         await self._call.emit(Notification(tasks.CHANGED, outcome.value))

@@ -1,6 +1,6 @@
 """What clients of equal rights see of one server's list: judged once for all of them, not again for each and each time.
 
-Knows snapshots and rights as functions. Rights come as a `stance`: as long as it is equal, so is every decision.
+Knows snapshots and rights as functions. As long as the `permission_key` is equal, so is each decision.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -12,7 +12,7 @@ from sluicegate.catalog_cache import MayList
 from sluicegate.policy.memo import Memo
 from sluicegate.protocol.model import Call
 
-Stance = Callable[[Call], Hashable | None]
+PermissionKey = Callable[[Call], Hashable | None]
 """What decisions for this client go by, as a whole; None where nothing may be remembered."""
 
 MAX_VIEWS: Final = 5_000
@@ -30,17 +30,17 @@ class VisibleList:
 
 
 class VisibleLists:
-    def __init__(self, may_list: MayList, stance: Stance) -> None:
+    def __init__(self, may_list: MayList, permission_key: PermissionKey) -> None:
         self._may_list = may_list
-        self._stance = stance
+        self._permission_key = permission_key
         self._known: Memo[tuple[Hashable, str, str], VisibleList] = Memo(MAX_VIEWS)
 
     async def view(
         self, call: Call, key: str, snapshot: Snapshot, method: str, breathe: Callable[[], Awaitable[None]]
     ) -> VisibleList:
         """Judging a long list for the first time takes a while: `breathe` lets others have their turn."""
-        stance = self._stance(call)
-        known = None if stance is None else self._known.get((stance, key, method))
+        permission_key = self._permission_key(call)
+        known = None if permission_key is None else self._known.get((permission_key, key, method))
         if known is not None and known.snapshot is snapshot:
             return known
         entries, shown = snapshot.entries(method), []
@@ -50,13 +50,13 @@ class VisibleLists:
             if self._may_list(call, key, entry.target):
                 shown.append(index)
         view = VisibleList(snapshot, tuple(shown), number(entries[index] for index in shown))
-        if stance is not None and stance == self._stance(call):  # else it changed while others had their turn
-            self._known.keep((stance, key, method), view)
+        if permission_key is not None and permission_key == self._permission_key(call):  # equal after the others' turn
+            self._known.keep((permission_key, key, method), view)
         return view
 
 
-def nothing_stays(call: Call) -> None:
-    """The stance of whoever cannot tell when decisions change."""
+def no_permission_key(call: Call) -> None:
+    """The key of whoever cannot tell when decisions change."""
 
 
 def number(entries: Iterable[Entry]) -> int:

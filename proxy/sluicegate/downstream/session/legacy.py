@@ -276,8 +276,8 @@ class LegacyConnection(ServerConnection):
         asking.park()
         resume, give_up = partial(self._resume, asking), partial(self._give_up, asking)
         state = self._suspended.park(asking, call.client.principal, resume, give_up)
-        lasts = max(0.0, asking.ends - self._loop.time())
-        return InputRequired(requests, state, is_held=True, takes_errors=True, lasts=lasts)
+        left = max(0.0, asking.ends - self._loop.time())
+        return InputRequired(requests, state, is_held=True, takes_errors=True, remaining_seconds=left)
 
     async def _resume(self, asking: InteractiveExchange, call: Call) -> Outcome:
         """The client's next request for that call: its answers, and then whatever the server says to them."""
