@@ -1,10 +1,13 @@
 """Resources in an answer: what a client may not read is found and taken out, in whatever place it stands."""
 
+import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from sluicegate.guards.links import FLAG, TAKEN_OUT, Links, may_hold
+from sluicegate.guards import links as links_module
+from sluicegate.guards.links import FLAG, MAX_LINKS, TAKEN_OUT, Links, may_hold
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.model import Call, Client, Decision, Target, Verdict
 
@@ -38,28 +41,73 @@ def embedded(uri: Any) -> Json:
         ({"type": "text", "text": BAD}, False), ({"uri": BAD}, False),
     ],
 )  # fmt: skip
-def test_a_link_may_be_known_and_contents_may_be_read(item: Json, is_bad: bool) -> None:
+async def test_a_link_may_be_known_and_contents_may_be_read(item: Json, is_bad: bool) -> None:
     words: Json = {"type": "text", "text": "words"}
-    assert links().found([words, {"deep": [item]}]) is is_bad
-    assert links().in_result({"content": [words, item]}) is is_bad
-    made = links().without({"content": [words, item], "isError": False, "messages": [{"content": item}]})
+    assert await links().found([words, {"deep": [item]}]) is is_bad
+    assert await links().in_result({"content": [words, item]}) is is_bad
+    made = await links().without({"content": [words, item], "isError": False, "messages": [{"content": item}]})
     shown = TAKEN_OUT if is_bad else item
     assert made == {"content": [words, shown], "isError": False, "messages": [{"content": shown}]}
-    structured = links().without({"content": [], "structuredContent": {"a": [item]}})
+    structured = await links().without({"content": [], "structuredContent": {"a": [item]}})
     assert structured == ({"content": []} if is_bad else {"content": [], "structuredContent": {"a": [item]}})
     assert not is_bad or may_hold(dump({"content": [item]}))
 
 
-def test_contents_of_what_was_asked_for_stay_and_others_go() -> None:
+async def test_contents_of_what_was_asked_for_stay_and_others_go() -> None:
     asked, free, ask, web = ({"uri": uri, "text": "t"} for uri in (READ.own, FREE, ASK, "https://x/"))
-    assert not links(READ).in_result({"contents": [asked, free]})
+    assert not await links(READ).in_result({"contents": [asked, free]})
     for other in (ask, web):
-        assert links(READ).in_result({"contents": [asked, other]})
-        assert links(READ).without({"contents": [asked, other, free, "odd"]}) == {"contents": [asked, free]}
-    assert links(TOOL).in_result({"contents": [asked]}), "a tool asked for no resource"
-    assert links(TOOL).without({"contents": "odd"}) == {"contents": []} and FLAG == "resources"
+        assert await links(READ).in_result({"contents": [asked, other]})
+        assert await links(READ).without({"contents": [asked, other, free, "odd"]}) == {"contents": [asked, free]}
+    assert await links(TOOL).in_result({"contents": [asked]}), "a tool asked for no resource"
+    assert await links(TOOL).without({"contents": "odd"}) == {"contents": []} and FLAG == "resources"
 
 
 def test_a_quick_look_says_no_only_where_nothing_can_be() -> None:
     assert may_hold(None) and may_hold(b'{"contents":[]}') and may_hold(b'{"type":"resource_link"}')
     assert not may_hold(b'{"content":[{"type":"text"}]}')
+
+
+async def test_others_run_between_the_decisions_on_many_links_and_each_uri_is_decided_on_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links_module, "STEP", 0.0)
+    decided: list[str] = []
+    turns = 0
+    before: list[int] = []
+
+    def decide(call: Call, asked: Target) -> Decision:
+        before.append(turns)
+        decided.append(asked.own)
+        return Decision(Verdict.DENY if asked.own == f"{FREE}/299" else Verdict.ALLOW, "rule", "because")
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    result: Json = {"content": [link(f"{FREE}/{number}") for number in range(300)]}
+    look = Links(Call(Client("key:a"), "tools/call", {}, {}, TOOL), TOOL, decide)
+    assert await look.in_result(result)
+    assert (await look.without(result))["content"] == [*result["content"][:-1], TAKEN_OUT]
+    assert decided == [f"{FREE}/{number}" for number in range(300)]
+    assert all(earlier < later for earlier, later in pairwise(before))
+    beside.cancel()
+
+
+async def test_links_beyond_the_bound_are_not_decided_on_and_count_as_bad() -> None:
+    decided: list[str] = []
+
+    def decide(call: Call, asked: Target) -> Decision:
+        decided.append(asked.own)
+        return Decision(Verdict.ALLOW, "rule", "because")
+
+    many = [link(f"{FREE}/{number}") for number in range(MAX_LINKS)]
+    look = Links(Call(Client("key:a"), "tools/call", {}, {}, TOOL), TOOL, decide)
+    assert not await look.in_result({"content": [*many, *many]}), "one that stands there twice is one"
+    over: Json = {"content": [*many, link(f"{FREE}/over")]}
+    assert await look.in_result(over) and await look.without(over) == {"content": [*many, TAKEN_OUT]}
+    assert len(decided) == MAX_LINKS

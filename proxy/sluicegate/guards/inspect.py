@@ -68,17 +68,20 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
                 await asyncio.sleep(0)  # a megabyte takes each of us a millisecond: small calls have a turn between
                 since = budget.now()
             is_plain = text is not None and is_plain_json(text)
-            judged = _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
-            if isinstance(judged, Result) and judged.reason is None and links.may_hold(
-                text if judged is outcome else _encoded(judged)
-            ):
-                judged = _judge_links(judged, Links(call, target, decide), mode == "block")
+            if call.method == "tasks/get":
+                judged = await _inspect_task(call, target, outcome.value, mode == "block", check)
+            else:
+                judged = _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
             if budget is not None:
                 budget.take(since)
                 await asyncio.sleep(0)
+            if isinstance(judged, Result) and judged.reason is None and links.may_hold(
+                text if judged is outcome else _encoded(judged)
+            ):
+                judged = await _judge_links(judged, Links(call, target, decide), mode == "block")
             return judged
         if isinstance(outcome, InputRequired):
-            return _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
+            return await _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
         return TaskStarted(_clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
 
     return guard
@@ -105,12 +108,13 @@ def _clean(value: Any, found: set[str]) -> Any:
     return value if cleaned is value else reserved_keys.strip(cleaned)
 
 
-def _judge_links(outcome: Result, found: Links, strict: bool) -> Result:
-    if not found.in_result(outcome.value):
+async def _judge_links(outcome: Result, found: Links, strict: bool) -> Result:
+    if not await found.in_result(outcome.value):
         return outcome
     meta = outcome.value.get("_meta")
     before = meta.get(FLAGS, []) if isinstance(meta, dict) else []
-    return Result(_marked(found.without(outcome.value) if strict else outcome.value, {*before, links.FLAG}))
+    value = await found.without(outcome.value) if strict else outcome.value
+    return Result(_marked(value, {*before, links.FLAG}))
 
 
 def _encoded(outcome: Result) -> bytes | None:
@@ -126,7 +130,7 @@ def _as_answered(call: Call) -> Call:
     return replace(call, method="tools/call") if call.method == "tasks/result" else call
 
 
-def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: Check) -> Outcome:
+async def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: Check) -> Outcome:
     """The extension tells the result together with the task (SEP-2663), and the questions."""
     if isinstance(result := task.get("result"), dict):
         answered = replace(call, method="tools/call")
@@ -134,7 +138,7 @@ def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: C
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
         return Result(_clean({**task, "result": judged.value}, set()), reason=judged.reason)
     if isinstance(requests := task.get("inputRequests"), dict):
-        asks = _inspect_asks(call, InputRequired(requests), strict)
+        asks = await _inspect_asks(call, InputRequired(requests), strict)
         if not isinstance(asks, InputRequired):
             return asks
         task = {**task, "inputRequests": asks.requests}
@@ -142,8 +146,6 @@ def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: C
 
 
 def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool, strict: bool, check: Check) -> Outcome:
-    if call.method == "tasks/get":
-        return _inspect_task(call, target, outcome.value, strict, check)
     found: set[str] = set()
     value: Json = outcome.value if is_plain else _clean(outcome.value, found)
     if value is not outcome.value:
@@ -160,13 +162,13 @@ def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool,
     return outcome
 
 
-def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: Links | None = None) -> Outcome:
+async def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: Links | None = None) -> Outcome:
     """A question is for a person or for a model at the client, and each carries its own marks."""
     requests = {}
     for key, ask in outcome.requests.items():
         found: set[str] = set()
         ask = _clean(ask, found)
-        if look is not None and look.found(ask):
+        if look is not None and await look.found(ask):
             found.add(links.FLAG)
         if found and strict and call.target is not None:
             return _withhold(call, call.target, found, "The server began this, but its question")

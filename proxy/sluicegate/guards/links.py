@@ -12,11 +12,14 @@ from typing import Any, Final
 from sluicegate.catalog.uris import is_clean
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Decision, Target, Verdict
+from sluicegate.runtime.loop_budget import STEP, budget_of
 
 Decide = Callable[[Call, Target], Decision]
 """What a client may do with a resource, as for a read of it."""
 
 FLAG: Final = "resources"
+MAX_LINKS: Final = 1000
+"""URIs of one answer that policy decides on. Its client may not read what the answer names beyond them."""
 TAKEN_OUT: Final[Json] = {"type": "text", "text": "[Sluice took out a resource that this client may not read.]"}
 _WEB: Final = ("http:", "https:")
 _MARKS: Final = (b'"resource', b'"contents"')
@@ -28,20 +31,32 @@ def may_hold(text: bytes | None) -> bool:
 
 
 class Links:
-    """Looks for what the client of one call may not read of one server."""
+    """Looks for what the client of one call may not read of one server. Others have their turn after each `STEP`.
+    Policy decides on each URI once, so that what is taken out is what was found."""
 
     def __init__(self, call: Call, target: Target, decide: Decide) -> None:
         self._call = replace(call, method="resources/read")
         self._server = target.server
         self._asked = target.own if target.kind == "res" else None
         self._decide = decide
+        self._verdicts: dict[str, Verdict] = {}
+        self._budget = budget_of(target.server)
+        self._since = self._budget.now()
+
+    async def _let_others_run(self) -> None:
+        if self._budget.now() - self._since >= STEP:
+            await self._budget.spend(self._since)
+            self._since = self._budget.now()
 
     def _may(self, uri: Any, is_content: bool) -> bool:
         if not isinstance(uri, str) or uri == self._asked or (not is_content and uri.lower().startswith(_WEB)):
             return True
-        if not is_clean(uri):
-            return False
-        verdict = self._decide(self._call, Target(self._server, "res", uri, uri)).verdict
+        verdict = self._verdicts.get(uri)
+        if verdict is None:
+            if len(self._verdicts) >= MAX_LINKS or not is_clean(uri):
+                return False
+            verdict = self._decide(self._call, Target(self._server, "res", uri, uri)).verdict
+            self._verdicts[uri] = verdict
         return verdict is Verdict.ALLOW or (verdict is Verdict.ASK and not is_content)
 
     def _is_bad(self, item: Json) -> bool:
@@ -49,10 +64,11 @@ class Links:
             return True
         return item.get("type") == "resource_link" and not self._may(item.get("uri"), is_content=False)
 
-    def found(self, value: Any) -> bool:
+    async def found(self, value: Any) -> bool:
         """Whether anything in a JSON value is such a link, or such contents."""
         todo = [value]
         for one in todo:  # which grows meanwhile
+            await self._let_others_run()
             if isinstance(one, dict):
                 if self._is_bad(one):
                     return True
@@ -61,24 +77,34 @@ class Links:
                 todo += one
         return False
 
-    def in_result(self, value: Json) -> bool:
-        return any(not self._may(part.get("uri"), is_content=True) for part in _contents(value)) or self.found(value)
+    async def in_result(self, value: Json) -> bool:
+        contents = _contents(value)
+        return len(await self._readable(contents)) < len(contents) or await self.found(value)
 
-    def without(self, value: Json) -> Json:
+    async def _readable(self, contents: list[Json]) -> list[Json]:
+        readable = []
+        for part in contents:
+            await self._let_others_run()
+            if self._may(part.get("uri"), is_content=True):
+                readable.append(part)
+        return readable
+
+    async def without(self, value: Json) -> Json:
         """The result without them; structured content goes as a whole, since what it says is one thing."""
-        made = {key: self._cut(part) for key, part in value.items() if key != "structuredContent"}
+        made = {key: await self._cut(part) for key, part in value.items() if key != "structuredContent"}
         if "contents" in made:
-            made["contents"] = [part for part in _contents(value) if self._may(part.get("uri"), is_content=True)]
-        if "structuredContent" in value and not self.found(value["structuredContent"]):
+            made["contents"] = await self._readable(_contents(value))
+        if "structuredContent" in value and not await self.found(value["structuredContent"]):
             made["structuredContent"] = value["structuredContent"]
         return made
 
-    def _cut(self, value: Any) -> Any:
+    async def _cut(self, value: Any) -> Any:
+        await self._let_others_run()
         if isinstance(value, list):
-            return [self._cut(part) for part in value]
+            return [await self._cut(part) for part in value]
         if not isinstance(value, dict):
             return value
-        return TAKEN_OUT if self._is_bad(value) else {key: self._cut(part) for key, part in value.items()}
+        return TAKEN_OUT if self._is_bad(value) else {key: await self._cut(part) for key, part in value.items()}
 
 
 def _contents(value: Json) -> list[Json]:
