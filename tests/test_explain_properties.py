@@ -102,7 +102,7 @@ class Town:
         self.handler = chain(
             {
                 **guards,
-                "name": name(self.front.resolver.resolve, lambda key: self.front.lists.faces[key].uris),
+                "name": name(self.front.resolver.resolve, lambda key: self.front.lists.namings[key].uris),
                 "enforce": enforce(self.judge.decide, self.judge.check_arguments, self.judge.explains),
                 "approve": approve(self.desk, self._means()),
             },
@@ -165,12 +165,12 @@ class Town:
         return id
 
     def _public(self, method: str, key: str, own: str) -> str:
-        face = self.front.lists.faces[key]
+        naming = self.front.lists.namings[key]
         if method == "resources/read":
-            return face.uris.public(own)
+            return naming.uris.public(own)
         entries = self.front.lists.of(key)[0].whole
         listed = entries.by_own.get(own) if entries else None
-        return listed.target.public if listed else f"{face.prefix}__{own}" if face.prefix else own
+        return listed.target.public if listed else f"{naming.prefix}__{own}" if naming.prefix else own
 
     async def explain(self, client: Client, method: str, text: str, arguments: Json | None, is_stored: bool) -> Verdict:
         revision = self.judge.revision()

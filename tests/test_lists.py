@@ -92,7 +92,7 @@ async def test_undeclared_lists_are_asked_for_once_and_a_missing_method_is_an_em
         front.lists.changed("a", None, "res")
         assert await front.lists.snapshot("a", CLIENT) is snapshot
         assert server.count("resources/templates/list") == server.count("resources/list") == 1
-        assert not front.lists.shelf("a", CLIENT).stale
+        assert not front.lists.catalog("a", CLIENT).stale
 
 
 async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_warning(
@@ -251,7 +251,7 @@ async def test_scopes_are_bounded_and_those_in_use_stay(monkeypatch: pytest.Monk
         for client in clients:
             await front.lists.snapshot("a", client)
             front.lists.find("a", clients[0], "tool", "a__x")
-        known = [front.lists.known("a", client) is not None for client in clients]
+        known = [front.lists.current("a", client) is not None for client in clients]
         assert sum(known) == 3 and known[0] and known[-1]
 
 
@@ -307,7 +307,7 @@ async def test_a_server_that_hangs_is_waited_for_once_and_the_others_are_listed(
     async with Front(Scripted("fast", tools=["f"]), slow, list_timeout=30) as front:
         with anyio.fail_after(20):
             assert await front.names("tools/list") == ["fast__f"]
-            assert front.lists.shelf("slow", CLIENT).late
+            assert front.lists.catalog("slow", CLIENT).late
             assert (await front.page("tools/list"))["ttlMs"] == 0
             with front.hub.subscribe(lambda event: event.server == "slow") as events:
                 slow.status = "up"
@@ -434,7 +434,7 @@ async def test_a_call_waits_for_the_list_of_tools_where_others_have_come_before(
     async with Front(Scripted("fast", tools=["f"]), slow, list_timeout=60) as front:
         with anyio.fail_after(20):
             assert await front.names("tools/list") == ["fast__f"]
-            assert front.lists.shelf("slow", CLIENT).late and front.lists.known("slow", CLIENT) is not None
+            assert front.lists.catalog("slow", CLIENT).late and front.lists.current("slow", CLIENT) is not None
             found: list[Target | None] = []
 
             async def call() -> None:
@@ -703,7 +703,7 @@ async def test_what_is_learned_is_bounded(monkeypatch: Any) -> None:
     server.items["resources/list"] = resources(*(f"https://x.test/{n}" for n in range(10)))
     async with Front(server) as front:
         await front.names("resources/list")
-        assert list(front.lists.shelf("a", CLIENT).learned) == [f"https://x.test/{n}" for n in (7, 8, 9)]
+        assert list(front.lists.catalog("a", CLIENT).learned) == [f"https://x.test/{n}" for n in (7, 8, 9)]
 
 
 def test_a_list_in_one_page_over_the_bound_of_bytes_is_cut_there() -> None:

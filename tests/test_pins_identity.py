@@ -312,7 +312,7 @@ async def test_a_set_keeps_its_part_through_a_restart_while_the_server_is_down()
                     while not any(key.startswith("snapshot-of/") for key in store._values):
                         await anyio.lowlevel.checkpoint()
                     assert front.lists.find("a", client, "tool", "a__echo") or status == "down"
-                found = front.lists.known("a", FORM)
+                found = front.lists.current("a", FORM)
                 assert found is not None and [entry.target.own for entry in found.entries("tools/list")] == OF["form"]
 
 

@@ -61,7 +61,7 @@ def front_of(judge: PolicyEngine, *servers: Scripted) -> Front:
 
 def guarded(front: Front, judge: PolicyEngine) -> dict[str, Guard | None]:
     guards: dict[str, Guard | None] = dict.fromkeys(ORDER)
-    guards["name"] = name(front.resolver.resolve, lambda key: front.lists.faces[key].uris)
+    guards["name"] = name(front.resolver.resolve, lambda key: front.lists.namings[key].uris)
     guards["enforce"] = enforce(judge.decide, judge.check_arguments, judge.explains)
     town = Town()
     known = judge.law.rulebook.policy.profiles.values()
@@ -112,10 +112,10 @@ def every_name(front: Front, method: str, client: Client) -> set[str]:
     """All there is, whether this client may know of it or not."""
     names: set[str] = set()
     for key, server in front.servers.items():
-        snapshot = front.lists.known(key, client)
+        snapshot = front.lists.current(key, client)
         assert snapshot is not None
         if method == "resources/list":
-            names |= {front.lists.faces[key].uris.public(item["uri"]) for item in server.items[method]}
+            names |= {front.lists.namings[key].uris.public(item["uri"]) for item in server.items[method]}
         else:
             names |= {entry.target.public for entry in snapshot.entries(method)}
     return names

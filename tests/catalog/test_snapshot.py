@@ -21,10 +21,10 @@ FACE = ServerNaming("github", "gh", 50)
 BARE = ServerNaming("github", "", 50)
 
 
-def made(face: ServerNaming = FACE, about: Json | None = None, **lists: list[Any]) -> Snapshot:
+def made(naming: ServerNaming = FACE, about: Json | None = None, **lists: list[Any]) -> Snapshot:
     methods = {"tools": "tools/list", "prompts": "prompts/list", "templates": "resources/templates/list"}
-    listings = {methods[name]: listing(face, methods[name], items, 0) for name, items in lists.items()}
-    return assemble(face.server, about or {"capabilities": {"tools": {}}}, listings)
+    listings = {methods[name]: listing(naming, methods[name], items, 0) for name, items in lists.items()}
+    return assemble(naming.server, about or {"capabilities": {"tools": {}}}, listings)
 
 
 def test_names_get_the_prefix_and_the_definition_stays_what_the_server_said() -> None:

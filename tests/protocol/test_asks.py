@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.protocol import input_requests_server, tasks
-from sluicegate.protocol.input_refusal import refusal
+from sluicegate.protocol.input_forms import refusal
 from sluicegate.protocol.jsonrpc import Json, Request, Response
 from sluicegate.protocol.model import Client, Failure
 

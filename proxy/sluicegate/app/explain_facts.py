@@ -149,13 +149,13 @@ def live(
     """What this process knows of its servers; of one that has not listed yet, what is stored."""
 
     async def wholes(server: str) -> list[tuple[Era, Snapshot]]:
-        own = lists.shelf(server, client)
-        shelves = [own, *(one for one in lists.of(server) if one is not own)]
-        found = [(shelf.era, shelf.whole) for shelf in shelves if shelf.whole is not None]
-        return found or await SnapshotStore(store).all(lists.faces[server], lists.servers[server].identity)
+        own = lists.catalog(server, client)
+        catalogs = [own, *(one for one in lists.of(server) if one is not own)]
+        found = [(catalog.era, catalog.whole) for catalog in catalogs if catalog.whole is not None]
+        return found or await SnapshotStore(store).all(lists.namings[server], lists.servers[server].identity)
 
     def learned(uri: str) -> list[str]:
-        return [key for key in lists.servers if uri in lists.shelf(key, client).learned]
+        return [key for key in lists.servers if uri in lists.catalog(key, client).learned]
 
     grants = [grant for grant in desk.grants.alive() if grant.policy == revision]
     return ServerFacts(lists.settings, wholes, pins, grants, desk.settings.profiles, learned)
@@ -209,9 +209,9 @@ async def stored(config: Config, revision: str, store: Store) -> ServerFacts:
     async def wholes(server: str) -> list[tuple[Era, Snapshot]]:
         if server not in enabled:
             return []
-        face = ServerNaming(
+        naming = ServerNaming(
             server, settings.prefixes[server], settings.names_max, server in settings.plain, fingerprint
         )
-        return await kept.all(face, enabled[server].identity)
+        return await kept.all(naming, enabled[server].identity)
 
     return ServerFacts(settings, wholes, pins, list(grants.alive()), room_settings.approvals(config).profiles)

@@ -107,7 +107,7 @@ def digest(entries: Iterable[Entry]) -> bytes:
 
 
 def listing(
-    face: ServerNaming, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()
+    naming: ServerNaming, method: str, items: Iterable[Any], ttl_ms: int, cut: tuple[str, ...] = ()
 ) -> ListSection:
     """The list as it is served: in the server's order, each name once (the first of equals wins)."""
     key = "uriTemplate" if KINDS[method] == "res" else "name"
@@ -121,10 +121,10 @@ def listing(
             out.append(f"{method}: {_label(item, key)}: listed twice, the first is served")
         else:
             sound[item[key]] = (item, data)
-    public = _public(face, method, sound)
+    public = _public(naming, method, sound)
     out += [f"{method}: {own[:80]!r}: its public name is taken by another" for own in sound if own not in public]
     entries = (
-        _entry(face, method, own, public[own], item, data) for own, (item, data) in sound.items() if own in public
+        _entry(naming, method, own, public[own], item, data) for own, (item, data) in sound.items() if own in public
     )
     return ListSection(method, tuple(entries), ttl_ms, tuple(out), cut)
 
@@ -148,20 +148,20 @@ def _label(item: Any, key: str) -> str:
     return f"{own!r:.80}"
 
 
-def _public(face: ServerNaming, method: str, own: Iterable[str]) -> Mapping[str, str]:
+def _public(naming: ServerNaming, method: str, own: Iterable[str]) -> Mapping[str, str]:
     if KINDS[method] == "res":
-        return {uri: face.uris.public(uri) for uri in own}
-    return names.publish(face.server, face.prefix, own, face.names_max).public
+        return {uri: naming.uris.public(uri) for uri in own}
+    return names.publish(naming.server, naming.prefix, own, naming.names_max).public
 
 
-def _entry(face: ServerNaming, method: str, own: str, public: str, item: Json, data: bytes) -> Entry:
+def _entry(naming: ServerNaming, method: str, own: str, public: str, item: Json, data: bytes) -> Entry:
     kind = KINDS[method]
-    shown = uri_fields.items(method, item, face.uris.public) if face.prefix else item
+    shown = uri_fields.items(method, item, naming.uris.public) if naming.prefix else item
     if kind != "res" and public != own:
         shown = {**shown, "name": public}
     mark = blake2b(public.encode() + b"\0" + data, digest_size=16).digest()
-    print_ = face.fingerprint(item) if face.fingerprint else ""
-    return Entry(Target(face.server, kind, own, public, item), shown, mark, print_)
+    print_ = naming.fingerprint(item) if naming.fingerprint else ""
+    return Entry(Target(naming.server, kind, own, public, item), shown, mark, print_)
 
 
 # ---------------------------------------------------------------- listings -> snapshot
@@ -224,17 +224,17 @@ def to_json(snapshot: Snapshot) -> Json:
     return {"about": snapshot.about, "lists": lists}
 
 
-def from_json(face: ServerNaming, value: Any) -> Snapshot | None:
-    """The snapshot that was kept, shown as `face` says now; None for what is not one (an older format)."""
+def from_json(naming: ServerNaming, value: Any) -> Snapshot | None:
+    """The snapshot that was kept, shown as `naming` says now; None for what is not one (an older format)."""
     match value:
-        case {"about": {"capabilities": dict()} as about, "lists": dict() as kept}:
-            listings = {method: _kept(face, method, kept[method]) for method in KINDS if method in kept}
-            return assemble(face.server, about, listings)
+        case {"about": {"capabilities": dict()} as about, "lists": dict() as stored}:
+            listings = {method: _stored(naming, method, stored[method]) for method in KINDS if method in stored}
+            return assemble(naming.server, about, listings)
     return None
 
 
-def _kept(face: ServerNaming, method: str, value: Any) -> ListSection:
+def _stored(naming: ServerNaming, method: str, value: Any) -> ListSection:
     match value:
         case {"items": list() as items, "ttlMs": int() as ttl_ms}:
-            return listing(face, method, items, ttl_ms)
+            return listing(naming, method, items, ttl_ms)
     return ListSection(method)

@@ -18,27 +18,28 @@ def missing(lists: CatalogCache, server_key: str, is_known: bool) -> Literal["",
 
 def count_tools(lists: CatalogCache, server_key: str) -> int:
     """In the longest list of them that any scope was served, what is withheld not counted."""
-    snapshots = (shelf.snapshot for shelf in lists.of(server_key))
+    snapshots = (catalog.snapshot for catalog in lists.of(server_key))
     return max((len(found.entries("tools/list")) for found in snapshots if found), default=0)
 
 
 def describe(lists: CatalogCache, server_key: str) -> str:
     """In a sentence or less, over all clients."""
-    server, shelves = lists.servers[server_key], lists.of(server_key)
-    found = [shelf for shelf in shelves if shelf.snapshot is not None]
+    server, catalogs = lists.servers[server_key], lists.of(server_key)
+    found = [catalog for catalog in catalogs if catalog.snapshot is not None]
     if server.status == "down":
         return "missing: the server is down"
     if server.status == "starting":
         why = "the server does not answer" if lists.starts.hangs(server) else "the server is still starting"
         return f"as stored: {why}" if found else f"missing: {why}"
-    held = [one for shelf in found if shelf.snapshot for one in shelf.snapshot.listings.values()]
+    held = [one for catalog in found if catalog.snapshot for one in catalog.snapshot.listings.values()]
     if cut := sorted({text for one in held for text in one.cut}):
         return f"cut: {'; '.join(cut)}"
-    if any(shelf.recalled for shelf in found):
+    if any(catalog.recalled for catalog in found):
         return "as stored: the server has not listed yet"
-    open_ones = {method for shelf in found if shelf.whole for method in KINDS if method not in shelf.whole.listings}
+    wholes = [catalog.whole for catalog in found if catalog.whole]
+    open_ones = {method for whole in wholes for method in KINDS if method not in whole.listings}
     if found and open_ones:
         return f"missing: {', '.join(sorted(open_ones))} was not answered"
     if found:
         return "complete"
-    return "missing: the server has not listed yet" if shelves else "not asked for yet"
+    return "missing: the server has not listed yet" if catalogs else "not asked for yet"

@@ -70,12 +70,12 @@ def digests(snapshot: Snapshot | None) -> dict[str, bytes]:
     return {one.method: one.digest for one in held if one.entries}
 
 
-def evict(shelves: dict[str, ServerCatalog]) -> None:
+def evict(catalogs: dict[str, ServerCatalog]) -> None:
     """Forgets one scope that nobody used since the last round (second chance, oldest first)."""
-    for _ in range(2 * len(shelves)):
-        scope = next(iter(shelves))
-        shelf = shelves.pop(scope)
-        if not (shelf.used or shelf.walk):
+    for _ in range(2 * len(catalogs)):
+        scope = next(iter(catalogs))
+        catalog = catalogs.pop(scope)
+        if not (catalog.used or catalog.walk):
             return
-        shelf.used = False
-        shelves[scope] = shelf
+        catalog.used = False
+        catalogs[scope] = catalog

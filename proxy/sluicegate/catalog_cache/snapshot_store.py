@@ -22,7 +22,7 @@ class SnapshotStore:
         self._store = store
 
     async def recall(
-        self, face: ServerNaming, server: McpServer, scope: str, client: Client
+        self, naming: ServerNaming, server: McpServer, scope: str, client: Client
     ) -> tuple[Snapshot, Era] | None:
         """A server that was not up since the start has no era, so its scope may read otherwise than it did when
         the snapshot was kept: what the client itself is leads there, too."""
@@ -32,14 +32,14 @@ class SnapshotStore:
         if data is None and (there := await self._store.get(alias(server, client))):
             data = await self._store.get(there.decode())
         value = _decoded(data) if data else None
-        snapshot = from_json(face, value)
+        snapshot = from_json(naming, value)
         return None if snapshot is None else (snapshot, _era(value, client))
 
-    async def all(self, face: ServerNaming, identity: str) -> list[tuple[Era, Snapshot]]:
+    async def all(self, naming: ServerNaming, identity: str) -> list[tuple[Era, Snapshot]]:
         """Every stored list of a server, whichever client it was for."""
-        stored = {} if self._store is None else await self._store.scan(places(face.server, identity))
+        stored = {} if self._store is None else await self._store.scan(places(naming.server, identity))
         values = map(_decoded, stored.values())
-        found = [(value, snapshot) for value in values if (snapshot := from_json(face, value)) is not None]
+        found = [(value, snapshot) for value in values if (snapshot := from_json(naming, value)) is not None]
         return [("modern" if value.get("era") == "modern" else "legacy", snapshot) for value, snapshot in found]
 
     async def has_hung(self, server: McpServer) -> bool:

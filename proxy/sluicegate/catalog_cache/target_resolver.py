@@ -101,7 +101,7 @@ class Resolver:
     def _awaited(self, call: Call, server: str, kind: Kind, name: str) -> tuple[Kind, str] | None:
         """What is waited for as long as its server may take to start: only what the client may use, or the time would
         tell it what is hidden."""
-        known = self._lists.known(server, call.client)
+        known = self._lists.current(server, call.client)
         entry = known.find.get((kind, name)) if known else None
         return (kind, name) if entry is not None and self._may_list(call, server, entry.target) else None
 
@@ -139,7 +139,7 @@ class Resolver:
 
     def _is_withheld(self, call: Call, uri: str) -> bool:
         """A template that the pins keep from clients is unknown, though as a URI it would be relayed unlisted."""
-        return any(self._lists.shelf(key, call.client).withholds("res", uri) for key in self._lists.servers)
+        return any(self._lists.catalog(key, call.client).withholds("res", uri) for key in self._lists.servers)
 
     async def _candidates(self, call: Call, uri: str) -> Known:
         found = own_uri(uri, self._by_prefix)
@@ -172,35 +172,35 @@ class Resolver:
         return None if server is None else _plain(server, uri)
 
     def _lister(self, call: Call, known: Known, uri: str) -> str | None:
-        return next((key for key, _ in known if uri in self._lists.shelf(key, call.client).learned), None)
+        return next((key for key, _ in known if uri in self._lists.catalog(key, call.client).learned), None)
 
     async def _search(self, call: Call, known: Known) -> None:
         """The client may have its list from before a restart or from another replica: look where it could be from."""
         now = anyio.current_time()
-        shelves = [
-            shelf
+        catalogs = [
+            catalog
             for key, snapshot in known
             if snapshot and snapshot.declares("resources") and self._lists.servers[key].status == "up"
-            if (shelf := self._lists.shelf(key, call.client)).searched_at + SEARCH_AGAIN < now
+            if (catalog := self._lists.catalog(key, call.client)).searched_at + SEARCH_AGAIN < now
         ]
         async with anyio.create_task_group() as group:
-            for shelf in shelves:
-                shelf.searched_at = now
-                group.start_soon(self._learn_all, call, shelf.server.key)
+            for catalog in catalogs:
+                catalog.searched_at = now
+                group.start_soon(self._learn_all, call, catalog.server.key)
 
     async def _learn_all(self, call: Call, server_key: str) -> None:
-        shelf = self._lists.shelf(server_key, call.client)
+        catalog = self._lists.catalog(server_key, call.client)
         settings = self._lists.settings
-        walked = await walk(shelf.server, call.client, "resources/list", settings.list_timeout, settings.bounds)
+        walked = await walk(catalog.server, call.client, "resources/list", settings.list_timeout, settings.bounds)
         for item in walked.items if walked else ():
             uri = item.get("uri") if isinstance(item, dict) else None
-            if isinstance(uri, str) and self._lists.faces[server_key].uris.public(uri) == uri:
-                shelf.learn(uri)
+            if isinstance(uri, str) and self._lists.namings[server_key].uris.public(uri) == uri:
+                catalog.learn(uri)
 
     def learn(self, call: Call, server_key: str, uri: str) -> None:
         """Remembers a listed resource that is shown under its own URI, so that a read of it finds its way back."""
         if self._only is None:
-            self._lists.shelf(server_key, call.client).learn(uri)
+            self._lists.catalog(server_key, call.client).learn(uri)
 
 
 def unlisted_target(server: str, kind: Kind, name: str, snapshot: Snapshot | None) -> Target | None:

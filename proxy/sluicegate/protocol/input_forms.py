@@ -1,7 +1,7 @@
 """Elicitation, sampling and roots: the one validator of what servers ask and of what clients answer.
 
 Both sides use it: a question is validated where it comes from a server and where it is put to a legacy client, an
-answer where it comes from a client and where it goes to a legacy server.
+answer where it comes from a client and where it goes to a legacy server. A client may answer with an error, too.
 2025-11-25 client/elicitation, client/sampling, client/roots; 2026-07-28 basic/patterns/mrtr. Pure.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sluicegate.protocol.elicitation_urls import address
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
 
 ELICIT: Final = "elicitation/create"
 SAMPLE: Final = "sampling/createMessage"
@@ -100,3 +100,23 @@ def _is_rooted(value: Json) -> bool:
 
 
 _ANSWERS: Final[dict[str, Callable[[Json], bool]]] = {ELICIT: _is_elicited, SAMPLE: _is_sampled, ROOTS: _is_rooted}
+
+
+# ---------------------------------------------------------------- errors as answers
+
+
+class InputRefusal(dict[str, Any]):
+    """The JSON-RPC error in the place of an answer. A type of its own: nothing that came as JSON can pose as one.
+
+    `inputResponses` hold bare results (2026-07-28 basic/patterns/mrtr). But a legacy server asked with a request, which
+    may be answered with an error, and it is another legacy client's own error that it should see."""
+
+
+def refusal(error: Json) -> InputRefusal:
+    """The error as it may be sent on: a code, a message, and data where there is any."""
+    code, message = error.get("code"), error.get("message")
+    is_code = isinstance(code, int) and not isinstance(code, bool)
+    made = InputRefusal(code=code if is_code else INTERNAL_ERROR, message=str(message or "Error"))
+    if error.get("data") is not None:
+        made["data"] = error["data"]
+    return made

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sluicegate.protocol import input_forms, tasks
-from sluicegate.protocol.input_forms import ELICIT, ROOTS, SAMPLE
-from sluicegate.protocol.input_refusal import refusal
+from sluicegate.protocol.input_forms import ELICIT, ROOTS, SAMPLE, refusal
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response
 from sluicegate.protocol.model import Client, Failure, Outcome, Result
 from sluicegate.protocol.revisions import REVISIONS, Revision

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from sluicegate.protocol import input_forms, tasks, union_members
 from sluicegate.protocol.elicitation_urls import OwnUrls
-from sluicegate.protocol.input_forms import ELICIT, ROOTS, SAMPLE
-from sluicegate.protocol.input_refusal import InputRefusal
+from sluicegate.protocol.input_forms import ELICIT, ROOTS, SAMPLE, InputRefusal
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

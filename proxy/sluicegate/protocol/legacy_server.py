@@ -20,9 +20,9 @@ from sluicegate.protocol.model import (
     TaskStarted,
 )
 from sluicegate.protocol.modern_server import is_reserved, not_found
-from sluicegate.protocol.required_fields import with_required_fields
 from sluicegate.protocol.reserved_keys import for_server
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS, Revision
+from sluicegate.protocol.union_members import with_required_fields
 
 # 2025-11-25 client/elicitation#url-mode-errors; exists in that revision only and is never emitted to a modern client
 URL_ELICITATION_REQUIRED: Final = -32042

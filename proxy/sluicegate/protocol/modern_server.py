@@ -24,9 +24,9 @@ from sluicegate.protocol.model import (
     Outcome,
     TaskStarted,
 )
-from sluicegate.protocol.required_fields import with_required_fields
 from sluicegate.protocol.reserved_keys import for_server
 from sluicegate.protocol.revisions import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, SERVER_INFO
+from sluicegate.protocol.union_members import with_required_fields
 
 Headers = list[tuple[bytes, bytes]]
 Annotations = Mapping[tuple[str, ...], str]

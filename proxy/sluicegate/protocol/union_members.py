@@ -1,14 +1,17 @@
 """Where a message may be one of several types: the members of the other types are taken out.
 
 Whoever judges reads one member, and whoever gets the message may read another: of a block of text with a `resource`, of
-contents with `text` and `blob`, of a complete result with `inputRequests`. Pure; copy on write.
+contents with `text` and `blob`, of a complete result with `inputRequests`. What each result must have is added where a
+server left it out. Pure; copy on write.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
 from sluicegate.protocol.methods import RESULTS
+from sluicegate.protocol.model import Failure, Outcome, Result
 
 # 2026-07-28 schema: ContentBlock, SamplingMessageContentBlock. What all types may have is no matter.
 _OWN: Final = {
@@ -89,3 +92,21 @@ def without_pages(data: Any) -> Any:
 _EACH: Final[Mapping[str, Callable[[Any], Any]]] = {"content": block, "messages": message, "contents": contents}
 _MEMBERS: Final = {method: (key, _EACH[key]) for method, (key, _) in RESULTS.items() if key in _EACH}
 """Of each method: what its result must have, and how an item of that is read."""
+
+
+# ---------------------------------------------------------------- what a result must have
+
+
+def with_required_fields(method: str, value: Json) -> Outcome:
+    """The result; one without what it is about is no answer. Only of a tool less is known to be meant: servers leave
+    `content` out where they say all in structure, and clients of every revision take it for granted."""
+    value = result(method, value)
+    needed = RESULTS.get(method)
+    if needed is None or isinstance(value.get(needed[0]), needed[1]):
+        return Result(value)
+    if needed[0] != "content":
+        return Failure(INTERNAL_ERROR, f"The server's answer to {method} has no {needed[0]}")
+    # 2025-11-25 server/tools#structured-content: what is said in structure should be said as text, too
+    said = value.get("structuredContent")
+    text = [] if said is None else [{"type": "text", "text": json.dumps(said, ensure_ascii=False)}]
+    return Result({**value, "content": text})

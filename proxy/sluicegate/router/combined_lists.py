@@ -274,7 +274,7 @@ class CombinedLists:
 
     async def _take(self, call: Call, key: str, items: list[Any], offset: int, page: _Page) -> int | None:
         """Adds what the client may see; returns the index of the first item for which there is no room."""
-        uris = self._lists.faces[key].uris
+        uris = self._lists.namings[key].uris
         for index in range(offset, len(items)):
             if index % STRIDE == 0:
                 await page.breathe()

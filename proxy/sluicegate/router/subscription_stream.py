@@ -19,10 +19,9 @@ from sluicegate.hub import Event, Hub, Subscription
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.methods import LISTS, OF_A_SESSION
 from sluicegate.protocol.model import Call, Emit, Failure, McpServer, Outcome, Result, session_scope
-from sluicegate.router.list_versions import ListVersions
 from sluicegate.router.subscriptions import UPDATED, Decide, Subscribing, Subscriptions
 from sluicegate.router.task_subscriptions import MAX_FOLLOWED, FollowedTasks, TaskSubscriptions
-from sluicegate.router.visible_lists import VisibleLists
+from sluicegate.router.visible_lists import ListVersions, VisibleLists
 
 MaySee = Callable[[Call, str], bool]
 """(call, server key): whether this client has any right on that server."""
@@ -125,7 +124,7 @@ class SubscriptionStreams:
     def _may_promise(self, call: Call, key: str) -> bool:
         if not self._transparent:
             return True
-        snapshot = self._lists.known(next(iter(self._servers)), call.client)
+        snapshot = self._lists.current(next(iter(self._servers)), call.client)
         declared = discover_merge.relayed(snapshot.about["capabilities"]) if snapshot else discover_merge.MERGED
         return "listChanged" in declared.get(_FILTERS[key][1], {})
 

@@ -82,7 +82,7 @@ class Subscriptions:
         target = await self._shared.resolver.resolve(call)
         if target is None or not self._may_read(call, target):
             return
-        snapshot = self._shared.lists.known(target.server, call.client)
+        snapshot = self._shared.lists.current(target.server, call.client)
         if snapshot is not None and not snapshot.subscribes:
             self.refused[uri] = _NO_SUBSCRIPTIONS
         else:
@@ -124,7 +124,7 @@ class Subscriptions:
         for uri in self._by_server[key].pop(own, ()):
             if failure == not_found("resources/read", {"uri": own}):
                 continue  # word for word what does not exist
-            data = uri_fields.error_data(failure.data, self._shared.lists.faces[key].uris.public)
+            data = uri_fields.error_data(failure.data, self._shared.lists.namings[key].uris.public)
             self.refused[uri] = Failure(failure.code, failure.message, data, failure.reason)
 
     # ------------------------------------------------------------ updates
@@ -132,7 +132,7 @@ class Subscriptions:
     def shown(self, key: str, params: Json) -> list[Notification]:
         """An update as this client may see it: under the names that it gave, or that a sub-resource has."""
         own: str = params["uri"]
-        public = self._shared.lists.faces[key].uris.public(own)
+        public = self._shared.lists.namings[key].uris.public(own)
         given = self._by_server[key].get(own)
         if given is None and not is_clean(own):
             return []

@@ -108,7 +108,7 @@ class TaskRouter:
         return Failure(METHOD_NOT_FOUND, f"Tool {target.public} does not support task-augmented execution")
 
     def _has_tasks(self, call: Call, server: str) -> bool:
-        snapshot = self._lists.known(server, call.client)
+        snapshot = self._lists.current(server, call.client)
         return snapshot is not None and tasks.offered(snapshot.about["capabilities"]) is not None
 
     def refuses(self, call: Call) -> Outcome | None:

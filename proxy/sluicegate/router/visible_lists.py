@@ -3,14 +3,18 @@
 Knows snapshots and rights as functions. As long as the `permission_key` is equal, so is each decision.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from array import array
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sluicegate.catalog.snapshot import Entry, Snapshot, digest
-from sluicegate.catalog_cache import MayList
+from anyio.lowlevel import checkpoint
+
+from sluicegate.catalog.snapshot import KINDS, Entry, Snapshot, digest
+from sluicegate.catalog_cache import CatalogCache, MayList
 from sluicegate.policy.memo import Memo
-from sluicegate.protocol.model import Call
+from sluicegate.protocol.methods import LISTS
+from sluicegate.protocol.model import Call, McpServer
 
 PermissionKey = Callable[[Call], Hashable | None]
 """What decisions for this client go by, as a whole; None where nothing may be remembered."""
@@ -61,3 +65,65 @@ def no_permission_key(call: Call) -> None:
 
 def number(entries: Iterable[Entry]) -> int:
     return int.from_bytes(digest(entries)[:8])
+
+
+# ---------------------------------------------------------------- versions
+
+_WORD: Final = 2**64 - 1
+
+
+class ListVersions:
+    """`mark` is of what a list would answer now."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, McpServer],
+        lists: CatalogCache,
+        views: VisibleLists,
+        may_see: Callable[[Call, str], bool],
+    ) -> None:
+        self._servers = servers
+        self._lists = lists
+        self._views = views
+        self._may_see = may_see
+        self.positions = {one: at for at, one in enumerate((key, method) for key in servers for method in KINDS)}
+
+    async def look(self, call: Call, notifications: Iterable[str]) -> "array[int]":
+        """The marks of all lists that these notifications are about, in the order of `positions`."""
+        held = lists_of(notifications)
+        seen = array("Q", bytes(8 * len(self.positions)))
+        for (key, method), at in self.positions.items():
+            if method in held:
+                seen[at] = await self._mark(call, key, method)
+        return seen
+
+    async def look_again(self, call: Call, key: str, notification: str, seen: "array[int]") -> bool:
+        """Whether a list of that server is another than it was; remembers what it is now."""
+        changed = False
+        for method in lists_of((notification,)):
+            at = self.positions[key, method]
+            now = await self._mark(call, key, method)
+            changed = changed or now != seen[at]
+            seen[at] = now
+        return changed
+
+    async def _mark(self, call: Call, key: str, method: str) -> int:
+        """Nothing is shown while the server is down."""
+        await checkpoint()
+        snapshot = self._lists.current(key, call.client)
+        if snapshot is None or self._servers[key].status == "down":
+            return number(())
+        view = await self._views.view(call, key, snapshot, method, checkpoint)
+        if not self._counts_announcements(call, key, snapshot, method):
+            return view.number
+        return hash((view.number, self._lists.announced(key, call.client, method))) & _WORD
+
+    def _counts_announcements(self, call: Call, key: str, snapshot: Snapshot, method: str) -> bool:
+        """Resources are held by nobody, so that the server's word counts. One server behind us is relayed as it is."""
+        if self._lists.settings.transparent:
+            return True
+        return KINDS[method] == "res" and snapshot.declares("resources") and self._may_see(call, key)
+
+
+def lists_of(notifications: Iterable[str]) -> list[str]:
+    return [method for method in KINDS if LISTS[method].changed in notifications]
