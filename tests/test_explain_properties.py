@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scripted_server import Front, Scripted
 
 from sluicegate import config
-from sluicegate.app import explain_facts, policy_loading, room_settings
+from sluicegate.app import explain_facts, policy_loading
+from sluicegate.app import settings as room_settings
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
 from sluicegate.approval.record import ProfileSnapshot
 from sluicegate.approval.vote_request import VoteRequest

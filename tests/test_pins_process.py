@@ -13,7 +13,7 @@ import pytest
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, settings_for, sluice, write_config
 from e2e.wire import META, Client
 
-from sluicegate.app.approval_wiring import DATABASE
+from sluicegate.app.settings import DATABASE
 from sluicegate.policy.pins import canonical, fingerprint
 from sluicegate.store import Write
 from sluicegate.store.sqlite import SqliteStore

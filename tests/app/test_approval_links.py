@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.app.room_settings import has_reachable_pages
+from sluicegate.app.settings import has_reachable_pages
 from sluicegate.config import load
 
 HERE, ANYWHERE, OFFICE = "127.0.0.1", "0.0.0.0", "192.168.7.2"

@@ -18,5 +18,5 @@ def modules() -> set[str]:
 
 @pytest.mark.parametrize("library", HEAVY)
 def test_what_starts_has_not_imported(library: str, modules: set[str]) -> None:
-    assert "sluicegate.app.http" in modules
+    assert "sluicegate.app.serve" in modules
     assert library not in modules

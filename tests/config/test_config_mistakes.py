@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate import config
-from sluicegate.app import room_settings
+from sluicegate.app import settings
 
 HASH = "sha256:" + "a" * 64
 # What a case needs besides, unless it says it itself.
@@ -449,5 +449,5 @@ def test_what_a_variable_brings_into_an_argument_is_known() -> None:
     text = "policy: {use: open}\nservers: {a: {command: x, args: [-y, '--key=${env:S}']}}"
     checked = config.check_text(text, "f", Path("/base"), {"S": SECRET})
     assert checked.config is not None
-    settings = room_settings.server("a", checked.config.servers["a"], checked.config, lambda amount: amount, str)
-    assert settings.command == ("x", "-y", f"--key={SECRET}") and settings.expanded == (SECRET,)
+    made = settings.server("a", checked.config.servers["a"], checked.config, lambda amount: amount, str)
+    assert made.command == ("x", "-y", f"--key={SECRET}") and made.expanded == (SECRET,)

@@ -143,7 +143,7 @@ async def test_what_the_client_may_not_know_of_any_more_is_not_told() -> None:
             asked.set()
             return not_found(call.method, call.params)
 
-        front.router.task_subscriptions.handler = denied
+        front.router.task_subscriptions._about_task = denied
         async with listen(front, id) as stream:
             await stream.acknowledged()
             with anyio.fail_after(20):

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluicegate.app.worker_partition import WorkerPartition
+from sluicegate.app.workers.partition import WorkerPartition
 from sluicegate.metrics import Metrics
 from sluicegate.metrics.merged import STATES, Merged
 from sluicegate.metrics.scraped import TABLE

@@ -12,10 +12,10 @@ from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.credentials import Scope, header
 from sluicegate.admin.response import Application, Receive, Send, json_response, send_response
-from sluicegate.app import explain_facts, room_settings
-from sluicegate.app.approval_wiring import people
-from sluicegate.app.authentication import bearer_of, identities
+from sluicegate.app import explain_facts, settings
+from sluicegate.app.approvals import people
 from sluicegate.app.core import Core
+from sluicegate.app.services import bearer_of
 from sluicegate.config import Config
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import Identity, Principal
@@ -25,6 +25,7 @@ from sluicegate.protocol.model import Client
 
 JOIN: Final = "/join"
 """Only at the socket of a desktop client's Sluice: asked by a process that is about to join it."""
+
 
 def admin_application(
     config: Config, inner: Core, identity: Identity, token: str, is_stopping: Callable[[], bool]
@@ -54,7 +55,7 @@ def admin_application(
         return client is not None and judges.judge.may_administer(client, area, act)
 
     return admin.application(
-        admin.AdminSettings(token, room_settings.names(config)),
+        admin.AdminSettings(token, settings.names(config)),
         admin.AdminDeps(
             ready=partial(_unready, config, inner, is_stopping),
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
@@ -99,7 +100,7 @@ def _unready(config: Config, inner: Core, is_stopping: Callable[[], bool]) -> li
 def admin_of_desktop(config: Config, inner: Core) -> Serve:
     """For a socket that nobody but its owner can open: who shows no credential there is the operator."""
     token = secrets.token_urlsafe(32)
-    app = admin_application(config, inner, identities(inner)[1], token, lambda: False)
+    app = admin_application(config, inner, inner.services.identities.operators, token, lambda: False)
     as_operator = (b"authorization", _bearer(token))
     here = {"client": ("127.0.0.1", 0), "server": ("127.0.0.1", 80)}
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import anyio
 
 from sluicegate import telemetry
-from sluicegate.app import approval_wiring, metric_sources, room_settings
-from sluicegate.app.approval_wiring import ApprovalPages, open_queue
-from sluicegate.app.backends import ME, Backends, open_backends
+from sluicegate.app import approvals, metric_sources, settings
+from sluicegate.app.approvals import PageLink, open_queue
+from sluicegate.app.late import Late
 from sluicegate.app.pipeline import pipeline
+from sluicegate.app.servers import ME, Backends, open_backends
 from sluicegate.app.services import Services, open_services
-from sluicegate.app.worker_partition import WHOLE, WorkerPartition
+from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.webhook import Webhooks
 from sluicegate.catalog_cache import completeness
@@ -39,7 +40,7 @@ class Core:
     services: Services
     behind: Backends
     desk: ApprovalQueue
-    pages: ApprovalPages
+    page_link: Late[PageLink]
     until_free: Callable[[str], float]
 
     def expect(self, client: Client) -> None:
@@ -104,17 +105,18 @@ async def core(
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(open_services(config, file, transport, share))
         behind = await stack.enter_async_context(open_backends(services, transport))
-        desk, pages = open_queue(config, services.judging, services.store, services.audit, share), ApprovalPages()
-        services.metrics.watch(partial(approval_wiring.samples, desk))
-        desk.watchers.append(partial(approval_wiring.time_waits, services.metrics.waited))
-        router, handler, until_free = pipeline(services, behind, desk, pages)
-        made = Core(handler, router, services, behind, desk, pages, until_free)
+        desk = open_queue(config, services.judging, services.store, services.audit, share)
+        page_link = Late[PageLink](lambda approval: "")
+        services.metrics.watch(partial(approvals.samples, desk))
+        desk.watchers.append(partial(approvals.time_waits, services.metrics.waited))
+        router, handler, until_free = pipeline(services, behind, desk, page_link)
+        made = Core(handler, router, services, behind, desk, page_link, until_free)
         await desk.refresh()
         desk.reconsider()  # the file may have changed while nothing ran
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         stack.push_async_callback(_close, behind)
-        behind.tasking.start = lambda job: group.start_soon(telemetry.supervise, "held call", job)
+        behind.tasking.start.set(lambda job: group.start_soon(telemetry.supervise, "held call", job))
         for name, run in _tasks(made):
             group.start_soon(telemetry.supervise, name, run)
         stack.callback(behind.hub.close)
@@ -127,7 +129,7 @@ def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
     for key, server in behind.servers.items():
         yield f"server {key}", server.run
     yield "approvals", made.desk.run
-    yield "webhooks", Webhooks(made.desk, lambda: room_settings.receivers(services.judging.config)).run
+    yield "webhooks", Webhooks(made.desk, lambda: settings.receivers(services.judging.config)).run
     yield "pins", behind.pins.watch
     yield "loop", partial(metric_sources.watch_loop, services.metrics.lagged)
     if services.audit is not None:

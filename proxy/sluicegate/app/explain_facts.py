@@ -11,10 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from sluicegate.app import room_settings
-from sluicegate.app.approval_wiring import DATABASE
-from sluicegate.app.clients import client_of, without_revoked
+from sluicegate.app import settings
 from sluicegate.app.core import Core
+from sluicegate.app.settings import DATABASE, client_of, without_revoked
 from sluicegate.approval.grants import PLACE as GRANTS
 from sluicegate.approval.grants import Grant, Grants
 from sluicegate.approval.queue import ApprovalQueue
@@ -200,18 +199,16 @@ async def at_rest(config: Config, revision: str, principal: str, method: str, te
 async def stored(config: Config, revision: str, store: Store) -> ServerFacts:
     """What a store says of servers. Grants in it that no longer count are deleted, so it has to be a copy."""
     enabled = {key: server for key, server in config.servers.items() if server.enabled}
-    pins = DefinitionPins(room_settings.pins(config), store)
+    pins = DefinitionPins(settings.pins(config), store)
     await pins.load()
     grants = Grants(store, _record_nothing, time.time)
     await grants.refresh(revision, lambda who: False, lambda who: None)
-    settings, kept = room_settings.lists(config, enabled, "http"), SnapshotStore(store)
+    listing, kept = settings.lists(config, enabled, "http"), SnapshotStore(store)
 
     async def wholes(server: str) -> list[tuple[Era, Snapshot]]:
         if server not in enabled:
             return []
-        naming = ServerNaming(
-            server, settings.prefixes[server], settings.names_max, server in settings.plain, fingerprint
-        )
+        naming = ServerNaming(server, listing.prefixes[server], listing.names_max, server in listing.plain, fingerprint)
         return await kept.all(naming, enabled[server].identity)
 
-    return ServerFacts(settings, wholes, pins, list(grants.alive()), room_settings.approvals(config).profiles)
+    return ServerFacts(listing, wholes, pins, list(grants.alive()), settings.approvals(config).profiles)

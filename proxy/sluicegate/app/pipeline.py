@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from sluicegate.app import metric_sources, room_settings
-from sluicegate.app.approval_wiring import ApprovalPages, means
-from sluicegate.app.backends import Backends
-from sluicegate.app.services import Services
-from sluicegate.app.tracing import towards_clients, towards_servers
+from sluicegate.app import metric_sources, settings
+from sluicegate.app.approvals import PageLink, means
+from sluicegate.app.late import Late
+from sluicegate.app.servers import Backends
+from sluicegate.app.services import Services, towards_clients, towards_servers
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog import cursor
 from sluicegate.catalog.uris import Rewriting
@@ -35,20 +35,22 @@ UntilFree = Callable[[str], float]
 
 
 def pipeline(
-    services: Services, behind: Backends, desk: ApprovalQueue, pages: ApprovalPages
+    services: Services, behind: Backends, desk: ApprovalQueue, page_link: Late[PageLink]
 ) -> tuple[Router, Handler, UntilFree]:
     """The router by itself, for who may see everything that a client sees; all guards around it; and how many seconds a
     principal has to wait for its rate, 0.0 for none."""
     config, judge, sealer, audit = services.config, services.judging.judge, services.sealer, services.audit
     metrics = services.metrics if config.telemetry.metrics else None
     resolver = Resolver(behind.lists, judge.may_list)
-    cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(room_settings.generation(config)))
+    cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(settings.generation(config)))
+    about_task = Late[Handler]()
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
-                    judge.decide, services.store, judge.permission_key)  # fmt: skip
-    behind.tasking.tasks = router.tasks
+                    judge.decide, services.store, judge.permission_key,
+                    about_task=lambda call: about_task()(call))  # fmt: skip
+    behind.tasking.router.set(router.tasks)
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
-    asked = means(config, services.judging, resolver, behind.pins, pages)
+    asked = means(config, services.judging, resolver, behind.pins, page_link)
     guards: dict[str, Guard | None] = {
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
         "record": RecordGuard(audit.outcome if audit else None),
@@ -63,14 +65,12 @@ def pipeline(
         "quota": quota(windows["tool"]) if "tool" in windows else None,
         "approve": approve(desk, asked, is_task=True),
         "commit": commit(services.store.spend, audit.intent if audit else None),
-        "inspect": inspect(strict, Outputs().check, judge.decide)
-        if (strict := room_settings.results(config))
-        else None,
+        "inspect": inspect(strict, Outputs().check, judge.decide) if (strict := settings.results(config)) else None,
     }
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
     again = chain(guards, innermost, RESUMED)
-    guards["approve"] = approve(desk, asked, behind.tasking.holding(desk, asked.current, again))
-    router.task_subscriptions.handler = chain(guards, innermost, TASK_NOTIFICATIONS)
+    guards["approve"] = approve(desk, asked, behind.tasking.approval_tasks(desk, asked.current, again))
+    about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
     until_free = windows["client"].until_free if "client" in windows else _at_once
     return router, towards_clients(services.tracer, chain(guards, innermost)), until_free
 

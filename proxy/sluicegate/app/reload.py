@@ -62,7 +62,7 @@ class Reload:
 
     def __init__(
         self, running: Config, revision: str, file: Path | None, transport: str,
-        apply: Callable[[Config, LoadedPolicy], None],
+        apply: Callable[[Config, LoadedPolicy], None], on_rejected: Callable[[int], None] = lambda problems: None,
     ) -> None:  # fmt: skip
         self.config = running
         self.problems: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Reload:
         self._asked = anyio.Event()
         self._done = anyio.Event()  # of the next reload that is asked for
         self.looked = anyio.Event()  # for the first time: what changed since the start was read is known
-        self.on_rejected: Callable[[int], None] = lambda problems: None
+        self._on_rejected = on_rejected
 
     def __repr__(self) -> str:
         return f"Reload({self.file}, {len(self.problems)} problems)"
@@ -123,7 +123,7 @@ class Reload:
             self.problems = error.args[:MAX_TOLD]
             if self.problems != before:
                 _tell(self.problems)
-                self.on_rejected(len(error.args))
+                self._on_rejected(len(error.args))
             return error.marks
         if fresh.kept != self.kept:
             self.kept = fresh.kept

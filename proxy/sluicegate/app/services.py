@@ -1,31 +1,338 @@
-"""What there is before any server is: the judge, the store, keys, the audit log, metrics, who collects traces.
+"""What exists before any server does: the policy in force, the store, keys, the audit log, metrics, traces, identities.
 
-Opened in this order, closed in the opposite one, when everything that uses them has ended.
+They are opened in this order, and closed in the opposite order when everything that uses them has ended.
 """
 
-from collections.abc import AsyncIterator
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Final
 
-from opentelemetry.trace import Tracer
+import anyio
+from opentelemetry.trace import SpanKind, Tracer
 
-from sluicegate import __version__
-from sluicegate.app import metric_sources
-from sluicegate.app.approval_wiring import DATABASE
-from sluicegate.app.audit_wiring import KEYS, Notes, open_audit
-from sluicegate.app.egress_rules import open_egress
-from sluicegate.app.policy_service import PolicyService, open_policy_service
-from sluicegate.app.tracing import open_tracer
-from sluicegate.app.worker_partition import WHOLE, WorkerPartition
+from sluicegate import __version__, telemetry
+from sluicegate.app import metric_sources, policy_loading, settings
+from sluicegate.app.late import Late
+from sluicegate.app.reload import Reload
+from sluicegate.app.settings import DATABASE, KEYS, client_of, without_revoked
+from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.audit.log import AuditLog
+from sluicegate.catalog_cache.definition_pins import PinEvent
 from sluicegate.config import Config, StdioServer
-from sluicegate.http.egress import Egress
-from sluicegate.metrics import Metrics
+from sluicegate.http.egress import AddressRefused, Egress
+from sluicegate.http.fetch import Fetcher
+from sluicegate.listen.auth import Identity
+from sluicegate.listen.auth.issuers import KeySets
+from sluicegate.metrics import Metrics, PolicyState
+from sluicegate.policy.files import LoadedPolicy
+from sluicegate.policy.judge import AcceptedDefinitions, PolicyEngine
+from sluicegate.policy.rulebook import nobody_accepted
 from sluicegate.protocol.elicitation_urls import OwnUrls
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Call, Client, Handler, Outcome, Target
 from sluicegate.store.keys import KeyRing, Sealer
+from sluicegate.store.revoked import Revoked
 from sluicegate.store.sqlite import SqliteStore
+from sluicegate.tracing import spans
+
+PROBE_EVERY: Final = 0.5
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyListeners:
+    """Parts that are made after the policy service, and that it needs."""
+
+    identities: Late["Identities | None"] = field(default_factory=lambda: Late(None))
+    has_accepted: Late[Callable[[Target], bool]] = field(default_factory=lambda: Late(nobody_accepted))
+    on_change: Late[Callable[[str | None], None]] = field(default_factory=lambda: Late(lambda server: None))
+    """Rights may have changed: those on a server, or all."""
+    on_rejected: Late[Callable[[int], None]] = field(default_factory=lambda: Late(lambda problems: None))
+    """A changed config cannot be used, and has so many problems."""
+
+
+class PolicyService:
+    """The policy in force and the clients of the config. `later` are parts that are made of this one.
+
+    `on_config` is called when a reload brings a new config into force, and `later.on_change` after it.
+    """
+
+    def __init__(
+        self, config: Config, loaded: LoadedPolicy, file: Path | None, running: Iterable[str], transport: str
+    ) -> None:
+        self._running = tuple(running)
+        self._revoked = Revoked(Path(config.state.dir))
+        self._config = without_revoked(config, self._revoked)
+        self.later = PolicyListeners()
+        self._accepted = AcceptedDefinitions(lambda target: self.later.has_accepted()(target))
+        self.judge = PolicyEngine(policy_loading.make(config, loaded, self._running, self._accepted))
+        self.reload = Reload(config, loaded.policy.revision, file, transport, self._apply, self._rejected)
+        self.on_config: list[Callable[[Config], None]] = []
+
+    @property
+    def config(self) -> Config:
+        """What is in force, as far as it can be without a restart; keys that were revoked are not."""
+        return self._config
+
+    def client_of(self, principal: str) -> Client | None:
+        """Whoever may come in under that name: a client of the config, or the bearer of a token that was shown."""
+        if (found := client_of(self._config, principal)) is not None:
+            return found
+        identities = self.later.identities()
+        return None if identities is None else identities.bearer_of(principal)
+
+    def token_end(self, principal: str) -> float | None:
+        """When the newest token that a client has shown here ends, if it has not."""
+        identities = self.later.identities()
+        return None if identities is None else identities.token_end(principal)
+
+    def forget_accepted(self, server: str) -> None:
+        """What a person accepted counts for a tool's class, and so for who may use it."""
+        self._accepted.forget()
+        self.judge.renew()
+        self.later.on_change()(server)
+
+    async def run(self) -> None:
+        """Notices that nothing can be decided any more, and that shadow mode is over."""
+        while True:
+            await anyio.sleep(PROBE_EVERY)
+            self.look()
+            if self._revoked.look():
+                self._take(self.reload.config)
+                self.later.on_change()(None)
+
+    def look(self) -> None:
+        if self.judge.check(time.time()):
+            self.later.on_change()(None)
+
+    def state(self) -> PolicyState:
+        judge, reload = self.judge, self.reload
+        return PolicyState(judge.revision(), judge.law.is_shadow, judge.errors, not reload.problems, reload.at)
+
+    def notes(self) -> list[str]:
+        """What an operator should know although everything is ready."""
+        notes = [f"not in force: {problem}" for problem in self.reload.problems]
+        notes += [f"not in force: {text}" for text in self.reload.kept]
+        notes += [f"needs a restart: {part}" for part in self.reload.restart]
+        until = self.config.policy.until
+        return notes + ([f"the policy is in shadow mode until {until}"] if self.judge.law.is_shadow else [])
+
+    def _apply(self, config: Config, loaded: LoadedPolicy) -> None:
+        self.judge.law = policy_loading.make(config, loaded, self._running, self._accepted)
+        if config.log != self.config.log:
+            telemetry.configure(config.log.level, config.log.format)
+        self._take(config)
+        self.later.on_change()(None)
+
+    def _rejected(self, problems: int) -> None:
+        self.later.on_rejected()(problems)
+
+    def _take(self, config: Config) -> None:
+        before = self._config.clients.keys.keys()
+        self._config = without_revoked(config, self._revoked)
+        for name in before & config.clients.keys.keys() - self._config.clients.keys.keys():
+            log.info("key revoked", extra={"key": name})
+        for listener in self.on_config:
+            listener(self._config)
+
+
+@asynccontextmanager
+async def open_policy_service(config: Config, file: Path | None, transport: str) -> AsyncIterator[PolicyService]:
+    """Raises `PolicyError` where the policy cannot be used. Its tasks run as long as the block."""
+    loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
+    for finding in loaded.warnings:
+        log.warning(str(finding))
+    running = [key for key, server in config.servers.items() if server.enabled]
+    made = PolicyService(config, loaded, file, running, transport)
+    async with anyio.create_task_group() as group:
+        group.start_soon(telemetry.supervise, "decisions", made.run)
+        group.start_soon(telemetry.supervise, "reload", made.reload.run)
+        yield made
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_audit(
+    config: Config, transport: str, judge: PolicyEngine | None = None
+) -> AsyncIterator[AuditLog | None]:
+    """The log, open until everything else has ended; None where the config wants none. Without a judge it is for the
+    notes of a command, which is over before a sink is reached: whoever serves next sends them."""
+    if not config.audit.enabled:
+        yield None
+        return
+    keys = Path(config.state.dir) / KEYS
+    digest, sign = KeyRing.load(keys, "digest"), KeyRing.load(keys, "sign")
+    about, seeds = settings.audit(config, transport), sign.keys.values()
+    if judge is None:
+        audit = AuditLog(replace(about, sinks=()), digest.newest, seeds)
+    else:
+        audit = AuditLog(about, digest.newest, seeds, judge.classify, judge.revision)
+    try:
+        await audit.start()
+        yield audit
+    finally:
+        await audit.stop()
+
+
+class Notes:
+    """What is written down beside calls; nowhere, where there is no log."""
+
+    def __init__(self, audit: AuditLog | None, judge: PolicyEngine, config: Config) -> None:
+        self._audit, self._judge, self._config = audit, judge, config
+        self._last: Json = {}
+
+    def __repr__(self) -> str:
+        return f"Notes({self._audit!r})"
+
+    def policy(self) -> None:
+        """Which policy decides from now on, and how, if that is another one than before."""
+        judge = self._judge
+        mode = "shadow" if judge.law.is_shadow else "enforce"
+        now: Json = {"what": "in_force", "revision": judge.revision(), "mode": mode}
+        if judge.problem:
+            now |= {"what": "cannot_decide"}
+        if now != self._last:
+            self._last = now
+            self._note("policy", now)
+
+    def reloaded(self, now: Config) -> None:
+        """A changed config is in force, as far as it can be without a restart, or a key was taken back."""
+        before, self._config = self._config, now
+        changed = [name for name in Config.model_fields if getattr(before, name) != getattr(now, name)]
+        if changed:
+            self._note("policy", {"what": "reloaded", "revision": self._judge.revision(), "changed": changed})
+        for act, name in _keys(before, now):
+            self.act(act, name=name)
+
+    def rejected(self, problems: int) -> None:
+        """A changed config cannot be used; what is wrong with it stands in the log for operators."""
+        self._note("policy", {"what": "rejected", "revision": self._judge.revision(), "problems": problems})
+
+    def act(self, act: str, **fields: str) -> None:
+        """What an operator did to Sluice itself."""
+        self._note("admin", {"act": act, **fields})
+
+    def pin(self, event: PinEvent) -> None:
+        """What became of a definition."""
+        note_pin(self._audit, event)
+
+    def denied(self, principal: str, area: str, act: str) -> None:
+        """Somebody has no right on Sluice itself."""
+        decision = {"verdict": "deny", "rule": "no row allows it", "policy": self._judge.revision()}
+        about = {"principal": principal, "server": "sluice", "object": f"admin:{area}", "act": act}
+        self._note("decision", {**about, "decision": decision})
+
+    def _note(self, type: str, fields: Json) -> None:
+        if self._audit is not None:
+            self._audit.note(type, fields)
+
+
+def note_pin(audit: AuditLog | None, event: PinEvent) -> None:
+    if audit is not None:
+        audit.note("pin", asdict(event))
+
+
+def _keys(before: Config, now: Config) -> Iterator[tuple[str, str]]:
+    """Client keys that came and went: one with another hash is another key."""
+    old, new = before.clients.keys, now.clients.keys
+    for name in sorted({*old, *new}):
+        is_same = name in old and name in new and old[name].hash == new[name].hash
+        if name in old and not is_same:
+            yield "key_revoked", name
+        if name in new and not is_same:
+            yield "key_added", name
+
+
+class Identities:
+    """Who gets in, as the config in force says: at the port for clients, and at the admin port.
+
+    The keys of an issuer are fetched once for both ports.
+    """
+
+    def __init__(self, config: Config, egress: Egress) -> None:
+        self._keysets = KeySets(Fetcher(egress))
+        self.clients = Identity(settings.identity(config), keysets=self._keysets)
+        self.operators = Identity(settings.identity(config, admin=True), keysets=self._keysets)
+
+    def replace(self, config: Config) -> None:
+        self.clients.replace(settings.identity(config))
+        self.operators.replace(settings.identity(config, admin=True))
+        self._keysets.keep((one.issuer, one.jwks) for one in config.clients.jwt.issuers)
+
+    def bearer_of(self, principal: str) -> Client | None:
+        """The client whose token was shown at one of the ports."""
+        return bearer_of(self.clients, principal) or bearer_of(self.operators, principal)
+
+    def token_end(self, principal: str) -> float | None:
+        found = self.clients.find(principal)
+        return None if found is None else found.expires
+
+
+def bearer_of(identity: Identity, principal: str) -> Client | None:
+    """The client whose token was shown at one port."""
+    found = identity.find(principal)
+    return None if found is None else Client(found.name, found.roles, found.owner)
+
+
+def open_egress(config: Config, audit: AuditLog | None) -> Egress:
+    def note(refused: AddressRefused) -> None:
+        if audit is not None:
+            place = {"for": refused.whose, "host": refused.host, "address": refused.address}
+            audit.note("decision", {"what": "ssrf_blocked", **place, "why": refused.why})
+
+    return Egress(config.network.allow_private, config.network.proxy, note)
+
+
+LAST_SPANS: Final = 3.0
+"""Seconds that a collector has for the last spans: one that is away must not keep Sluice from ending."""
+
+
+@asynccontextmanager
+async def open_tracer(config: Config) -> AsyncIterator[Tracer | None]:
+    """None where nobody collects: then a call pays nothing, and what a client says of its trace passes as it is."""
+    endpoint = config.telemetry.otlp
+    if not endpoint:
+        yield None
+        return
+    # By name: the SDK is an extra, that the config's rules have looked for, and it takes 0.2 s to import.
+    provider = import_module("sluicegate.otlp").provider(endpoint, __version__)
+    try:
+        yield provider.get_tracer("sluice", __version__)
+    finally:
+        with anyio.move_on_after(LAST_SPANS, shield=True):
+            await anyio.to_thread.run_sync(provider.shutdown, abandon_on_cancel=True)
+
+
+def towards_clients(tracer: Tracer | None, handler: Handler) -> Handler:
+    return handler if tracer is None else _around(tracer, SpanKind.SERVER, handler)
+
+
+def towards_servers(tracer: Tracer | None, handler: Handler) -> Handler:
+    """Only what is about one server: a list may be answered without any."""
+    if tracer is None:
+        return handler
+    spanned = _around(tracer, SpanKind.CLIENT, handler)
+
+    async def handle(call: Call) -> Outcome:
+        return await (handler(call) if call.target is None else spanned(call))
+
+    return handle
+
+
+def _around(tracer: Tracer, kind: SpanKind, inner: Handler) -> Handler:
+    guard = spans(tracer, kind)
+
+    async def handle(call: Call) -> Outcome:
+        return await guard(call, inner)
+
+    return handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +346,7 @@ class Services:
     metrics: Metrics
     notes: Notes
     egress: Egress
+    identities: Identities
     tracer: Tracer | None
     share: WorkerPartition
     own_pages: OwnUrls
@@ -68,7 +376,13 @@ async def open_services(
         judges.on_config.append(partial(metric_sources.expect, metrics))
         notes = Notes(audit, judge, judges.config)
         judges.on_config.append(notes.reloaded)
-        judges.reload.on_rejected = notes.rejected
+        judges.later.on_rejected.set(notes.rejected)
         notes.policy()
         egress = open_egress(config, audit)
-        yield Services(config, judges, sealer, store, audit, metrics, notes, egress, tracer, share, OwnUrls())
+        identities = Identities(judges.config, egress)
+        judges.on_config.append(identities.replace)
+        judges.later.identities.set(identities)
+        own_pages = OwnUrls()
+        yield Services(
+            config, judges, sealer, store, audit, metrics, notes, egress, identities, tracer, share, own_pages
+        )

@@ -119,7 +119,7 @@ async def _firewall(config: Config, file: Path, seat: InstanceLock) -> AsyncIter
 def _server(config: Config, inner: Core) -> Serve:
     """Serves one client on a pair of streams; each is the local one."""
     limits, everybody = config.limits, _Everybody()
-    inner.behind.asking.through = everybody
+    inner.behind.sessions.set(everybody)
     has_begun = False
 
     def handle(call: Call) -> Awaitable[Outcome]:
@@ -205,7 +205,11 @@ class _Everybody:
         finally:
             self._asks.difference_update(offered)
 
-    async def __call__(self, session: str, method: str, params: Json) -> Response | None:
+    def is_idle(self, session: str) -> bool:
+        """A session on stdin and stdout is open while it lasts."""
+        return False
+
+    async def ask(self, session: str, method: str, params: Json) -> Response | None:
         for ask in tuple(self._asks):
             if (answer := await ask(session, method, params)) is not None:
                 return answer

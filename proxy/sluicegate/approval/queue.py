@@ -313,6 +313,11 @@ class ApprovalQueue:
             if await self._apply(kept, new):
                 return new
 
+    def configure(self, settings: ApprovalSettings) -> None:
+        """The settings of a changed config are in force from now on."""
+        self.settings = settings
+        self.reconsider()
+
     def reconsider(self) -> None:
         """Keys, roles or the policy have changed. A yes of somebody who could not give it any more is withdrawn, and
         stays so when the change is undone."""

@@ -91,7 +91,7 @@ class CatalogCache:
         self._stored = SnapshotStore(store)
         self.starts = HangingStarts(self._stored)
         self._pins = pins or DefinitionPins({}, MemoryStore())
-        self._pins.moved = self.serve_anew
+        self._pins.on_moved(self.serve_anew)
         self.namings = {key: self._naming(key) for key in servers}
         self._catalogs: dict[str, dict[str, ServerCatalog]] = {key: {} for key in servers}
         self._shared: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()

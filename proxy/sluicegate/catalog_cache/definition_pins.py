@@ -79,10 +79,14 @@ class DefinitionPins:
         self._unwritten: set[tuple[str, Era]] = set()
         self._begun: dict[str, list[str]] = {}  # servers with books that are not kept yet: what to forget once they are
         self._lock = asyncio.Lock()  # of writers: a book is read, thought over and written by one at a time
-        self.moved: Callable[[str], None] = lambda server: None
+        self._on_moved: list[Callable[[str], None]] = []
 
     def __repr__(self) -> str:
         return f"DefinitionPins({', '.join(f'{server}: {mode}' for server, mode in self._modes.items())})"
+
+    def on_moved(self, listener: Callable[[str], None]) -> None:
+        """`listener` is called with a server of which other definitions are served from now on."""
+        self._on_moved.append(listener)
 
     def is_pinned(self, server: str) -> bool:
         return server in self._modes
@@ -314,7 +318,8 @@ class DefinitionPins:
         old = self._books[server, era]
         self._books[server, era] = book
         if book.pins != old.pins or book.waiting.keys() != old.waiting.keys():
-            self.moved(server)
+            for listener in self._on_moved:
+                listener(server)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -15,7 +15,8 @@ import httpx
 import typer
 
 from sluicegate import config
-from sluicegate.app.approval_wiring import DATABASE, at_rest
+from sluicegate.app.approvals import at_rest
+from sluicegate.app.settings import DATABASE
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.output import (
     AsJson,

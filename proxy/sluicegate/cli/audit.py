@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sluicegate.app import room_settings
+from sluicegate.app import settings
 from sluicegate.audit import export as formats
 from sluicegate.audit.checkpoint import PublicKeys, read_publics
 from sluicegate.audit.log import PUBLIC_KEYS
@@ -255,7 +255,7 @@ def _check_principal(directory: Path, name: str) -> None:
 
 def _settings(config_file: Path | None) -> AuditSettings:
     _, loaded = load(config_file, quietly=True)
-    return room_settings.audit(loaded)
+    return settings.audit(loaded)
 
 
 def _directory(where: Path | None, config_file: Path | None) -> Path:

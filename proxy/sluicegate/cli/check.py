@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 
 from sluicegate import config
-from sluicegate.app import policy_loading, room_settings
-from sluicegate.app.approval_wiring import DATABASE
+from sluicegate.app import policy_loading, settings
+from sluicegate.app.settings import DATABASE
 from sluicegate.catalog_cache import pin_store
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import places, tool_names
@@ -92,7 +92,7 @@ async def _board(loaded: config.Config, kept: Mapping[str, bytes]) -> Definition
     store = MemoryStore()
     for key, value in kept.items():
         await store.put(key, value)
-    board = DefinitionPins(room_settings.pins(loaded), store)
+    board = DefinitionPins(settings.pins(loaded), store)
     await board.load()
     return board
 

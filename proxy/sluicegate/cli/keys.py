@@ -17,7 +17,8 @@ import anyio
 import typer
 
 from sluicegate import config
-from sluicegate.app.audit_wiring import KEYS, open_audit
+from sluicegate.app.services import open_audit
+from sluicegate.app.settings import KEYS
 from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, stop, table
 from sluicegate.store.keys import KeyRing
 from sluicegate.store.revoked import Revoked

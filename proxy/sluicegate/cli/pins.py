@@ -15,9 +15,9 @@ import anyio
 import typer
 
 from sluicegate import config
-from sluicegate.app import room_settings
-from sluicegate.app.approval_wiring import DATABASE
-from sluicegate.app.audit_wiring import note_pin, open_audit
+from sluicegate.app import settings
+from sluicegate.app.services import note_pin, open_audit
+from sluicegate.app.settings import DATABASE
 from sluicegate.audit.log import AuditLog
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
@@ -238,7 +238,7 @@ async def _with_board(
 ) -> T:
     store = SqliteStore(loaded.state.dir / DATABASE)
     try:
-        board = DefinitionPins(room_settings.pins(loaded), store, partial(note_pin, audit))
+        board = DefinitionPins(settings.pins(loaded), store, partial(note_pin, audit))
         await board.load()
         return await use(board)
     finally:

@@ -38,7 +38,7 @@ class Router:
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, cursors: Cursors,
         may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None,
-        permission_key: PermissionKey = no_permission_key,
+        permission_key: PermissionKey = no_permission_key, about_task: Handler | None = None,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
@@ -48,7 +48,7 @@ class Router:
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views)
         self._book = TaskRegistry(servers, store)
         self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors)
-        self.task_subscriptions = TaskSubscriptions(self.tasks)
+        self.task_subscriptions = TaskSubscriptions(self.tasks, about_task)
         self._listener = SubscriptionStreams(
             servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions
         )

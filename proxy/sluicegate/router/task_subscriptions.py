@@ -27,17 +27,17 @@ _Seen = tuple[object, ...]
 
 
 class TaskSubscriptions:
-    """`handler` answers a client's `tasks/get` as if it had asked itself: what is told has passed everything that an
-    answer passes."""
+    """`about_task` answers a `tasks/get` in the name of the client that follows the task, so that a notification has
+    passed everything that an answer passes."""
 
-    def __init__(self, known: TaskRouter) -> None:
+    def __init__(self, known: TaskRouter, about_task: Handler | None = None) -> None:
         self._tasks = known
-        self.handler: Handler = known.about
+        self._about_task = about_task or known.about
 
     async def begin(self, call: Call, ids: Sequence[str]) -> "FollowedTasks":
         """Those that this client has, and may know of: of others nothing is said."""
         own = [id for id in dict.fromkeys(ids) if await self._tasks.may_follow(call, id)]
-        return FollowedTasks(self._tasks, self.handler, call, own)
+        return FollowedTasks(self._tasks, self._about_task, call, own)
 
 
 class FollowedTasks:

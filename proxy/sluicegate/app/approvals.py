@@ -11,16 +11,15 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Final
 
 import anyio
 
 from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
-from sluicegate.app import room_settings
-from sluicegate.app.audit_wiring import KEYS, open_audit
-from sluicegate.app.clients import is_gone
-from sluicegate.app.policy_service import PolicyService, open_policy_service
-from sluicegate.app.worker_partition import WHOLE, WorkerPartition
+from sluicegate.app import settings
+from sluicegate.app.late import Late
+from sluicegate.app.services import PolicyService, open_audit, open_policy_service
+from sluicegate.app.settings import DATABASE, KEYS, is_gone
+from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.approval.eligibility import objection
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
 from sluicegate.approval.record import Approval
@@ -43,16 +42,8 @@ from sluicegate.store.keys import KeyRing
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
 
-DATABASE: Final = "sluice.db"
-
-
-class ApprovalPages:
-    """Links to the page of an approval, where there is an admin port; it comes last."""
-
-    link: Callable[[Approval], str] | None = None
-
-    def __call__(self, approval: Approval) -> str:
-        return "" if self.link is None else self.link(approval)
+PageLink = Callable[[Approval], str]
+"""Makes the link to the page of an approval; empty where there is no page."""
 
 
 def open_queue(
@@ -69,16 +60,15 @@ def open_queue(
         roles_of=judges.judge.roles_of,
         client_of=judges.client_of,
         is_gone=lambda principal: is_gone(judges.config, principal),
-        token_end=lambda principal: judges.token_end(principal),
+        token_end=judges.token_end,
         revision=judges.judge.revision,
         tell=tell,
         is_mine=share.has,
     )
-    desk = ApprovalQueue(store, room_settings.approvals(config), world)
+    desk = ApprovalQueue(store, settings.approvals(config), world)
 
     def take(config: Config) -> None:
-        desk.settings = room_settings.approvals(config)
-        desk.reconsider()
+        desk.configure(settings.approvals(config))
 
     judges.on_config.append(take)
     return desk
@@ -91,7 +81,7 @@ def redactor(config: Config) -> Redactor:
 
 
 def means(
-    config: Config, judges: PolicyService, resolver: Resolver, pins: DefinitionPins, pages: ApprovalPages
+    config: Config, judges: PolicyService, resolver: Resolver, pins: DefinitionPins, page_link: Late[PageLink]
 ) -> ApproveDeps:
     return ApproveDeps(
         decide=judges.judge.decide,
@@ -100,7 +90,7 @@ def means(
         classify=judges.judge.classify,
         review=pins.review,
         elicits=elicits,
-        page=pages,
+        page=lambda approval: page_link()(approval),
         command=commands(config, judges),
         redactor=redactor(config),
     )
@@ -121,7 +111,7 @@ def _current(judges: PolicyService, client: Client) -> Client:
 def commands(config: Config, judges: PolicyService) -> Callable[[str, Approval], str]:
     """Commands as they work where they are pasted. Who is elsewhere learns no path of this machine."""
     file, is_stdio = judges.reload.file, judges.reload.transport == "stdio"
-    is_here = file is not None and (is_stdio or room_settings.is_local_only(config))
+    is_here = file is not None and (is_stdio or settings.is_local_only(config))
     program = _program() if is_here else ["sluice"]
     options = ["-c", str(file.absolute())] if is_here and file is not None else []
     place = "" if is_here else " on the machine where Sluice runs, or by its admin API"
@@ -194,5 +184,5 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
             audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
         desk = open_queue(config, judges, store, audit)
         await desk.refresh()
-        log = room_settings.audit(config).path.parent if config.audit.enabled else None
+        log = settings.audit(config).path.parent if config.audit.enabled else None
         yield ApprovalsApi(desk, people(judges, log, judges.client_of), store)

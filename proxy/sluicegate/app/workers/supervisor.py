@@ -22,11 +22,11 @@ from anyio.abc import TaskGroup
 from sluicegate import telemetry
 from sluicegate.admin.gateway import Gateway
 from sluicegate.admin.peers import Peer
-from sluicegate.app import policy_loading, room_settings
-from sluicegate.app.http import Announce, admin_port, greeting, policy_line, stopping, url
-from sluicegate.app.worker import ORDERS, UP, Order, Task, packed
-from sluicegate.app.worker_partition import WorkerPartition
-from sluicegate.app.worker_sockets import WorkerSockets, new_worker_sockets
+from sluicegate.app import policy_loading, settings
+from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
+from sluicegate.app.workers.partition import WorkerPartition
+from sluicegate.app.workers.sockets import WorkerSockets, new_worker_sockets
+from sluicegate.app.workers.worker import ORDERS, UP, Order, Task, packed
 from sluicegate.config import Config
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import bind
@@ -56,9 +56,9 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         meeting = stack.enter_context(new_worker_sockets(state))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
         crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
-        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), room_settings.names(config))
+        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config))
         backstage = admin_port(config, gateway.application(), open_files.raise_limit() // 8)
-        crew.admin = url(config.listen.admin, backstage.bind())
+        admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         await group.start(backstage.run)
@@ -67,8 +67,8 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             group.start_soon(crew.hear, signals, announce)
             async with anyio.create_task_group() as lives:
-                if await crew.start(lives):
-                    lines = (*greeting(config, endpoint, crew.admin), f"  workers   {count}", policy)
+                if await crew.start(lives, admin):
+                    lines = (*greeting(config, endpoint, admin), f"  workers   {count}", policy)
                     for line in lines:
                         announce(line)
     if crew.ended_by == signal.SIGINT:
@@ -111,7 +111,6 @@ class Crew:
         self._workers = [_Worker(WorkerPartition(index, count)) for index in range(count)]
         self._marks = 0
         self._stopped = anyio.Event()
-        self.admin = ""
         self.code = 0
         self.ended_by: signal.Signals | None = None
 
@@ -132,10 +131,10 @@ class Crew:
 
     # ------------------------------------------------------------ their life
 
-    async def start(self, lives: TaskGroup) -> bool:
-        """Whether all came up."""
+    async def start(self, lives: TaskGroup, admin: str) -> bool:
+        """Whether all came up. `admin` is the URL of the admin port."""
         for worker in self._workers:
-            lives.start_soon(self._keep, worker)
+            lives.start_soon(self._keep, worker, admin)
         for worker in self._workers:
             await worker.came.wait()
         return not self._stopped.is_set()
@@ -161,11 +160,11 @@ class Crew:
         for worker in self._workers:
             worker.tell(order)
 
-    async def _keep(self, worker: _Worker) -> None:
+    async def _keep(self, worker: _Worker, admin: str) -> None:
         failures = 0
         while not self._stopped.is_set():
             started = time.monotonic()
-            code = await self._live(worker)
+            code = await self._live(worker, admin)
             is_expected = self._stopped.is_set()
             with anyio.CancelScope(shield=True):  # the servers of one that was killed
                 await anyio.to_thread.run_sync(stray_processes.end, stray_processes.adopted)
@@ -182,7 +181,7 @@ class Crew:
         if not self._stopped.is_set():
             self._stop()
 
-    async def _live(self, worker: _Worker) -> int:
+    async def _live(self, worker: _Worker, admin: str) -> int:
         """One process from its start to its end: its exit code."""
         orders, theirs = socket.socketpair()
         with theirs:
@@ -192,7 +191,7 @@ class Crew:
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(), *sockets)
             )
         task = Task(
-            self._config, self._file, worker.share, self._meeting.path, sockets, self.admin, self._token,
+            self._config, self._file, worker.share, self._meeting.path, sockets, admin, self._token,
             is_first=worker.share.index == 0 and not worker.was_up,
         )  # fmt: skip
         reader, writer = await asyncio.open_unix_connection(sock=orders)

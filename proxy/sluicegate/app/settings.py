@@ -1,5 +1,9 @@
-"""The config, cut into the settings that each room is given. Values only: nothing is made or started here."""
+"""The settings that each room is given, cut from the config, and the clients that the config names.
 
+Holds values only: nothing is made or started here.
+"""
+
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -23,6 +27,8 @@ from sluicegate.listen.auth.tokens import TokenSettings
 from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_server import NO_PAGES
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.model import Client
+from sluicegate.store.revoked import Revoked
 
 
 def server(
@@ -88,7 +94,9 @@ def receivers(config: Config) -> tuple[Receiver, ...]:
     )
 
 
-AUDIT_STATE = "audit"  # in the state directory: public keys, published checkpoints, positions of sinks
+DATABASE = "sluice.db"  # in the state directory, as the next two
+KEYS = "keys"
+AUDIT_STATE = "audit"  # public keys, published checkpoints, positions of sinks
 
 
 def audit(config: Config, transport: str = "http") -> AuditSettings:
@@ -168,7 +176,10 @@ def listening(config: Config) -> wire.ListenSettings:
     return wire.ListenSettings(
         names=names(config),
         limits=wire.RequestLimits(
-            max_request=limits.max_request, max_depth=limits.max_depth, nodes=limits.nodes, max_batch=limits.max_batch,
+            max_request=limits.max_request,
+            max_depth=limits.max_depth,
+            nodes=limits.nodes,
+            max_batch=limits.max_batch,
             streams=limits.streams,
         ),
     )
@@ -186,3 +197,33 @@ def has_reachable_pages(config: Config) -> bool:
     if listen.admin.is_loopback:
         return is_local_only(config)
     return listen.admin.host not in ("0.0.0.0", "::")
+
+
+def client_of(config: Config, principal: str) -> Client | None:
+    """Whoever may come in under that name, as the lists know a client; `ci-bot` means `key:ci-bot`."""
+    if principal == "local":
+        return Client("local", config.clients.local.roles)
+    if principal == "anonymous" and config.clients.anonymous is not None:
+        return Client("anonymous", config.clients.anonymous.roles)
+    key = config.clients.keys.get(principal.removeprefix("key:"))
+    return None if key is None else Client(f"key:{principal.removeprefix('key:')}", key.roles, key.owner)
+
+
+def without_revoked(config: Config, revoked: Revoked) -> Config:
+    """The config without the keys that were taken back since it was written."""
+    keys = config.clients.keys
+    left = {name: key for name, key in keys.items() if not revoked.has(name, key.hash.get_secret_value())}
+    if len(left) == len(keys):
+        return config
+    return config.model_copy(update={"clients": config.clients.model_copy(update={"keys": left})})
+
+
+def is_gone(config: Config, principal: str) -> bool:
+    """Whether nobody comes in under that name any more. Of tokens the config cannot tell: what they gave ends with
+    the token."""
+    if principal == "anonymous":
+        return config.clients.anonymous is None
+    if not principal.startswith("key:"):
+        return False
+    key = config.clients.keys.get(principal.removeprefix("key:"))
+    return key is None or (key.expires is not None and key.expires.timestamp() <= time.time())

@@ -17,11 +17,10 @@ from sluicegate import __version__, telemetry
 from sluicegate.admin.approval_page import link
 from sluicegate.admin.peers import front
 from sluicegate.admin.response import Application
-from sluicegate.app import metric_sources, room_settings
+from sluicegate.app import metric_sources, settings
 from sluicegate.app.admin_app import admin_application
-from sluicegate.app.authentication import identities
 from sluicegate.app.core import ME, Core, core
-from sluicegate.app.worker_partition import WHOLE, WorkerPartition
+from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.listen import settings as listening
@@ -85,13 +84,13 @@ async def running(
         inner = await stack.enter_async_context(core(config, file=file, share=share))
         if place is not None:
             await _catch_up(inner)
-        clients, operators = identities(inner)
+        identities = inner.services.identities
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
         handover = None if place is None else WorkerHandoff(share.index, place.taking)
-        listener = Listener(inner.handler, ME, clients, room_settings.listening(config), inner.end_session, refused,
-                            on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
+        listener = Listener(inner.handler, ME, identities.clients, settings.listening(config), inner.end_session,
+                            refused, on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
                             until_free=inner.until_free)  # fmt: skip
-        inner.behind.asking.through, inner.behind.asking.is_idle = listener.ask, listener.is_idle
+        inner.behind.sessions.set(listener)
         inner.services.metrics.watch(partial(metric_sources.listener, listener))
         files = open_files.raise_limit()
         wire = listening.ConnectionLimits(
@@ -99,7 +98,7 @@ async def running(
         )  # fmt: skip
         bound = () if place is None else place.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
-        application = admin_application(config, inner, operators, token, lambda: port.is_stopping)
+        application = admin_application(config, inner, identities.operators, token, lambda: port.is_stopping)
         port.bind()
         if place is None:
             backstage = admin_port(config, application, files // 8)
@@ -107,8 +106,8 @@ async def running(
         admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
         for page in (url(config.listen.mcp, port.port), admin_url, config.listen.public_url or ""):
             inner.services.own_pages.add(page)
-        if room_settings.has_reachable_pages(config):
-            inner.pages.link = partial(link, inner.services.sealer.seal, admin_url)
+        if settings.has_reachable_pages(config):
+            inner.page_link.set(partial(link, inner.services.sealer.seal, admin_url))
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "sessions", listener.run)

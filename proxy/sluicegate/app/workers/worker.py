@@ -17,9 +17,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from sluicegate import telemetry
-from sluicegate.app.http import Announce, RunningServer, WorkerPlacement, announce_servers, running
-from sluicegate.app.worker_partition import WorkerPartition
-from sluicegate.app.worker_sockets import WorkerSockets
+from sluicegate.app.serve import Announce, RunningServer, WorkerPlacement, announce_servers, running
+from sluicegate.app.workers.partition import WorkerPartition
+from sluicegate.app.workers.sockets import WorkerSockets
 from sluicegate.config import Config
 
 Order = Literal["drain", "cut", "reload"]

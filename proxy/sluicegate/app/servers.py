@@ -1,0 +1,175 @@
+"""Downstream servers, what they list, which definitions are pinned, and how servers reach clients outside of calls.
+
+Functions of one room are handed to another here. What a task is, `router/tasks.py` decides.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol
+
+from sluicegate import __version__, telemetry
+from sluicegate.app import metric_sources, settings
+from sluicegate.app.approvals import redactor
+from sluicegate.app.late import Late
+from sluicegate.app.services import Services
+from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.catalog_cache import CatalogCache, Resolver
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
+from sluicegate.config import AnyServer
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.transport.http_transport import http_client
+from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks, Job
+from sluicegate.guards.inspect import outside_of_calls
+from sluicegate.guards.name import signed
+from sluicegate.hub import Event, Hub
+from sluicegate.protocol import tasks
+from sluicegate.protocol.jsonrpc import Json, Notification, Response
+from sluicegate.protocol.methods import ABOUT_A_TASK
+from sluicegate.protocol.model import Ask, Call, Client, Handler, Outcome, Publish, Target, session_scope
+from sluicegate.router.tasks import TaskRouter
+
+log = logging.getLogger(__name__)
+
+
+class Tasking:
+    """What the servers' rooms need of the router of tasks, which is made of the servers, and so after them."""
+
+    def __init__(self, inspected: Callable[[str, Json], Json | None], hub: Hub, publish: Publish) -> None:
+        self._inspected, self._hub, self._publish = inspected, hub, publish
+        self.router = Late[TaskRouter]()
+        self.start = Late[Callable[[Job], object]]()
+        """Runs a job that nobody waits for."""
+
+    def approval_tasks(self, desk: ApprovalQueue, current: Callable[[Client], Client], again: Handler) -> ApprovalTasks:
+        """Calls that wait for a person as tasks of our own."""
+        router = self.router()
+        deps = ApprovalTaskDeps(
+            again=again, start=lambda job: self.start()(job), unfit=router.unfit, may_hold=router.may_hold,
+            keep=router.keep, hand_over=router.hand_over, forget=router.forget, about=router.about,
+            announce=self.publish, current=current,
+        )  # fmt: skip
+        return ApprovalTasks(desk, deps)
+
+    def publish(self, server: str, scope: str | None, notification: Notification) -> None:
+        """Passes a server's notification on; one about a task is for the client that has this task alone."""
+        params = self._inspected(server, notification.params)
+        if params is None:
+            return
+        if params is not notification.params:
+            notification = replace(notification, params=params)
+        if notification.method != tasks.STATUS:
+            self._publish(server, scope, notification)
+        elif (found := self.router().heard(server, notification)) is not None:
+            self._hub.publish(Event(server, session_scope(found[0]), found[1]))
+
+    def ask(self, server: str, ask: Ask) -> Ask:
+        """A question outside of any call may be a task's: its client knows that by our id."""
+
+        async def asked(session: str, method: str, params: Json) -> Response | None:
+            shown = self._inspected(server, params)
+            if shown is None:
+                return None
+            own = tasks.relation(params)
+            if own is not None:
+                shown = tasks.related(shown, self.router().public_id(server, own, session))
+            return await ask(session, method, shown)
+
+        return asked
+
+    async def resolve(self, resolver: Resolver, call: Call) -> Target | Outcome | None:
+        if call.method in ABOUT_A_TASK:
+            return await self.router().resolve(call)
+        return await resolver.resolve(call) or resolver.unlisted(call)
+
+
+CLIENT_WAIT: Final = 2.0  # seconds; a desktop client speaks as soon as it has started us
+ME: Final[Json] = {"name": "sluice", "title": "Sluice", "version": __version__}
+
+
+class Sessions(Protocol):
+    """The sessions of the clients, as the HTTP listener or the streams on stdin and stdout have them."""
+
+    async def ask(self, session: str, method: str, params: Json) -> Response | None: ...
+
+    def is_idle(self, session: str) -> bool:
+        """Whether a session has no open stream and no open call."""
+        ...
+
+
+async def _ask_client(
+    sessions: Late[Sessions | None], server: str, session: str, method: str, params: Json
+) -> Response | None:
+    """Asks a client outside of a call; its user sees the name of the server."""
+    if (there := sessions()) is None:
+        return None
+    return await there.ask(session, method, signed({"method": method, "params": params}, server)["params"])
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    servers: Mapping[str, DownstreamServer]
+    lists: CatalogCache
+    pins: DefinitionPins
+    hub: Hub
+    sessions: Late[Sessions | None]
+    tasking: Tasking
+
+
+@asynccontextmanager
+async def open_backends(services: Services, transport: str) -> AsyncIterator[Backends]:
+    """Servers are made here, and reached when they are run."""
+    config, judges, metrics = services.config, services.judging, services.metrics
+    hub, sessions, cache = Hub(), Late[Sessions | None](None), Late[CatalogCache]()
+    tasking = Tasking(outside_of_calls(settings.results(config)), hub, lambda *notified: cache().publish(*notified))
+    redact = redactor(config).written
+    telemetry.redact_with(redact)
+
+    def is_idle(session: str) -> bool:
+        return (there := sessions()) is not None and there.is_idle(session)
+
+    def server(key: str, section: AnyServer) -> DownstreamServer:
+        about = settings.server(key, section, config, services.share.of, redact, services.own_pages)
+        http, ask = http_client(about, services.egress), tasking.ask(key, partial(_ask_client, sessions, key))
+        return DownstreamServer(
+            about, http=http, publish=tasking.publish, client_info=ME, ask=ask, store=services.store,
+            moved=lambda server: cache().moved(server), is_idle=is_idle,
+            client_wait=CLIENT_WAIT if transport == "stdio" else 0.0,
+        )  # fmt: skip
+
+    for key, why in config.disabled.items():
+        log.warning("server is disabled", extra={"server": key, "why": why})
+    async with AsyncExitStack() as stack:
+        servers = {key: server(key, section) for key, section in config.servers.items() if section.enabled}
+        pins = DefinitionPins(settings.pins(config), services.store, partial(_pin_changed, services))
+        await pins.load()
+        for key in servers:
+            if notice := pins.notice(key):
+                log.warning(notice, extra={"server": key, "hint": f"sluice pins diff {key}"})
+        stack.push_async_callback(pins.flush)
+        lists = CatalogCache(settings.lists(config, servers, transport), servers, hub, services.store, pins)
+        stack.callback(lists.close)
+        cache.set(lists)
+        pins.on_moved(judges.forget_accepted)  # after the lists, which are told first
+        judges.later.has_accepted.set(pins.has_accepted)
+        judges.later.on_change.set(partial(_reconsider, services, lists))
+        metrics.watch(partial(metric_sources.servers, servers, config.disabled))
+        metrics.watch(partial(metric_sources.definitions, servers, lists, pins))
+        yield Backends(servers, lists, pins, hub, sessions, tasking)
+
+
+def _pin_changed(services: Services, event: PinEvent) -> None:
+    if event.what in ("withheld", "reported"):
+        services.metrics.definition_changed(event.server, event.kind)
+    services.notes.pin(event)
+
+
+def _reconsider(services: Services, lists: CatalogCache, server: str | None) -> None:
+    """Rights may have changed: whoever remembers what follows from them looks again."""
+    services.notes.policy()
+    services.metrics.forget()
+    if services.audit is not None:
+        services.audit.composer.forget()
+    lists.reconsider(server)
