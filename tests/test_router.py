@@ -25,8 +25,7 @@ from sluicegate.protocol.model import (
     not_found,
 )
 from sluicegate.router import subscription_stream as listening
-from sluicegate.router import subscriptions
-from sluicegate.router.subscriptions import UPDATED
+from sluicegate.router.subscription_stream import UPDATED
 
 TOOLS, PROMPTS, RESOURCES = (f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 LEGACY = replace(CLIENT, revision="2025-11-25", session="s")
@@ -436,7 +435,7 @@ async def test_what_a_server_refuses_is_said_in_the_acknowledgement_with_its_rea
 
 
 async def test_a_server_that_cannot_be_reached_is_subscribed_to_when_it_can_and_then_told_of(monkeypatch: Any) -> None:
-    monkeypatch.setattr(subscriptions, "RETRY_FIRST", 0.01)
+    monkeypatch.setattr(listening, "RETRY_FIRST", 0.01)
     server = Scripted("a", capabilities=SUBSCRIBING)
     server.status = "down"
     server.holds = [ConnectionError("no"), ConnectionError("no")]

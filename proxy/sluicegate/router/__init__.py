@@ -18,8 +18,7 @@ from sluicegate.protocol.methods import ABOUT_A_TASK, JUDGED_BY_NAME, LISTS
 from sluicegate.protocol.model import Call, Failure, Handler, McpServer, Outcome, Result, TaskStarted, not_found, refuse
 from sluicegate.protocol.revisions import SUPPORTED
 from sluicegate.router.combined_lists import CombinedLists, Cursors
-from sluicegate.router.subscription_stream import MaySee, SubscriptionStreams
-from sluicegate.router.subscriptions import Decide
+from sluicegate.router.subscription_stream import Decide, MaySee, SubscriptionStreams
 from sluicegate.router.task_registry import MAX_TASKS, TaskRegistry
 from sluicegate.router.task_subscriptions import TaskSubscriptions
 from sluicegate.router.tasks import TaskRouter

@@ -1,27 +1,54 @@
 """subscriptions/listen: one client's stream of changes, made of many servers' notifications.
 
-Knows servers by what they hold open and lists as snapshots. Told is what changed for this client: a change of a
-tool that it may not see is none, and so is one of a resource that it may not read. (2026-07-28
-basic/patterns/subscriptions: the acknowledgement comes first, only requested kinds follow, nothing is replayed.)
+Knows servers by what they hold open and lists as snapshots. The stream has what changed for this client: a change of a
+tool that it may not see is none. (2026-07-28 basic/patterns/subscriptions: the acknowledgement comes first, only
+requested kinds follow, nothing is replayed.)
+
+A subscription to a resource is judged as a read of it would be, when it begins and at each update, so that a changed
+policy counts at once; a resource that needs a human's yes cannot be subscribed to (server/resources#subscriptions).
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
-from sluicegate.catalog import discover_merge
+from sluicegate.catalog import discover_merge, uri_fields
+from sluicegate.catalog.uris import is_clean
 from sluicegate.catalog_cache import CatalogCache, Resolver
 from sluicegate.hub import Event, Hub, Subscription
-from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.protocol.methods import LISTS, OF_A_SESSION
-from sluicegate.protocol.model import Call, Emit, Failure, McpServer, Outcome, Result, session_scope
-from sluicegate.router.subscriptions import UPDATED, Decide, Subscribing, Subscriptions
+from sluicegate.protocol.model import (
+    Call,
+    Decision,
+    Emit,
+    Failure,
+    McpServer,
+    Outcome,
+    Result,
+    Target,
+    Verdict,
+    not_found,
+    session_scope,
+)
 from sluicegate.router.task_subscriptions import MAX_FOLLOWED, FollowedTasks, TaskSubscriptions
 from sluicegate.router.visible_lists import ListVersions, VisibleLists
+
+Decide = Callable[[Call, Target], Decision]
+
+UPDATED: Final = "notifications/resources/updated"
+STRIDE: Final = 16  # URIs that are judged in a row
+
+_NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource has no subscriptions")
+
+log = logging.getLogger(__name__)
 
 MaySee = Callable[[Call, str], bool]
 """(call, server key): whether this client has any right on that server."""
@@ -36,6 +63,129 @@ MAX_RESOURCES: Final = 1_000
 
 # key in the filter -> (notification, capability)
 _FILTERS: Final = {entry.filter: (entry.changed, entry.capability) for entry in LISTS.values()}
+
+T = TypeVar("T")
+
+
+async def _when_reached(server: McpServer, attempt: Callable[[], Awaitable[T]], settled: anyio.Event) -> tuple[T, bool]:
+    """What the attempt gives as soon as the server can be reached, and whether it could not at first. Nobody waits for
+    a server that is down: `settled` is set then."""
+    delay = 0.0
+    while True:
+        await server.ready()
+        try:
+            return await attempt(), delay > 0
+        except ConnectionError:
+            settled.set()
+            delay = min(max(RETRY_FIRST, 2 * delay), RETRY_MOST)
+            await anyio.sleep(delay)
+
+
+# ---------------------------------------------------------------- resources
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribing:
+    """What is needed to subscribe, the same for all calls."""
+
+    servers: Mapping[str, McpServer]
+    lists: CatalogCache
+    resolver: Resolver
+    decide: Decide
+
+    async def begin(self, call: Call, uris: Sequence[str]) -> "Subscriptions":
+        """Nothing is asked of a server yet."""
+        made = Subscriptions(self, replace(call, method="resources/read", params={}))
+        for count, uri in enumerate(dict.fromkeys(uris), 1):
+            if count % STRIDE == 0:
+                await checkpoint()
+            await made.add(uri)
+        return made
+
+
+class Subscriptions:
+    """Those of one call. `refused` says why one that the client may read cannot be subscribed to; of others nothing
+    is said, because what is denied looks like what does not exist. `is_promised` once the client was told what is
+    honoured, so that it trusts in being told of updates."""
+
+    __slots__ = ("_as_read", "_by_server", "_shared", "is_promised", "refused")
+
+    def __init__(self, shared: Subscribing, as_read: Call) -> None:
+        self._shared = shared
+        self._as_read = as_read
+        self._by_server: dict[str, dict[str, list[str]]] = defaultdict(dict)  # server -> own URI -> as it was given
+        self.refused: dict[str, Failure] = {}
+        self.is_promised = False
+
+    def __repr__(self) -> str:
+        return f"Subscriptions({len(self.honoured)} at {list(self._by_server)}, {len(self.refused)} refused)"
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(self._by_server)
+
+    @property
+    def honoured(self) -> list[str]:
+        return [uri for given in self._by_server.values() for uris in given.values() for uri in uris]
+
+    async def add(self, uri: str) -> None:
+        call = replace(self._as_read, params={"uri": uri})
+        target = await self._shared.resolver.resolve(call)
+        if target is None or not self._may_read(call, target):
+            return
+        snapshot = self._shared.lists.current(target.server, call.client)
+        if snapshot is not None and not snapshot.subscribes:
+            self.refused[uri] = _NO_SUBSCRIPTIONS
+        else:
+            self._by_server[target.server].setdefault(target.own, []).append(uri)
+
+    def _may_read(self, call: Call, target: Target) -> bool:
+        decision = self._shared.decide(call, target)
+        if decision.verdict is not Verdict.ALLOW:
+            client = call.client.principal
+            log.info("denied a subscription to %s for %s by %s", target.public, client, decision.rule)
+        return decision.verdict is Verdict.ALLOW
+
+    # ------------------------------------------------------------ at the servers
+
+    async def pursue(
+        self, key: str, notify: Callable[[str, Json], None], releases: list[Callable[[], None]], settled: anyio.Event
+    ) -> None:
+        """Subscribes at one server as soon as it can be reached; `settled` when that is done or has to wait."""
+        server, own = self._shared.servers[key], self._by_server[key]
+        subscribe = partial(server.subscribe, self._as_read.client, tuple(own), partial(notify, key))
+        (release, refused), was_down = await _when_reached(server, subscribe, settled)
+        releases.append(release)
+        for uri, failure in refused.items():
+            self._refuse(key, uri, failure)
+        settled.set()
+        if was_down or self.is_promised:
+            for uri in own:
+                notify(key, {"uri": uri})  # it may have been updated meanwhile
+
+    def _refuse(self, key: str, own: str, failure: Failure) -> None:
+        for uri in self._by_server[key].pop(own, ()):
+            if failure == not_found("resources/read", {"uri": own}):
+                continue  # word for word what does not exist
+            data = uri_fields.error_data(failure.data, self._shared.lists.namings[key].uris.public)
+            self.refused[uri] = Failure(failure.code, failure.message, data, failure.reason)
+
+    # ------------------------------------------------------------ updates
+
+    def shown(self, key: str, params: Json) -> list[Notification]:
+        """An update as this client may see it: under the names that it gave, or that a sub-resource has."""
+        own: str = params["uri"]
+        public = self._shared.lists.namings[key].uris.public(own)
+        given = self._by_server[key].get(own)
+        if given is None and not is_clean(own):
+            return []
+        call = replace(self._as_read, params={"uri": public})
+        if self._shared.decide(call, Target(key, "res", own, public)).verdict is not Verdict.ALLOW:
+            return []
+        return [Notification(UPDATED, {**params, "uri": uri}) for uri in given or (public,)]
+
+
+# ---------------------------------------------------------------- streams
 
 
 @dataclass(slots=True)
@@ -57,16 +207,16 @@ class _Stream:
 class SubscriptionStreams:
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, views: VisibleLists,
-        may_see: MaySee, decide: Decide, following: TaskSubscriptions,
+        may_see: MaySee, decide: Decide, task_subscriptions: TaskSubscriptions,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
         self._hub = hub
         self._may_see = may_see
         self._transparent = lists.settings.transparent
-        self._sight = ListVersions(servers, lists, views, may_see)
+        self._versions = ListVersions(servers, lists, views, may_see)
         self._subscribing = Subscribing(servers, lists, resolver, decide)
-        self._following = following
+        self._task_subscriptions = task_subscriptions
 
     async def listen(self, call: Call) -> Outcome:
         """Lasts until the client goes away (cancellation) or the hub closes."""
@@ -77,39 +227,40 @@ class SubscriptionStreams:
         if ids:  # several tell at once
             call = replace(call, emit=_in_turn(call.emit))
         methods = frozenset(_FILTERS[key][0] for key in kinds)
-        subscriptions, followed = await self._subscribing.begin(call, uris), await self._following.begin(call, ids)
-        ear = _Stream(call, methods, subscriptions, followed)
+        subscriptions = await self._subscribing.begin(call, uris)
+        followed = await self._task_subscriptions.begin(call, ids)
+        stream = _Stream(call, methods, subscriptions, followed)
         try:
             with self._hub.subscribe(partial(self._concerns, call, methods)) as events, self._lists.watch(call.client):
                 async with anyio.create_task_group() as group:
-                    await self._reach_servers(ear, events, group)
-                    await self._follow(ear, kinds, events, group)
+                    await self._reach_servers(stream, events, group)
+                    await self._follow(stream, kinds, events, group)
                     group.cancel_scope.cancel()
         finally:
-            ear.release()
+            stream.release()
         return Result({})
 
-    async def _follow(self, ear: _Stream, kinds: list[str], events: Subscription, group: TaskGroup) -> None:
-        call = ear.call
+    async def _follow(self, stream: _Stream, kinds: list[str], events: Subscription, group: TaskGroup) -> None:
+        call = stream.call
         honoured = [key for key in kinds if self._may_promise(call, key)]
-        told = {_FILTERS[key][0] for key in honoured}
+        announced = {_FILTERS[key][0] for key in honoured}
         await self._lists.recall(call.client)
-        seen = await self._sight.look(call, told)
-        ear.subscriptions.is_promised = True
-        await call.emit(_acknowledgement(honoured, ear.subscriptions, ear.followed.ids))
-        for id in ear.followed.ids:
-            group.start_soon(ear.followed.follow, id)
+        seen = await self._versions.look(call, announced)
+        stream.subscriptions.is_promised = True
+        await call.emit(_acknowledgement(honoured, stream.subscriptions, stream.followed.ids))
+        for id in stream.followed.ids:
+            group.start_soon(stream.followed.follow, id)
         async for event in events:
             method = event.notification.method
-            if ear.methods:
-                self._reach_also(ear, event.server, group)
+            if stream.methods:
+                self._reach_also(stream, event.server, group)
             if method in OF_A_SESSION:
                 await call.emit(event.notification)
             elif method == UPDATED:
-                for shown in ear.subscriptions.shown(event.server, event.notification.params):
+                for shown in stream.subscriptions.shown(event.server, event.notification.params):
                     await call.emit(shown)
-            elif method in told:
-                if await self._sight.look_again(call, event.server, method, seen):
+            elif method in announced:
+                if await self._versions.look_again(call, event.server, method, seen):
                     await call.emit(Notification(method, {}))
 
     def _concerns(self, call: Call, methods: frozenset[str], event: Event) -> bool:
@@ -130,48 +281,40 @@ class SubscriptionStreams:
 
     # ------------------------------------------------------------ servers
 
-    async def _reach_servers(self, ear: _Stream, events: Subscription, group: TaskGroup) -> None:
+    async def _reach_servers(self, stream: _Stream, events: Subscription, group: TaskGroup) -> None:
         """Returns when every server that is up is live, or in time for the acknowledgement. A legacy client waits for
         an answer to its subscription, as it would for that server's own."""
         live, subscribed = [], []
         for key, server in self._servers.items():
-            if ear.methods and server.status != "disabled" and self._may_see(ear.call, key):
-                is_up, reached = server.status == "up", self._reach_soon(ear, server, group)
+            if stream.methods and server.status != "disabled" and self._may_see(stream.call, key):
+                is_up, reached = server.status == "up", self._reach_soon(stream, server, group)
                 live += [reached] if is_up else []
-        for key in ear.subscriptions.servers:
+        for key in stream.subscriptions.servers:
             settled = anyio.Event()
-            group.start_soon(ear.subscriptions.pursue, key, partial(_put, events), ear.releases, settled)
+            group.start_soon(stream.subscriptions.pursue, key, partial(_put_update, events), stream.releases, settled)
             subscribed += [settled] if self._servers[key].status == "up" else []
         await _all(live, ACKNOWLEDGE_WITHIN)
-        is_patient = ear.call.client.era == "legacy"
+        is_patient = stream.call.client.era == "legacy"
         await _all(subscribed, self._lists.settings.list_timeout if is_patient else ACKNOWLEDGE_WITHIN)
 
-    def _reach_soon(self, ear: _Stream, server: McpServer, group: TaskGroup) -> anyio.Event:
+    def _reach_soon(self, stream: _Stream, server: McpServer, group: TaskGroup) -> anyio.Event:
         live = anyio.Event()
-        ear.reached.add(server.key)
-        group.start_soon(self._reach, ear, server, live)
+        stream.reached.add(server.key)
+        group.start_soon(self._reach, stream, server, live)
         return live
 
-    def _reach_also(self, ear: _Stream, key: str, group: TaskGroup) -> None:
+    def _reach_also(self, stream: _Stream, key: str, group: TaskGroup) -> None:
         """A changed policy may show a client what it did not see before."""
         server = self._servers[key]
-        if key not in ear.reached and server.status != "disabled" and self._may_see(ear.call, key):
-            self._reach_soon(ear, server, group)
+        if key not in stream.reached and server.status != "disabled" and self._may_see(stream.call, key):
+            self._reach_soon(stream, server, group)
 
-    async def _reach(self, ear: _Stream, server: McpServer, live: anyio.Event) -> None:
+    async def _reach(self, stream: _Stream, server: McpServer, live: anyio.Event) -> None:
         """Has the server's changes reach the hub, as soon as it can be reached, until they are released."""
-        client = ear.call.client
-        delay = 0.0
-        while True:
-            await server.ready()
-            try:
-                ear.releases.append(await server.hold(client))
-                break
-            except ConnectionError:
-                live.set()  # nobody waits for a server that is down
-                delay = min(max(RETRY_FIRST, 2 * delay), RETRY_MOST)
-                await anyio.sleep(delay)
-        if delay:
+        client = stream.call.client
+        release, was_down = await _when_reached(server, partial(server.hold, client), live)
+        stream.releases.append(release)
+        if was_down:
             self._lists.outdate(server.key, server.scope(client))
         await self._lists.snapshot(server.key, client)
         live.set()
@@ -183,7 +326,7 @@ async def _all(events: list[anyio.Event], timeout: float) -> None:
             await event.wait()
 
 
-def _put(events: Subscription, server: str, params: Json) -> None:
+def _put_update(events: Subscription, server: str, params: Json) -> None:
     """An update is for the subscriptions that it was asked for, and so passes no hub."""
     events.put(Event(server, None, Notification(UPDATED, params)))
 
