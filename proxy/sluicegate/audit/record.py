@@ -29,6 +29,7 @@ MAX_ROLES: Final = 64
 _MAX_REMEMBERED: Final = 5_000
 _MAX_SMALL: Final = 128
 _MAX_AT_ONCE: Final = 2_048  # characters, and 16 for each value
+_FEW: Final = 16
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
 
@@ -118,7 +119,7 @@ class Composer:
         if about is None:
             is_small = _is_small(call.params.get("arguments"))
         else:
-            is_shown = self._results == "redacted" and isinstance(outcome, Result)
+            is_shown = self._results == "redacted"
             is_small = not (is_shown and isinstance(outcome, Result) and len(outcome.text) > _MAX_AT_ONCE)
         if is_small:
             return self._closing(call, stamp, head, about is not None, outcome, seconds)
@@ -258,6 +259,15 @@ class Composer:
 
 def _is_small(value: Any) -> bool:
     """Whether arguments are searched at once, in the event loop; others are in the writer's thread."""
+    left = _MAX_AT_ONCE
+    if isinstance(value, dict) and len(value) < _FEW:  # most arguments are a few short texts
+        for item in value.values():
+            if type(item) is str:
+                left -= len(item)
+            elif isinstance(item, dict | list):
+                break
+        else:
+            return left > sum(map(len, value))
     left, stack = _MAX_AT_ONCE, [value]
     while stack:
         item = stack.pop()
