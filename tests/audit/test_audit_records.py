@@ -130,6 +130,19 @@ def test_an_intent_says_who_what_and_why() -> None:
     assert said["arguments"]["title"] == "x" and "p" != said["arguments"]["password"]
 
 
+def test_what_peers_call_themselves_and_their_things_holds_no_secret() -> None:
+    secret = "Zx9Qw7Lm3Tb8Vn2Kp5Xy"
+    named = f"password={secret}"
+    client = Client("key:a", info={"name": named, "version": named})
+    target = Target("git", "tool", named, f"git__{named}")
+    for call in (
+        make_call("c1", {named: 1}, target=target, client=client),
+        make_call("c2", target=None, params={"name": named}),
+        make_call("c3", meta={"traceparent": f"00-{secret}-1-01"}),
+    ):
+        assert secret not in json.dumps(intent(composer(), call))
+
+
 def test_a_changed_definition_has_another_fingerprint() -> None:
     made = composer()
     one = intent(made, make_call("c1"))["definition"]

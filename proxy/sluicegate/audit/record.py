@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sluicegate.audit.queue import Body
-from sluicegate.audit.redact import Redactor, canonical, dump
+from sluicegate.audit.redact import MAX_NAME, Redactor, canonical, dump
 from sluicegate.audit.settings import Arguments, Results
 from sluicegate.outcomes import classify
 from sluicegate.policy.rules import Ruling
@@ -101,9 +101,8 @@ class Composer:
             text = f"{text},{self._decision(decisions[-1])}"
         if round is not None:
             text = f'{text},"round":{{"call":{self._id(round[0])},"number":{int(round[1])}}}'
-        parent = call.meta.get("traceparent")
-        if isinstance(parent, str) and (trace := _TRACE.fullmatch(parent)):
-            text = f'{text},"trace":"{trace[1]}"'
+        if "traceparent" in call.meta and (trace := trace_of(call)):
+            text = f'{text},"trace":"{trace}"'
         return text
 
     def intent(self, call: Call, about: str, approval: Json | None) -> Body:
@@ -177,13 +176,13 @@ class Composer:
         self, method: str, principal: str, roles: tuple[str, ...], owner: str, revision: str, session: str | None,
         name: str, version: str,
     ) -> str:  # fmt: skip
-        shown = [self._redactor.text(role) for role in roles[:MAX_ROLES]]
+        shown, written = [self._redactor.text(role) for role in roles[:MAX_ROLES]], self._redactor.written
         fields: Json = {
             "principal": self._redactor.text(principal),
             "roles": [role for role in shown if not role.startswith("group:")],
             "groups": [role for role in shown if role.startswith("group:")],
             "revision": self._redactor.text(revision, 32),
-            "client": {"name": self._redactor.text(name, _MAX_SMALL), "version": self._redactor.text(version, 64)},
+            "client": {"name": written(name, _MAX_SMALL), "version": written(version, 64)},
         }
         if owner:
             fields["owner"] = self._redactor.text(owner)
@@ -202,8 +201,8 @@ class Composer:
         fields: Json = {
             "server": target.server,
             "kind": target.kind,
-            "own": self._redactor.text(target.own, 1024),
-            "public": self._redactor.text(target.public, 1024),
+            "own": self._redactor.written(target.own, 1024),
+            "public": self._redactor.written(target.public, 1024),
         }
         if class_ := self._classify(target):
             fields["class"] = class_
@@ -230,7 +229,8 @@ class Composer:
         target = call.trail.target or call.target
         asked = ""
         if target is None and (named := call.params.get("name", call.params.get("uri"))) is not None:
-            asked = f',"asked":{dump(self._redactor.text(named if isinstance(named, str) else str(type(named))))}'
+            shown = self._redactor.written(named, MAX_NAME) if isinstance(named, str) else str(type(named))
+            asked = f',"asked":{dump(shown)}'
         value = call.params.get("arguments")
         if self._arguments == "none" or not isinstance(value, dict):
             return asked
@@ -255,6 +255,13 @@ class Composer:
 
     def __repr__(self) -> str:
         return f"Composer({self._arguments}, {len(self._clients)} clients, {len(self._targets)} targets)"
+
+
+def trace_of(call: Call) -> str:
+    """The id of the trace that a call is part of (W3C Trace Context, traceparent), or nothing."""
+    parent = call.meta.get("traceparent")
+    found = _TRACE.fullmatch(parent) if isinstance(parent, str) else None
+    return found[1] if found else ""
 
 
 def _is_small(value: Any) -> bool:

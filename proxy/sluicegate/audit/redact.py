@@ -60,7 +60,8 @@ _PRIVATE: Final = frozenset("d p q dp dq qi oth k".split())
 _WORDS: Final = frozenset("args argv arguments command cmd".split())
 _PROGRAM: Final = ("command", "cmd", "program", "executable", "bin")
 _MAX_WORDS: Final = 256
-_SOMETIMES: Final = frozenset(("auth", "_auth", "sig", "signature"))  # names of secrets if the value looks like one
+# Names of secrets if the value looks like one.
+_SOMETIMES: Final = frozenset(("auth", "_auth", "sas", "sig", "signature"))
 _PARSED_DEPTH: Final = 8  # what JSON inside a string takes of the depth
 _LONE: Final = re.compile("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
@@ -274,7 +275,7 @@ class Redactor:
                 kept["..."] = f"({len(value) - len(kept)} more)"
                 budget.is_cut = True
                 break
-            shown = self.text(name)
+            shown = self.text(name) if by_member is None else self.written(name, MAX_NAME)
             if shown in kept:  # names that differ only in what is cut off or masked
                 shown, budget.is_cut = f"{shown} {self._mark(name)}", True
             budget.chars -= len(shown)

@@ -7,6 +7,7 @@ debug.
 import logging
 from collections.abc import Callable
 
+from sluicegate.audit.record import trace_of
 from sluicegate.guards import Observer
 from sluicegate.outcomes import classify
 from sluicegate.protocol.model import Call, Outcome, Verdict
@@ -43,6 +44,5 @@ def _tell(call: Call, outcome: Outcome | None) -> None:
 
 def _ids(call: Call) -> dict[str, str]:
     """By which the audit log, and a trace if there is one, have the same call."""
-    parent = call.meta.get("traceparent")
-    trace = parent.split("-") if isinstance(parent, str) else ()
-    return {"call": call.trail.id, **({"trace": trace[1][:32]} if len(trace) == 4 else {})}
+    trace = trace_of(call)
+    return {"call": call.trail.id, **({"trace": trace} if trace else {})}
