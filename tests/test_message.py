@@ -27,7 +27,6 @@ from sluicegate.protocol.jsonrpc import (
     decode_weighed,
     dump,
     encode,
-    encode_batch,
     encode_result,
     id_unread,
     read,
@@ -370,7 +369,7 @@ def test_a_shared_list_is_encoded_as_any_other_alone_in_its_result_or_not() -> N
     for result in ({"tools": items}, {"nextCursor": "x", "tools": items, "ttlMs": 0}):
         message = ListResponse(7, result, key="tools")
         assert decode(encode(message)) == to_value(Response(7, result))
-        assert decode(encode_batch([message, message])) == [to_value(Response(7, result))] * 2
+        assert decode(dump([to_value(message), to_value(message)])) == [to_value(Response(7, result))] * 2
     encode(message)
     items.append("not in the JSON that is kept")
     assert "not in" not in encode(message).decode() and "not in" in encode(Response(7, result)).decode()

@@ -42,11 +42,11 @@ def merged(
     `subscribes` is whether one can subscribe to resources of any of them; `missing` has servers that are in no list,
     and why: `starting`, `failed` or `hung`."""
     abouts = list(abouts)
-    known: Json = {name: {} for _, about in abouts for name in _carried(about.get("capabilities"))}
+    extensions: Json = {name: {} for _, about in abouts for name in _carried(about.get("capabilities"))}
     capabilities = _SUBSCRIBING if subscribes else MERGED
     texts = (_section(key, about["instructions"]) for key, about in abouts if _has_text(about))
     sections = [NAMING, *_missing(missing), *texts]
-    return _value({**capabilities, **_extensions(known)}, "\n\n".join(sections), supported, ttl_ms)
+    return _value({**capabilities, **_extensions(extensions)}, "\n\n".join(sections), supported, ttl_ms)
 
 
 def mirrored(about: Json | None, supported: Sequence[str], ttl_ms: int) -> Json:
@@ -69,8 +69,8 @@ def _carried(capabilities: Any) -> Json:
     return {name: value for name, value in declared.items() if name in CARRIED and isinstance(value, dict)}
 
 
-def _extensions(known: Json) -> Json:
-    return {"extensions": known} if known else {}
+def _extensions(extensions: Json) -> Json:
+    return {"extensions": extensions} if extensions else {}
 
 
 def _flags(key: str, declared: Json) -> Json:

@@ -244,11 +244,6 @@ def _add(found: list[_Range], first: int, last: int) -> None:
     found.append((first, last))
 
 
-def matches_template(template: str, uri: str) -> bool:
-    """Whether `uri` can be an expansion of the RFC 6570 `template`."""
-    return TemplateMatcher(uri).matches(template)
-
-
 def expansions(template: str, values: Mapping[str, str]) -> set[str]:
     """What the template may become with these values, and nothing for all other variables: as they are, and encoded.
     Nothing where the template is malformed, or one of them were longer than a URI may be."""

@@ -5,6 +5,6 @@ stores what came; `target_resolver` looks names and URIs up in it. None of them 
 """
 
 from sluicegate.catalog_cache.cache import CatalogCache, ListSettings
-from sluicegate.catalog_cache.target_resolver import Known, MayList, Resolver
+from sluicegate.catalog_cache.target_resolver import MayList, Resolver, ServerSnapshots
 
-__all__ = ["CatalogCache", "Known", "ListSettings", "MayList", "Resolver"]
+__all__ = ["CatalogCache", "ListSettings", "MayList", "Resolver", "ServerSnapshots"]

@@ -31,7 +31,7 @@ from sluicegate.catalog.snapshot import (
     listing,
 )
 from sluicegate.catalog_cache import list_waits
-from sluicegate.catalog_cache.definition_pins import DefinitionPins, said
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
 from sluicegate.catalog_cache.list_waits import HangingStarts
 from sluicegate.catalog_cache.list_walk import walk
 from sluicegate.catalog_cache.server_catalog import ServerCatalog, digests, evict
@@ -268,7 +268,8 @@ class CatalogCache:
         if about is None:
             return False
         self._speak(catalog, client, catalog.server.era_for(client) or client.era)
-        await self._pins.meet(catalog.server.key, catalog.era, catalog.capabilities, "instructions", said(about))
+        found = instructions_of(about)
+        await self._pins.meet(catalog.server.key, catalog.era, catalog.capabilities, "instructions", found)
         complete = all(await asyncio.gather(*(self._walk_list(catalog, client, about, method) for method in methods)))
         if complete and catalog.is_whole:
             await self._pins.settle(catalog.server.key, catalog.era, catalog.capabilities)

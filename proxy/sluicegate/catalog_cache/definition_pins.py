@@ -101,7 +101,8 @@ class DefinitionPins:
         book, twin = self._both(server, era)
         entries = (entry for held in whole.listings.values() for entry in held.entries)
         keys: dict[Key, str] = {(entry.target.kind, entry.target.own): entry.fingerprint for entry in entries}
-        text: dict[Key, str] = {("instructions", own): found.fingerprint for own, found in said(whole.about).items()}
+        instructions = instructions_of(whole.about).items()
+        text: dict[Key, str] = {("instructions", own): found.fingerprint for own, found in instructions}
         judged = partial(pins.is_withheld, mode, book, twin, capabilities=capabilities)
         withheld = {key for key, mark in (keys | text).items() if judged(key, mark)}
         return without(whole, withheld, not withheld.isdisjoint(text))
@@ -132,8 +133,8 @@ class DefinitionPins:
         if self.has_accepted(target):
             return "accepted"
         key, both = (target.kind, target.own), self._both(target.server)
-        known = {pin.fingerprint for book in both if (pin := book.pins.get(key)) is not None}
-        return "changed" if known and pins.fingerprint(target.item) not in known else "first_use"
+        fingerprints = {pin.fingerprint for book in both if (pin := book.pins.get(key)) is not None}
+        return "changed" if fingerprints and pins.fingerprint(target.item) not in fingerprints else "first_use"
 
     def _both(self, server: str, era: Era = "legacy") -> tuple[PinBook, PinBook]:
         return self._books[server, era], self._books[server, "modern" if era == "legacy" else "legacy"]
@@ -343,7 +344,7 @@ class DefinitionPins:
             self._on_change(event)
 
 
-def said(about: Json) -> dict[str, Found]:
+def instructions_of(about: Json) -> dict[str, Found]:
     """A server's instructions as something that can be pinned."""
     text: Any = about.get("instructions")
     return {"": Found(pins.fingerprint(text), text)} if isinstance(text, str) and text.strip() else {}

@@ -43,7 +43,7 @@ def place(server: str, identity: str, era: Era) -> str:
 
 
 async def read(store: Store, server: str, identity: str, now: str) -> Stored:
-    own = {era: await _kept(store, place(server, identity, era)) for era in ERAS}
+    own = {era: await _read_book(store, place(server, identity, era)) for era in ERAS}
     if not any(own.values()):
         found = [key.split("/")[2:] for key in await store.scan(f"{PINS}{server}/")]
         if found:
@@ -53,20 +53,21 @@ async def read(store: Store, server: str, identity: str, now: str) -> Stored:
 
 async def _begin(store: Store, server: str, others: Collection[str], now: str) -> Stored:
     """`others` are the identities of which books are kept."""
-    unnamed = {era: await _kept(store, f"{server}/{era}") or PinBook() for era in ERAS}
+    unnamed = {era: await _read_book(store, f"{server}/{era}") or PinBook() for era in ERAS}
     if not others:
         return Stored(unnamed, [])
-    known = {
-        other: {era: await _kept(store, place(server, other, era)) or PinBook() for era in ERAS} for other in others
-    }  # fmt: skip
-    newest = sorted(others, key=lambda other: max(book.last_at for book in known[other].values()), reverse=True)
+    former = {
+        other: {era: await _read_book(store, place(server, other, era)) or PinBook() for era in ERAS}
+        for other in others
+    }
+    newest = sorted(others, key=lambda other: max(book.last_at for book in former[other].values()), reverse=True)
     return Stored(
-        {era: pins.succeed([unnamed[era], *(known[other][era] for other in newest)], now) for era in ERAS},
+        {era: pins.succeed([unnamed[era], *(former[other][era] for other in newest)], now) for era in ERAS},
         [place(server, other, era) for other in newest[MAX_FORMER:] for era in ERAS],
     )
 
 
-async def _kept(store: Store, place: str) -> PinBook | None:
+async def _read_book(store: Store, place: str) -> PinBook | None:
     accepted, waiting = [await store.get(prefix + place) for prefix in (PINS, WAITING)]
     if accepted is None and waiting is None:
         return None

@@ -30,10 +30,10 @@ class ServerInfos:
         outcome = await ask(server, Call(client, "server/discover", {}), max(timeout, server.start_timeout))
         if not isinstance(outcome, Result) or not isinstance(outcome.value.get("capabilities"), dict):
             return None
-        said: Json = {key: outcome.value[key] for key in ("capabilities", "instructions") if key in outcome.value}
-        await self._ask_undeclared(server, client, said["capabilities"])
+        answer: Json = {key: outcome.value[key] for key in ("capabilities", "instructions") if key in outcome.value}
+        await self._ask_undeclared(server, client, answer["capabilities"])
         undeclared: Json = {name: {} for name in sorted(self._undeclared[server.key])}
-        return {**said, "capabilities": undeclared | said["capabilities"]}
+        return {**answer, "capabilities": undeclared | answer["capabilities"]}
 
     async def _ask_undeclared(self, server: McpServer, client: Client, declared: Json) -> None:
         """Some servers list what they do not declare, and the SDKs ask them all the same. What a server has answered it

@@ -33,7 +33,7 @@ WEB: Final = ("http:", "https:")
 SEARCH_AGAIN: Final = 60.0
 _STEPS: Final = 2_000  # of matching templates, without a turn for others
 
-Known = list[tuple[str, Snapshot | None]]
+ServerSnapshots = list[tuple[str, Snapshot | None]]
 
 
 class Resolver:
@@ -101,8 +101,8 @@ class Resolver:
     def _awaited(self, call: Call, server: str, kind: Kind, name: str) -> tuple[Kind, str] | None:
         """What is waited for as long as its server may take to start: only what the client may use, or the time would
         tell it what is hidden."""
-        known = self._lists.current(server, call.client)
-        entry = known.find.get((kind, name)) if known else None
+        snapshot = self._lists.current(server, call.client)
+        entry = snapshot.find.get((kind, name)) if snapshot else None
         return (kind, name) if entry is not None and self._may_list(call, server, entry.target) else None
 
     async def _app_tool(self, call: Call, name: str) -> Target | None:
@@ -141,7 +141,7 @@ class Resolver:
         """A template that the pins keep from clients is unknown, though as a URI it would be relayed unlisted."""
         return any(self._lists.catalog(key, call.client).withholds("res", uri) for key in self._lists.servers)
 
-    async def _candidates(self, call: Call, uri: str) -> Known:
+    async def _candidates(self, call: Call, uri: str) -> ServerSnapshots:
         found = own_uri(uri, self._by_prefix)
         server = self._only or (self._by_prefix[found[0]] if found else None)
         if server is None:
@@ -162,24 +162,27 @@ class Resolver:
     async def _unprefixed(self, call: Call, uri: str) -> Target | None:
         """Whoever lists it, else has a template for it, else takes every plain URI; the first in config order of
         those who do, and only among servers on which the client may read it."""
-        known = [one for one in await self._lists.all(call.client) if self._may_list(call, one[0], _plain(one[0], uri))]
-        server = self._lister(call, known, uri) or await _with_template(known, uri)
+        snapshots = [
+            (key, snapshot) for key, snapshot in await self._lists.all(call.client)
+            if self._may_list(call, key, _plain(key, uri))
+        ]  # fmt: skip
+        server = self._lister(call, snapshots, uri) or await _with_template(snapshots, uri)
         if server is None and uri.lower().startswith(WEB):
-            await self._search(call, known)
-            server = self._lister(call, known, uri)
+            await self._search(call, snapshots)
+            server = self._lister(call, snapshots, uri)
         if server is None:
-            server = next((key for key, _ in known if key in self._plain), None)
+            server = next((key for key, _ in snapshots if key in self._plain), None)
         return None if server is None else _plain(server, uri)
 
-    def _lister(self, call: Call, known: Known, uri: str) -> str | None:
-        return next((key for key, _ in known if uri in self._lists.catalog(key, call.client).learned), None)
+    def _lister(self, call: Call, snapshots: ServerSnapshots, uri: str) -> str | None:
+        return next((key for key, _ in snapshots if uri in self._lists.catalog(key, call.client).learned), None)
 
-    async def _search(self, call: Call, known: Known) -> None:
+    async def _search(self, call: Call, snapshots: ServerSnapshots) -> None:
         """The client may have its list from before a restart or from another replica: look where it could be from."""
         now = anyio.current_time()
         catalogs = [
             catalog
-            for key, snapshot in known
+            for key, snapshot in snapshots
             if snapshot and snapshot.declares("resources") and self._lists.servers[key].status == "up"
             if (catalog := self._lists.catalog(key, call.client)).searched_at + SEARCH_AGAIN < now
         ]
@@ -209,7 +212,7 @@ def unlisted_target(server: str, kind: Kind, name: str, snapshot: Snapshot | Non
     if _NAME.fullmatch(name) is None:
         return None
     entries = snapshot.find.items() if snapshot else ()
-    alike = [entry.target for (listed, known), entry in entries if listed == kind and known.lower() == name.lower()]
+    alike = [entry.target for (listed, public), entry in entries if listed == kind and public.lower() == name.lower()]
     if not alike:
         return Target(server, kind, name, name, is_unlisted=True)
     return alike[0] if len(alike) == 1 else None
@@ -219,8 +222,8 @@ def _plain(server: str, uri: str) -> Target:
     return Target(server, "res", uri, uri)
 
 
-async def _with_template(known: Known, uri: str) -> str | None:
-    for key, snapshot in known:
+async def _with_template(snapshots: ServerSnapshots, uri: str) -> str | None:
+    for key, snapshot in snapshots:
         matcher, others_turn = TemplateMatcher(uri), _STEPS
         for entry in snapshot.entries("resources/templates/list") if snapshot else ():
             if matcher.matches(entry.target.own):

@@ -106,8 +106,8 @@ class _Held:
 
     def __init__(self, queue: ApprovalQueue, deps: ApprovalTaskDeps, call: Call, approval: Approval) -> None:
         self._queue, self._deps, self._approval = queue, deps, approval
-        kept = {key: value for key, value in call.meta.items() if key != "progressToken"}  # its stream is over
-        self._call = Call(call.client, call.method, call.params, kept, call.target)
+        own_meta = {key: value for key, value in call.meta.items() if key != "progressToken"}  # its stream is over
+        self._call = Call(call.client, call.method, call.params, own_meta, call.target)
         self._first = f"{call.trail.id}-task"
         now = time.time()
         self.id = ""
@@ -209,8 +209,8 @@ class _Held:
 
     def _become(self, status: tasks.Status, message: str) -> None:
         rest = {key: value for key, value in self.task.items() if key != "statusMessage"}
-        said: Json = {"statusMessage": message[: tasks.MAX_TEXT]} if message else {}
-        self.task = {**rest, "status": status, "lastUpdatedAt": stamp(time.time()), **said}
+        status_message: Json = {"statusMessage": message[: tasks.MAX_TEXT]} if message else {}
+        self.task = {**rest, "status": status, "lastUpdatedAt": stamp(time.time()), **status_message}
         self._stir()
         self._deps.announce(self._approval.matter.server, None, Notification(tasks.STATUS, self.task))
 

@@ -108,7 +108,7 @@ class _ApprovalFlow:
     def terms(self) -> ProfileSnapshot | None:
         return self.queue.settings.profiles.get(self.decision.profile) if isinstance(self.decision, Ruling) else None
 
-    def matter(self, terms: ProfileSnapshot) -> CallBinding:
+    def binding(self, terms: ProfileSnapshot) -> CallBinding:
         call = self.call
         return bind(call.client, call.method, self.target, call.params, self.decision.rule, terms)
 
@@ -119,23 +119,23 @@ class _ApprovalFlow:
         trail, terms = self.call.trail, self.terms()
         if terms is None:
             return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
-        matter = self.matter(terms)
+        binding = self.binding(terms)
         if trail.round is not None and (trail.approval_ref is None or not trail.approval_ref.key):
-            return await self._go_on(matter, trail.approval_ref)
-        grant = self.queue.find_grant(matter, self.call.client)
+            return await self._go_on(binding, trail.approval_ref)
+        grant = self.queue.find_grant(binding, self.call.client)
         # An approval of this very call is used up first: it must not outlive its grant.
-        if grant is not None and not await self.queue.is_approved(matter):
-            return await self._let_through(_ByGrant(self.queue, grant), grant.approval, matter)
+        if grant is not None and not await self.queue.is_approved(binding):
+            return await self._let_through(_ByGrant(self.queue, grant), grant.approval, binding)
         if self.approval_tasks is not None and "task" in self.call.params:
             unfit = await self.approval_tasks.unfit(self.call, self.target)
             if unfit is not None:
                 return unfit
-        return await self._ask(matter)
+        return await self._ask(binding)
 
-    async def _ask(self, matter: CallBinding) -> Outcome:
-        """Round and round until there is an answer: what was waited for may have become another matter."""
+    async def _ask(self, binding: CallBinding) -> Outcome:
+        """Round and round until there is an answer: what was waited for may have become another binding."""
         while True:
-            approval = await self.queue.ask(self.call, matter, self.deps.classify(self.target), self._shown)
+            approval = await self.queue.ask(self.call, binding, self.deps.classify(self.target), self._shown)
             if isinstance(approval, VoteRefused):
                 return self._cannot_ask(approval)
             self.queue.keep_whole(approval, presentation.arguments_of(self.call))
@@ -152,11 +152,11 @@ class _ApprovalFlow:
             terms = self.terms()
             if terms is None:
                 return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
-            again = self.matter(terms)
+            again = self.binding(terms)
             if again == approval.matter:
                 return await self._use(approval)
             await self.queue.end(approval.id, "superseded")
-            matter = again
+            binding = again
 
     def _shown(self) -> Json:
         return presentation.take(self.call, self.deps.redactor, self.deps.review(self.target))
@@ -202,12 +202,12 @@ class _ApprovalFlow:
         return None if decided.status == 409 and ballot.word == "approve" else await self._closed(approval)
 
     async def _put(self, approval: Approval, how: str) -> Outcome:
-        kept = await self.queue.book.shown(approval.id)
+        details = await self.queue.book.shown(approval.id)
         show = self.deps.command("approvals show", approval)
         url = how == "url" and self.deps.page(approval)
-        ask = messages.page(approval, kept, show, url) if url else messages.form(approval, kept, show)
-        matter, key = approval.matter, f"approve-{secrets.token_hex(8)}"
-        approval_ref = ApprovalRef(approval.id, matter.digest, matter.rule, matter.terms.name, key)
+        ask = messages.page(approval, details, show, url) if url else messages.form(approval, details, show)
+        binding, key = approval.matter, f"approve-{secrets.token_hex(8)}"
+        approval_ref = ApprovalRef(approval.id, binding.digest, binding.rule, binding.terms.name, key)
         return InputRequired({key: ask}, approval_ref=approval_ref)
 
     async def _closed(self, approval: Approval) -> Outcome:
@@ -268,18 +268,18 @@ class _ApprovalFlow:
         finally:
             self.queue.release_claim(approval.id)
 
-    async def _go_on(self, matter: CallBinding, approval_ref: ApprovalRef | None) -> Outcome:
+    async def _go_on(self, binding: CallBinding, approval_ref: ApprovalRef | None) -> Outcome:
         """A later round: an approval covers its own call to the end."""
-        now = matter.digest, matter.rule, matter.terms.name
+        now = binding.digest, binding.rule, binding.terms.name
         if approval_ref is None or (approval_ref.digest, approval_ref.rule, approval_ref.profile) != now:
             return refuse(self.call.method, "approval_denied", CHANGED)
-        return await self._let_through(_Covered(approval_ref), approval_ref.id, matter)
+        return await self._let_through(_Covered(approval_ref), approval_ref.id, binding)
 
-    async def _let_through(self, use: ApprovalUse, id: str, matter: CallBinding) -> Outcome:
+    async def _let_through(self, use: ApprovalUse, id: str, binding: CallBinding) -> Outcome:
         self.call.trail.approval_use = use
         outcome = await self.inner(replace(self.call, meta=defined(self.call.meta)))
         if isinstance(outcome, InputRequired):
-            return replace(outcome, approval_ref=ApprovalRef(id, matter.digest, matter.rule, matter.terms.name))
+            return replace(outcome, approval_ref=ApprovalRef(id, binding.digest, binding.rule, binding.terms.name))
         return outcome
 
 
@@ -298,8 +298,8 @@ class _ByApproval:
     @property
     def note(self) -> Json:
         approval = self.approval
-        said = {"id": approval.id, "state": "consumed", "digest": approval.matter.digest}
-        return {**said, "profile": approval.matter.terms.name, "approver": _names(approval)}
+        fields = {"id": approval.id, "state": "consumed", "digest": approval.matter.digest}
+        return {**fields, "profile": approval.matter.terms.name, "approver": _names(approval)}
 
     async def redeem(self) -> bool:
         return await self.queue.consume(self.approval.id)
@@ -313,8 +313,8 @@ class _ByGrant:
     @property
     def note(self) -> Json:
         grant = self.grant
-        said = {"id": grant.approval, "grant": grant.id, "scope": grant.scope}
-        return {**said, "profile": grant.matter.terms.name, "approver": grant.by}
+        fields = {"id": grant.approval, "grant": grant.id, "scope": grant.scope}
+        return {**fields, "profile": grant.matter.terms.name, "approver": grant.by}
 
     async def redeem(self) -> bool:
         return await self.queue.use_grant(self.grant)

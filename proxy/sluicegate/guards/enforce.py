@@ -84,8 +84,8 @@ async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) 
         return outcome
     argument, context = call.params.get("argument"), call.params.get("context")
     name = argument.get("name") if isinstance(argument, dict) else None
-    known = context.get("arguments") if isinstance(context, dict) else None
-    others = {key: text for key, text in known.items() if isinstance(text, str)} if isinstance(known, dict) else {}
+    given = context.get("arguments") if isinstance(context, dict) else None
+    others = {key: text for key, text in given.items() if isinstance(text, str)} if isinstance(given, dict) else {}
     read = replace(call, method="resources/read")
 
     def may_read(value: object) -> bool:
@@ -101,8 +101,8 @@ async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) 
         await asyncio.sleep(0)  # each value is three URIs to judge
     if left == values:
         return outcome
-    told = {key: part for key, part in completion.items() if key != "total"}  # which would count them
-    return Result({**outcome.value, "completion": {**told, "values": left}}, reason=outcome.reason)
+    shown = {key: part for key, part in completion.items() if key != "total"}  # which would count them
+    return Result({**outcome.value, "completion": {**shown, "values": left}}, reason=outcome.reason)
 
 
 def _denied(call: Call, decision: Decision, explain: bool) -> Outcome:

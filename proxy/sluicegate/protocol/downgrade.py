@@ -82,8 +82,8 @@ def _prompt(prompt: Any) -> Any:
 
 def about(info: Json, revision: Revision) -> Json:
     """Who we are."""
-    kept: Json = _without(info, frozenset() if revision.icons else frozenset({"icons", "description", "websiteUrl"}))
-    return kept if revision.structured else {key: part for key, part in kept.items() if key != "title"}
+    shown: Json = _without(info, frozenset() if revision.icons else frozenset({"icons", "description", "websiteUrl"}))
+    return shown if revision.structured else {key: part for key, part in shown.items() if key != "title"}
 
 
 # ---------------------------------------------------------------- schemas
@@ -109,12 +109,12 @@ def _with_object(tool: Any) -> Any:
 
 def _wrap(schema: Json) -> Json:
     """Decided once for each definition: lists are asked for often, and definitions live long."""
-    known = _wrapped.get(id(schema))
-    if known is None or known[0] is not schema:
+    cached = _wrapped.get(id(schema))
+    if cached is None or cached[0] is not schema:
         if len(_wrapped) >= _MAX_SCHEMAS:
             _wrapped.clear()
-        known = _wrapped[id(schema)] = (schema, _moved(schema))
-    return known[1]
+        cached = _wrapped[id(schema)] = (schema, _moved(schema))
+    return cached[1]
 
 
 def _moved(schema: Json) -> Json:
@@ -172,8 +172,8 @@ def called(value: Json, revision: Revision) -> Json:
         return {**value, "content": blocks}
     if not blocks and "structuredContent" in value:
         blocks = [{"type": "text", "text": json.dumps(value["structuredContent"], ensure_ascii=False)}]
-    kept = {key: part for key, part in value.items() if key != "structuredContent"}
-    return {**kept, "content": blocks}
+    remaining = {key: part for key, part in value.items() if key != "structuredContent"}
+    return {**remaining, "content": blocks}
 
 
 def prompted(value: Json, revision: Revision) -> Json:

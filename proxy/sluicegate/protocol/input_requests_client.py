@@ -88,9 +88,9 @@ def _of_this_hop(params: Json) -> Json:
     """The tasks that clients make of questions are not relayed, and nobody here would hear the progress of an answer.
     """
     meta = params.get("_meta")
-    kept = {key: value for key, value in meta.items() if key not in _HOP} if isinstance(meta, dict) else {}
+    remaining = {key: value for key, value in meta.items() if key not in _HOP} if isinstance(meta, dict) else {}
     params = {key: value for key, value in params.items() if key not in ("_meta", "task")}
-    return {**params, "_meta": kept} if kept else params
+    return {**params, "_meta": remaining} if remaining else params
 
 
 def _undeclared(what: str) -> Unanswered:
@@ -130,8 +130,8 @@ def _form(params: Json, revision: Revision) -> Question | Settled | Unanswered:
     old: Json = {"type": "object", "properties": shown}
     if "required" in schema:
         old["required"] = schema["required"]
-    kept = {key: value for key, value in params.items() if key != "mode"}
-    return Question(ELICIT, {**kept, "requestedSchema": old})
+    remaining = {key: value for key, value in params.items() if key != "mode"}
+    return Question(ELICIT, {**remaining, "requestedSchema": old})
 
 
 def _old_field(field: Any) -> Any:
@@ -143,9 +143,10 @@ def _old_field(field: Any) -> Any:
     options = field.get("oneOf", field.get("anyOf"))
     if not isinstance(options, list) or not all(isinstance(option, dict) and "const" in option for option in options):
         return field
-    kept = {key: value for key, value in field.items() if key not in ("oneOf", "anyOf")}
+    remaining = {key: value for key, value in field.items() if key not in ("oneOf", "anyOf")}
     values = [option["const"] for option in options]
-    return {**kept, "type": "string", "enum": values, "enumNames": [str(o.get("title", o["const"])) for o in options]}
+    titles = [str(option.get("title", option["const"])) for option in options]
+    return {**remaining, "type": "string", "enum": values, "enumNames": titles}
 
 
 # ---------------------------------------------------------------- sampling

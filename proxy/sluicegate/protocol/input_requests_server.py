@@ -70,8 +70,8 @@ def _translated(client: Client) -> Json:
     for name in ("elicitation", "sampling"):
         parts = declared.get(name)
         if isinstance(parts, dict) and (name != "elicitation" or revision.elicitation):
-            known = _PARTS[name] if revision.name >= NEWEST_LEGACY else ()
-            made[name] = {part: {} for part in known if isinstance(parts.get(part), dict)}
+            modes = _PARTS[name] if revision.name >= NEWEST_LEGACY else ()
+            made[name] = {part: {} for part in modes if isinstance(parts.get(part), dict)}
     if isinstance(roots := declared.get("roots"), dict):
         made["roots"] = {"listChanged": True} if roots.get("listChanged") is True else {}
     # SEP-2663, Backward Compatibility: in these revisions the extension is not defined
@@ -96,8 +96,8 @@ def carried_extensions(declared: Json) -> Json:
     """The extensions among capabilities that are relayed, whoever declares them."""
     extensions = declared.get("extensions")
     entries = extensions.items() if isinstance(extensions, dict) else ()
-    kept = {name: value for name, value in entries if name in CARRIED_EXTENSIONS}
-    return {"extensions": kept} if kept else {}
+    remaining = {name: value for name, value in entries if name in CARRIED_EXTENSIONS}
+    return {"extensions": remaining} if remaining else {}
 
 
 def capability_set(declared: Json) -> str:
@@ -197,8 +197,8 @@ def entry(request: Request, client: Client) -> Json:
     params = {key: value for key, value in request.params.items() if key not in ("_meta", "task")}
     meta = request.params.get("_meta")
     if client.era == "legacy" and isinstance(meta, dict):
-        kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
-        params |= {"_meta": kept} if kept else {}
+        remaining = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
+        params |= {"_meta": remaining} if remaining else {}
     if request.method == ELICIT:
         params["mode"] = params.get("mode", "form")
         if client.era == "modern":  # gone in 2026-07-28; a legacy client is told by it when the page is done with

@@ -83,20 +83,20 @@ class SharedList(list[Any]):
         self._json: bytes | None = None
 
     def form(self, name: str, make: Callable[[list[Any]], list[Any]]) -> "SharedList":
-        known = self._forms.get(name)
-        if known is None:
+        cached = self._forms.get(name)
+        if cached is None:
             made = make(self)
-            known = self._forms[name] = self if made is self else SharedList(made)
-        return known
+            cached = self._forms[name] = self if made is self else SharedList(made)
+        return cached
 
     def json(self) -> bytes:
         """Raises `Malformed` as `dump` does."""
-        known = self._json
-        if known is None:
-            known = dump(self)
-            if len(known) <= MAX_KEPT:
-                self._json = known
-        return known
+        cached = self._json
+        if cached is None:
+            cached = dump(self)
+            if len(cached) <= MAX_KEPT:
+                self._json = cached
+        return cached
 
 
 @light
@@ -336,10 +336,6 @@ def encode_result(id: RequestId | None, text: bytes, added: Json | None = None) 
         return b"%b%b}" % (head, text)
     rest = to_json(added)
     return b"%b%b}" % (head, rest) if text == b"{}" else b"".join((head, memoryview(text)[:-1], b",", rest[1:], b"}"))
-
-
-def encode_batch(messages: Iterable[Message]) -> bytes:
-    return dump([to_value(message) for message in messages])
 
 
 def size_of(value: Any) -> int:

@@ -112,8 +112,8 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
         return Failure(INVALID_PARAMS, "_meta must be an object")
     if "progressToken" in meta and not is_token(meta["progressToken"]):
         return Failure(INVALID_PARAMS, "progressToken must be a string or an integer")
-    kept = {key: value for key, value in meta.items() if not key.startswith(META)} if meta else {}
-    kept[LOG_LEVEL] = level or DEFAULT_LEVEL
+    own_meta = {key: value for key, value in meta.items() if not key.startswith(META)} if meta else {}
+    own_meta[LOG_LEVEL] = level or DEFAULT_LEVEL
     if not _ROUND.isdisjoint(params):
         params = {key: value for key, value in params.items() if key not in _ROUND}
     if "task" in params and not (REVISIONS[revision].tasks and request.method == "tools/call"):
@@ -121,7 +121,7 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
     return Parsed(
         method=request.method,
         params=params,
-        meta=kept,
+        meta=own_meta,
         revision=revision,
         info={},
         capabilities={},

@@ -63,8 +63,8 @@ def outcome(call: Call, response: Response, has_tasks: bool = False) -> Outcome:
     if "task" in value and "task" in call.params and (task := tasks.created(value)) is not None:
         return TaskStarted(task)
     if call.method in TASK_SHOWN:
-        known = tasks.read(value)
-        return Result(known) if known is not None else Failure(INTERNAL_ERROR, "The server said nothing of the task")
+        task = tasks.read(value)
+        return Result(task) if task is not None else Failure(INTERNAL_ERROR, "The server said nothing of the task")
     return with_required_fields(call.method, lifted(call.method, value, has_tasks))
 
 

@@ -23,8 +23,8 @@ Annotations = Mapping[tuple[str, ...], str]
 """Property path -> header name."""
 
 # Definitions by identity, each kept so that its identity stays its own.
-_KNOWN: dict[int, tuple[Json, Annotations | None]] = {}
-_MAX_KNOWN = 4096
+_CACHED: dict[int, tuple[Json, Annotations | None]] = {}
+_MAX_CACHED = 4096
 
 
 def encode_value(value: str | int | bool) -> str:
@@ -68,12 +68,12 @@ def annotations(schema: Any) -> dict[tuple[str, ...], str]:
 def annotations_of(tool: Json) -> Annotations | None:
     """Those of a tool's definition, None where they are invalid. Walking a schema costs more than relaying a call
     (9 us for a small one), and snapshots keep one object for each definition: so it is walked once."""
-    known = _KNOWN.get(id(tool))
-    if known is None:
-        if len(_KNOWN) >= _MAX_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[id(tool)] = (tool, _valid(tool.get("inputSchema")))
-    return known[1]
+    cached = _CACHED.get(id(tool))
+    if cached is None:
+        if len(_CACHED) >= _MAX_CACHED:
+            _CACHED.clear()
+        cached = _CACHED[id(tool)] = (tool, _valid(tool.get("inputSchema")))
+    return cached[1]
 
 
 def _valid(schema: Any) -> Annotations | None:

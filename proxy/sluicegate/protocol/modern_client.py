@@ -175,22 +175,22 @@ def _check_meta(meta: Json, version: Any, info: Any, capabilities: Any) -> str |
 
 def routing(headers: Headers) -> Routing:
     """What the headers say of the request. The same lines mean the same, so that it can be kept."""
-    said: dict[bytes, str] = {}
+    routed: dict[bytes, str] = {}
     mirrored: dict[str, str] = {}
     problem: str | None = None
     for name, raw in headers:
         if name in _ROUTING:
-            if name in said:
+            if name in routed:
                 problem = problem or f"{name.decode()} is given twice"
-            said[name] = raw.decode("latin-1").strip(" \t")
+            routed[name] = raw.decode("latin-1").strip(" \t")
         elif name.startswith(_PARAM):
             key = name[len(_PARAM) :].decode("latin-1")
             if key in mirrored:
                 problem = problem or f"Mcp-Param-{key} is given twice"
             mirrored[key] = raw.decode("latin-1").strip(" \t")
-    own = said.get(b"mcp-name")
+    own = routed.get(b"mcp-name")
     return Routing(
-        said.get(b"mcp-protocol-version"), said.get(b"mcp-method"), None if own is None else decode_value(own),
+        routed.get(b"mcp-protocol-version"), routed.get(b"mcp-method"), None if own is None else decode_value(own),
         mirrored, problem,
     )  # fmt: skip
 

@@ -90,15 +90,15 @@ def asked_for(item: Json | None) -> Annotations:
 def offerable(tools: list[Any]) -> tuple[list[Any], dict[str, str]]:
     """The tools that HTTP may offer, and why the others may not: one bad tool does not hide the rest
     (2026-07-28 basic/transports/streamable-http#schema-extension)."""
-    kept: list[Any] = []
+    offered: list[Any] = []
     dropped: dict[str, str] = {}
     for tool in tools:
         try:
             annotations(tool.get("inputSchema") if isinstance(tool, dict) else None)
-            kept.append(tool)
+            offered.append(tool)
         except ValueError as why:
             dropped[str(tool.get("name"))] = str(why)
-    return kept, dropped
+    return offered, dropped
 
 
 # ---------------------------------------------------------------- answers

@@ -68,8 +68,8 @@ def offered(capabilities: Json) -> Json | None:
 def support(item: Json | None) -> Support:
     """Whether a tool may be called as a task (2025-11-25 basic/utilities/tasks#tool-level-negotiation)."""
     execution = (item or {}).get("execution")
-    said = execution.get("taskSupport") if isinstance(execution, dict) else None
-    return said if said in ("optional", "required") else "forbidden"
+    entry = execution.get("taskSupport") if isinstance(execution, dict) else None
+    return entry if entry in ("optional", "required") else "forbidden"
 
 
 def without_execution(tool: Any) -> Any:
@@ -183,18 +183,18 @@ def unrelated(meta: Json) -> Json:
 def related(value: Json, task_id: str | None) -> Json:
     """Params or a result with that task's id in `_meta`, in the place of whatever stood there; None is no task."""
     meta = value.get("_meta")
-    kept = unrelated(meta) if isinstance(meta, dict) else {}
+    own_meta = unrelated(meta) if isinstance(meta, dict) else {}
     if task_id is not None:
-        kept[RELATED] = {"taskId": task_id}
+        own_meta[RELATED] = {"taskId": task_id}
     bare = {key: inner for key, inner in value.items() if key != "_meta"}
-    return {**bare, "_meta": kept} if kept else bare
+    return {**bare, "_meta": own_meta} if own_meta else bare
 
 
 def relation(value: Json) -> str | None:
     """The task that a message belongs to, as its sender says."""
     meta = value.get("_meta")
-    said = meta.get(RELATED) if isinstance(meta, dict) else None
-    id = said.get("taskId") if isinstance(said, dict) else None
+    entry = meta.get(RELATED) if isinstance(meta, dict) else None
+    id = entry.get("taskId") if isinstance(entry, dict) else None
     return id if isinstance(id, str) else None
 
 

@@ -107,6 +107,6 @@ def with_required_fields(method: str, value: Json) -> Outcome:
     if needed[0] != "content":
         return Failure(INTERNAL_ERROR, f"The server's answer to {method} has no {needed[0]}")
     # 2025-11-25 server/tools#structured-content: what is said in structure should be said as text, too
-    said = value.get("structuredContent")
-    text = [] if said is None else [{"type": "text", "text": json.dumps(said, ensure_ascii=False)}]
+    structured = value.get("structuredContent")
+    text = [] if structured is None else [{"type": "text", "text": json.dumps(structured, ensure_ascii=False)}]
     return Result({**value, "content": text})

@@ -11,7 +11,7 @@ import anyio
 
 from sluicegate.catalog import discover_merge
 from sluicegate.catalog.snapshot import KINDS
-from sluicegate.catalog_cache import CatalogCache, Known, MayList, Resolver, completeness
+from sluicegate.catalog_cache import CatalogCache, MayList, Resolver, ServerSnapshots, completeness
 from sluicegate.hub import Hub
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
 from sluicegate.protocol.methods import ABOUT_A_TASK, JUDGED_BY_NAME, LISTS
@@ -105,24 +105,23 @@ class Router:
         return Result({})
 
     async def _discover(self, call: Call) -> Outcome:
-        known = await self._lists.all(call.client, "greeting")
-        seen = [(key, snapshot) for key, snapshot in known if self._may_see(call, key)]
+        snapshots = await self._lists.all(call.client, "greeting")
+        seen = [(key, snapshot) for key, snapshot in snapshots if self._may_see(call, key)]
         ttls = [snapshot.ttl_ms if snapshot and self._servers[key].status == "up" else 0 for key, snapshot in seen]
         ttl_ms = min(ttls, default=0)
         if self._transparent:
             about = next((snapshot.about for _, snapshot in seen if snapshot), None)
-            return Result(await self._with_tasks(call, known, discover_merge.mirrored(about, SUPPORTED, ttl_ms)))
+            return Result(await self._with_tasks(call, snapshots, discover_merge.mirrored(about, SUPPORTED, ttl_ms)))
         abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].status != "down"]
         subscribes = any(snapshot.subscribes for _, snapshot in seen if snapshot)  # also one that will come back
         lacking = ((key, completeness.missing(self._lists, key, found is not None)) for key, found in seen)
         missing = {key: why for key, why in lacking if why}
-        return Result(
-            await self._with_tasks(call, known, discover_merge.merged(abouts, SUPPORTED, ttl_ms, subscribes, missing))
-        )
+        value = discover_merge.merged(abouts, SUPPORTED, ttl_ms, subscribes, missing)
+        return Result(await self._with_tasks(call, snapshots, value))
 
-    async def _with_tasks(self, call: Call, known: Known, value: Json) -> Json:
+    async def _with_tasks(self, call: Call, snapshots: ServerSnapshots, value: Json) -> Json:
         """Tasks are declared to the one client whose servers have them in its own form."""
-        declared = await self.tasks.declared(call, known)
+        declared = await self.tasks.declared(call, snapshots)
         if not declared:
             return value
         capabilities: Json = {**value["capabilities"]}

@@ -181,14 +181,14 @@ class CombinedLists:
 
     def _shared(self, method: str, parts: tuple[_Part, ...]) -> SharedList:
         """The items of these parts, the same list for the same parts."""
-        known = self._pages.get(parts)
-        if known is None:
-            known = SharedList(
+        shared = self._pages.get(parts)
+        if shared is None:
+            shared = SharedList(
                 view.snapshot.entries(method)[index].shown for view, begin, end in parts
                 for index in view.shown[begin:end]
             )  # fmt: skip
-            self._pages.keep(parts, known)
-        return known
+            self._pages.keep(parts, shared)
+        return shared
 
     def _note_ttl(self, page: _Page, key: str, snapshot: Snapshot | None, call: Call) -> None:
         """What a server that is away will list cannot be known, so the page is stale at once."""
@@ -207,11 +207,11 @@ class CombinedLists:
         if isinstance(start, Failure) or isinstance(trace, Failure):
             return _STALE
         page = _Page(self._lists.settings.page)
-        known = list(_from(await self._lists.all(call.client, "list"), start.server))
-        keys = [key for key, snapshot in known if not self._is_skipped(call, key, snapshot)]
+        snapshots = list(_from(await self._lists.all(call.client, "list"), start.server))
+        keys = [key for key, snapshot in snapshots if not self._is_skipped(call, key, snapshot)]
         started = await asyncio.gather(*(self._lists.has_started(key, call.client) for key in keys))
         keys = [key for key, has_started in zip(keys, started, strict=True) if has_started]
-        for key, snapshot in known:
+        for key, snapshot in snapshots:
             self._note_ttl(page, key, snapshot, call)
         ahead = _Ahead(lambda key: self._ask(call, key, Trace()), keys)
         try:
@@ -309,9 +309,9 @@ class CombinedLists:
         return Result({LISTS[call.method].key: page.items, **more, "ttlMs": ttl_ms, "cacheScope": "private"})
 
 
-def _from(known: list[tuple[str, Snapshot | None]], server: str) -> Iterator[tuple[str, Snapshot | None]]:
+def _from(snapshots: list[tuple[str, Snapshot | None]], server: str) -> Iterator[tuple[str, Snapshot | None]]:
     reached = False
-    for one in known:
+    for one in snapshots:
         reached = reached or one[0] == server
         if reached:
             yield one

@@ -92,9 +92,9 @@ class TaskRegistry:
     async def add(self, call: Call, target: Target, task: Json, holder: Handler | None = None) -> TaskRecord | None:
         """A task that has begun; None where that id is another's: a server must not hand out the same twice. Without
         a `holder` it is the server's."""
-        known = self._by_own.get((target.server, task["taskId"]))
-        if known is not None and not self._is_over(known):
-            return known if known.principal == call.client.principal and known.target == target else None
+        existing = self._by_own.get((target.server, task["taskId"]))
+        if existing is not None and not self._is_over(existing):
+            return existing if existing.principal == call.client.principal and existing.target == target else None
         self._order += 1
         record = TaskRecord(
             secrets.token_urlsafe(_ID_BYTES), call.client.principal, call.client.session, target, task["taskId"], task,
@@ -148,9 +148,9 @@ class TaskRegistry:
         if self._store is not None:
             await self._store.delete(_PREFIX + record.id)
 
-    def _restore(self, principal: str, kept: bytes | None) -> TaskRecord | None:
+    def _restore(self, principal: str, data: bytes | None) -> TaskRecord | None:
         """From before a restart. Whose it is, is said inside."""
-        record = None if kept is None else _unpack(kept, self._order + 1, self._servers)
+        record = None if data is None else _unpack(data, self._order + 1, self._servers)
         if record is None or record.principal != principal:
             return None
         self._order += 1

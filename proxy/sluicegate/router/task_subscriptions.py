@@ -30,9 +30,9 @@ class TaskSubscriptions:
     """`about_task` answers a `tasks/get` in the name of the client that follows the task, so that a notification has
     passed everything that an answer passes."""
 
-    def __init__(self, known: TaskRouter, about_task: Handler | None = None) -> None:
-        self._tasks = known
-        self._about_task = about_task or known.about
+    def __init__(self, task_router: TaskRouter, about_task: Handler | None = None) -> None:
+        self._tasks = task_router
+        self._about_task = about_task or task_router.about
 
     async def begin(self, call: Call, ids: Sequence[str]) -> "FollowedTasks":
         """Those that this client has, and may know of: of others nothing is said."""
@@ -43,9 +43,9 @@ class TaskSubscriptions:
 class FollowedTasks:
     """Those of one call."""
 
-    def __init__(self, known: TaskRouter, handler: Handler, call: Call, ids: list[str]) -> None:
+    def __init__(self, task_router: TaskRouter, handler: Handler, call: Call, ids: list[str]) -> None:
         self.ids = ids
-        self._tasks = known
+        self._tasks = task_router
         self._handler = handler
         self._call = call
         self._numbers = count(1)

@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 
 from sluicegate.catalog.cursor import Position
-from sluicegate.catalog_cache import CatalogCache, Known, MayList
+from sluicegate.catalog_cache import CatalogCache, MayList, ServerSnapshots
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
@@ -58,29 +58,29 @@ class TaskRouter:
 
     # ------------------------------------------------------------ what is offered
 
-    async def offered(self, call: Call, known: Known | None = None) -> Json | None:
+    async def offered(self, call: Call, snapshots: ServerSnapshots | None = None) -> Json | None:
         """What the servers that this client may see do as tasks in its own era; None where none does. Where no form
-        of it can be relayed as it is, nothing is declared, and calls are waited for. `known` is what `CatalogCache.all`
-        gave, where that was waited for."""
+        of it can be relayed as it is, nothing is declared, and calls are waited for. `snapshots` is what
+        `CatalogCache.all` gave, where that was waited for."""
         if not tasks.knows(call.client):
             return None
         found: list[Json] = []
-        for key, snapshot in await self._lists.all(call.client, "greeting") if known is None else known:
+        for key, snapshot in await self._lists.all(call.client, "greeting") if snapshots is None else snapshots:
             era = self._servers[key].era_for(call.client) or self._lists.stored_era(key, call.client)
             is_alike = era == call.client.era
             if is_alike and snapshot is not None and self._may_see(call, key):
-                said = tasks.offered(snapshot.about["capabilities"])
-                found += [] if said is None else [said]
-        return {part: {} for said in found for part in said} if found else None
+                offer = tasks.offered(snapshot.about["capabilities"])
+                found += [] if offer is None else [offer]
+        return {part: {} for offer in found for part in offer} if found else None
 
-    async def declared(self, call: Call, known: Known) -> Json:
+    async def declared(self, call: Call, snapshots: ServerSnapshots) -> Json:
         """The same as capabilities."""
-        said = await self.offered(call, known)
-        if said is None:
+        offer = await self.offered(call, snapshots)
+        if offer is None:
             return {}
         if call.client.era == "modern":
             return {"extensions": {tasks.EXTENSION: {}}}
-        return {"tasks": {**said, "requests": {"tools": {"call": {}}}}}
+        return {"tasks": {**offer, "requests": {"tools": {"call": {}}}}}
 
     # ------------------------------------------------------------ a call of a tool
 
@@ -144,8 +144,8 @@ class TaskRouter:
     async def resolve(self, call: Call) -> Target | Failure | None:
         """What a request about a task is about: the tool that it runs. Who has not declared the extension is told so
         before it is known whether there is such a task (SEP-2663, Protocol Errors)."""
-        said = await self.offered(call)
-        if said is None or (call.client.era == "legacy" and call.method == "tasks/cancel" and "cancel" not in said):
+        offer = await self.offered(call)
+        if offer is None or (call.client.era == "legacy" and call.method == "tasks/cancel" and "cancel" not in offer):
             return _NO_SUCH_METHOD
         if call.client.era == "modern" and not tasks.takes(call.client):
             return tasks.undeclared()
@@ -186,9 +186,9 @@ class TaskRouter:
             return Result(tasks.related(outcome.value, record.id))
         if "taskId" not in outcome.value:  # SEP-2663: nothing is said of the task
             return Result(tasks.related(outcome.value, None))
-        return self._told(record, tasks.related(outcome.value, None))
+        return self._answered(record, tasks.related(outcome.value, None))
 
-    def _told(self, record: TaskRecord, task: Json) -> Outcome:
+    def _answered(self, record: TaskRecord, task: Json) -> Outcome:
         if not self._note(record, task):
             return Failure(INTERNAL_ERROR, f"The server took back that the task is {record.status}")
         return Result({**task, "taskId": record.id})

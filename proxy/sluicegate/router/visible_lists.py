@@ -37,16 +37,16 @@ class VisibleLists:
     def __init__(self, may_list: MayList, permission_key: PermissionKey) -> None:
         self._may_list = may_list
         self._permission_key = permission_key
-        self._known: Memo[tuple[Hashable, str, str], VisibleList] = Memo(MAX_VIEWS)
+        self._views: Memo[tuple[Hashable, str, str], VisibleList] = Memo(MAX_VIEWS)
 
     async def view(
         self, call: Call, key: str, snapshot: Snapshot, method: str, breathe: Callable[[], Awaitable[None]]
     ) -> VisibleList:
         """Judging a long list for the first time takes a while: `breathe` lets others have their turn."""
         permission_key = self._permission_key(call)
-        known = None if permission_key is None else self._known.get((permission_key, key, method))
-        if known is not None and known.snapshot is snapshot:
-            return known
+        cached = None if permission_key is None else self._views.get((permission_key, key, method))
+        if cached is not None and cached.snapshot is snapshot:
+            return cached
         entries, shown = snapshot.entries(method), []
         for index, entry in enumerate(entries):
             if index % STRIDE == STRIDE - 1:
@@ -55,7 +55,7 @@ class VisibleLists:
                 shown.append(index)
         view = VisibleList(snapshot, tuple(shown), number(entries[index] for index in shown))
         if permission_key is not None and permission_key == self._permission_key(call):  # equal after the others' turn
-            self._known.keep((permission_key, key, method), view)
+            self._views.keep((permission_key, key, method), view)
         return view
 
 
