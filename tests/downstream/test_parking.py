@@ -13,8 +13,8 @@ from scripted_servers import Asked, endpoint, event, legacy_start, running, unti
 
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.session import legacy, suspended
-from sluicegate.protocol.input_requests_server import ROOTS_CHANGED
 from sluicegate.protocol.jsonrpc import Json, Notification, Response
+from sluicegate.protocol.methods import ROOTS_CHANGED
 from sluicegate.protocol.model import (
     Call,
     Client,

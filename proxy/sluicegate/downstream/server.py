@@ -36,9 +36,8 @@ from sluicegate.downstream.session.suspended import SuspendedCalls
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_transport import http_client
 from sluicegate.http.client.pool import HttpClient
-from sluicegate.protocol.input_requests_server import ROOTS_CHANGED
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json, Notification, decode_fast
-from sluicegate.protocol.methods import LISTS
+from sluicegate.protocol.methods import LISTS, ROOTS_CHANGED
 from sluicegate.protocol.model import Ask, Call, Client, Era, Failure, Outcome, Publish, Result, Subscribed, Updated
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore

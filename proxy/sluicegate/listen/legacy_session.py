@@ -21,7 +21,7 @@ from sluicegate.protocol.jsonrpc import (
     Request,
     Response,
 )
-from sluicegate.protocol.methods import SUBSCRIPTIONS
+from sluicegate.protocol.methods import ROOTS_CHANGED, SUBSCRIPTIONS
 from sluicegate.protocol.model import (
     Call,
     Client,
@@ -111,7 +111,7 @@ class LegacySession:
         """A response to a question, or a notification of the client's. Cancellations are its transport's."""
         if isinstance(message, Response):
             self.asks.answer(message)
-        elif message.method == legacy_client.ROOTS_CHANGED and "roots" in self.client.capabilities:
+        elif message.method == ROOTS_CHANGED and "roots" in self.client.capabilities:
             self.listening.tell(message.method)
 
     def read_batch(self, values: list[Any], most: int) -> list[Message]:

@@ -23,8 +23,6 @@ from sluicegate.protocol.jsonrpc import (
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS
 
-ROOTS_CHANGED: Final = "notifications/roots/list_changed"
-
 # What must be declared before a server may send such a request.
 _CAPABILITY: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 _ASKING: Final = frozenset(_CAPABILITY.values())

@@ -1,7 +1,7 @@
 """A legacy client (2024-11-05 to 2025-11-25) is at the other end: it opened a session with `initialize`.
 
 Its requests become the middle's, and outcomes become results that its revision knows: what a revision does
-not have is left out or said in words. What servers ask it stands in client_asks.py. What needs the session's
+not have is left out or said in words. What servers ask it stands in `input_requests_client`. What needs the session's
 state (level, in-flight requests) is the listener's; this file is pure.
 """
 
@@ -47,7 +47,6 @@ from sluicegate.protocol.revisions import LEGACY, LOG_LEVELS, META, NEWEST_LEGAC
 DEFAULT_LEVEL: Final = "info"
 # 2025-11-25 client/elicitation: that revision has it alone
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
-ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 TASK_STATUS: Final = tasks.STATUS
 _MODERN_ONLY_CODES: Final = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 # Of the newest revision: here they are ours to fill in, in the rounds of a call

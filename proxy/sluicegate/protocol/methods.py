@@ -133,6 +133,8 @@ _ROWS: Final = (
     _Note("notifications/tasks", _MODERN, sender="server", capability="tasks"),
 )  # fmt: skip
 
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+"""The one notification of a client that becomes a `Call`: each server that it is a legacy client to hears of it."""
 METHODS: Final[Mapping[str, Method]] = {row.name: row for row in _ROWS}
 
 

@@ -14,7 +14,7 @@ from sluicegate.catalog.snapshot import KINDS
 from sluicegate.catalog_cache import CatalogCache, MayList, Resolver, ServerSnapshots, completeness
 from sluicegate.hub import Hub
 from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
-from sluicegate.protocol.methods import ABOUT_A_TASK, JUDGED_BY_NAME, LISTS
+from sluicegate.protocol.methods import ABOUT_A_TASK, JUDGED_BY_NAME, LISTS, ROOTS_CHANGED
 from sluicegate.protocol.model import Call, Failure, Handler, McpServer, Outcome, Result, TaskStarted, not_found, refuse
 from sluicegate.protocol.revisions import SUPPORTED
 from sluicegate.router.combined_lists import CombinedLists, Cursors
@@ -27,7 +27,6 @@ from sluicegate.store import Store
 
 __all__ = ["Cursors", "MayList", "MaySee", "Router"]
 
-ROOTS_CHANGED = "notifications/roots/list_changed"
 
 
 class Router:

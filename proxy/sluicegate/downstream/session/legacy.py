@@ -29,7 +29,7 @@ from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol import legacy_server as dialect
 from sluicegate.protocol.input_forms import ROOTS
 from sluicegate.protocol.jsonrpc import Json, Notification, Request, RequestId, Response, dump, encode
-from sluicegate.protocol.methods import ABOUT_A_TASK, ASKING
+from sluicegate.protocol.methods import ABOUT_A_TASK, ASKING, ROOTS_CHANGED
 from sluicegate.protocol.model import (
     Ask,
     Call,
@@ -162,7 +162,7 @@ class LegacyConnection(ServerConnection):
         if session is not None and self.session is None and self._missed_roots:
             if not self._tells_of_roots:
                 return False  # the server would never learn its roots
-            self.transport.send_soon(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
+            self.transport.send_soon(encode(Notification(ROOTS_CHANGED, {})))
         return super().assign(scope, session)
 
     @property
@@ -183,7 +183,7 @@ class LegacyConnection(ServerConnection):
     def tell_roots_changed(self) -> None:
         self._roots = None
         if self._tells_of_roots:
-            self.transport.send_soon(encode(Notification(input_requests_server.ROOTS_CHANGED, {})))
+            self.transport.send_soon(encode(Notification(ROOTS_CHANGED, {})))
 
     # ------------------------------------------------------------ calls
 
