@@ -100,8 +100,11 @@ async def test_others_have_their_turn_while_a_large_result_is_made_ready() -> No
     await asyncio.sleep(0)
     small, large = text("x"), text("x" * LARGE)
     assert await ask(small) is small and turns == 0
-    assert await ask(large) is large and turns == 2
+    assert await ask(large) is large and turns == 3
     assert large.text is large.text  # made ready once, and kept
+    turns = 0
+    assert value(await ask(text(f"a{TAG}" * 8 * LARGE)))["content"][0]["text"] == "a" * 8 * LARGE
+    assert turns > 16, "each piece of a text that is cleaned is a step of its own"
     beside.cancel()
 
 

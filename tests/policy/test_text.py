@@ -3,14 +3,17 @@
 import copy
 import re
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicegate.policy import hidden_text
 from sluicegate.policy.hidden_text import (
     MAX_FLAGS,
     clean,
+    clean_in_pieces,
     clean_text,
     flags,
     flags_in,
@@ -184,6 +187,62 @@ def test_what_is_clean_is_shared_and_not_copied() -> None:
     left = clean(value, set())
     assert left["content"][1] is value["content"][1]
     assert left["structuredContent"] is value["structuredContent"]
+
+
+def cleaned_in_pieces(value: Any) -> tuple[Any, set[str], int]:
+    """With how many turns others had."""
+    found, turns = set[str](), 0
+    work = clean_in_pieces(value, found)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value, found, turns
+        turns += 1
+
+
+@given(JSON, st.integers(min_value=9, max_value=24))
+def test_a_value_is_cleaned_in_pieces_as_it_is_at_once(value: Any, piece: int) -> None:
+    found = set[str]()
+    whole = clean(value, found)
+    with patch.object(hidden_text, "PIECE", piece):
+        assert cleaned_in_pieces(value)[:2] == (whole, found)
+
+
+@given(st.lists(st.sampled_from([one[0] for one in (*STRIPPED, *NAMED)] + [*UNTOUCHED.values()]), max_size=9))
+def test_orders_flags_and_runs_are_never_cut_in_two(parts: list[str]) -> None:
+    text, found = "".join(parts), set[str]()
+    whole = clean(text, found)
+    for piece in range(9, 24):
+        with patch.object(hidden_text, "PIECE", piece):
+            assert cleaned_in_pieces(text)[:2] == (whole, found)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["a\U000e0041", "\U000e0041", "a\x9b31m", "a\x01", "\x1b[31m", "a\u202e", "é\u200d", "\x1b]a", "é", "a", "🏴"],
+)
+@pytest.mark.parametrize("is_text", [True, False], ids=["one text", "many"])
+def test_no_piece_of_a_large_value_is_longer_than_the_bound(
+    unit: str, is_text: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = 0
+
+    def noted(strip: Any) -> Any:
+        def stripped(text: str) -> Any:
+            nonlocal longest
+            longest = max(longest, len(text))
+            return strip(text)
+
+        return stripped
+
+    for name in ("_strip_orders", "_strip_tags", "is_plain"):
+        monkeypatch.setattr(hidden_text, name, noted(getattr(hidden_text, name)))
+    units = 300_000 // len(unit)
+    value: Any = unit * units if is_text else [{unit: unit}] * units
+    _, _, turns = cleaned_in_pieces(value)
+    assert longest <= hidden_text.PIECE
+    assert turns >= 300_000 // hidden_text.PIECE - 1
 
 
 @pytest.mark.parametrize(

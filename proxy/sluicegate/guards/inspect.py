@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from sluicegate.guards import links
 from sluicegate.guards.links import Decide, Links
-from sluicegate.policy.hidden_text import FLAGS, clean, is_plain_json
+from sluicegate.policy.hidden_text import FLAGS, clean, clean_in_pieces, is_plain_json
 from sluicegate.protocol import reserved_keys, union_members
 from sluicegate.protocol.jsonrpc import Json, Malformed, Notification
 from sluicegate.protocol.model import (
@@ -31,7 +31,7 @@ from sluicegate.protocol.model import (
     TaskStarted,
     refuse,
 )
-from sluicegate.runtime.loop_budget import VALUES, budget_of, is_large
+from sluicegate.runtime.loop_budget import VALUES, LoopBudget, budget_of, is_large
 
 Mode = Literal["off", "warn", "block"]
 Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
@@ -63,20 +63,29 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
         if isinstance(outcome, Result):
             text = _encoded(outcome)
             budget = None
-            if text is not None and len(text) > VALUES and is_large(text):
+            if text is None or (len(text) > VALUES and is_large(text)):
                 budget = budget_of(target.server)
                 await asyncio.sleep(0)  # a megabyte takes each of us a millisecond: small calls have a turn between
                 since = budget.now()
             is_plain = text is not None and is_plain_json(text)
-            if call.method == "tasks/get":
-                judged = await _inspect_task(call, target, outcome.value, mode == "block", check)
-            else:
-                judged = _inspect_result(_as_answered(call), target, outcome, is_plain, mode == "block", check)
             if budget is not None:
                 budget.take(since)
+            found: set[str] = set()
+            if call.method == "tasks/get":
+                judged = await _inspect_task(call, target, outcome.value, mode == "block", check, budget)
+            else:
+                value = outcome.value if is_plain else await _clean_in_turns(outcome.value, found, budget)
+                if budget is not None:
+                    since = budget.now()
+                judged = _inspect_result(_as_answered(call), target, outcome, value, found, mode == "block", check)
+                if budget is not None:
+                    budget.take(since)
+            if budget is not None:
                 await asyncio.sleep(0)
-            if isinstance(judged, Result) and judged.reason is None and links.may_hold(
-                text if judged is outcome else _encoded(judged)
+            if (
+                isinstance(judged, Result)
+                and judged.reason is None
+                and links.may_hold(text if judged is outcome else _encoded(judged))
             ):
                 judged = await _judge_links(judged, Links(call, target, decide), mode == "block")
             return judged
@@ -108,6 +117,14 @@ def _clean(value: Any, found: set[str]) -> Any:
     return value if cleaned is value else reserved_keys.strip(cleaned)
 
 
+async def _clean_in_turns(value: Any, found: set[str], budget: LoopBudget | None) -> Any:
+    """The same. With a budget the value is large, and others have their turn meanwhile; nobody else has the value."""
+    if budget is None:
+        return _clean(value, found)
+    cleaned = await budget.in_pieces(clean_in_pieces(value, found))
+    return value if cleaned is value else reserved_keys.strip(cleaned)
+
+
 async def _judge_links(outcome: Result, found: Links, strict: bool) -> Result:
     if not await found.in_result(outcome.value):
         return outcome
@@ -130,24 +147,30 @@ def _as_answered(call: Call) -> Call:
     return replace(call, method="tools/call") if call.method == "tasks/result" else call
 
 
-async def _inspect_task(call: Call, target: Target, task: Json, strict: bool, check: Check) -> Outcome:
+async def _inspect_task(
+    call: Call, target: Target, task: Json, strict: bool, check: Check, budget: LoopBudget | None
+) -> Outcome:
     """The extension tells the result together with the task (SEP-2663), and the questions."""
     if isinstance(result := task.get("result"), dict):
         answered = replace(call, method="tools/call")
-        judged = _inspect_result(answered, target, Result(result), False, strict, check)
+        found: set[str] = set()
+        cleaned = await _clean_in_turns(result, found, budget)
+        judged = _inspect_result(answered, target, Result(result), cleaned, found, strict, check)
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
-        return Result(_clean({**task, "result": judged.value}, set()), reason=judged.reason)
+        whole = await _clean_in_turns({**task, "result": judged.value}, set(), budget)
+        return Result(whole, reason=judged.reason)
     if isinstance(requests := task.get("inputRequests"), dict):
         asks = await _inspect_asks(call, InputRequired(requests), strict)
         if not isinstance(asks, InputRequired):
             return asks
         task = {**task, "inputRequests": asks.requests}
-    return Result(_clean(task, set()))
+    return Result(await _clean_in_turns(task, set(), budget))
 
 
-def _inspect_result(call: Call, target: Target, outcome: Result, is_plain: bool, strict: bool, check: Check) -> Outcome:
-    found: set[str] = set()
-    value: Json = outcome.value if is_plain else _clean(outcome.value, found)
+def _inspect_result(
+    call: Call, target: Target, outcome: Result, value: Json, found: set[str], strict: bool, check: Check
+) -> Outcome:
+    """`value` is the outcome's, cleaned, and `found` what was in it."""
     if value is not outcome.value:
         value = union_members.result(call.method, value)
     if call.method == "tools/call" and target.item is not None and "outputSchema" in target.item:

@@ -22,6 +22,7 @@ _CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _OURS: Final = frozenset("\u27e8\u27e9")
 _OF_EMOJI: Final = frozenset("\u200d\ufe0f")
+_encoded: Final = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for each value
 
 
 def is_hidden(char: str) -> bool:
@@ -70,11 +71,11 @@ def _lines(path: str, value: Any) -> Iterator[str]:
         yield f"{path}:"
         yield from (f"    | {visible(line)}" for line in value.split("\n"))
     else:
-        yield f"{path}: {visible(json.dumps(value, ensure_ascii=False))}".removeprefix(": ")
+        yield f"{path}: {visible(_encoded(value))}".removeprefix(": ")
 
 
 def _key(key: str) -> str:
-    return key if key.isidentifier() and key.isascii() else visible(json.dumps(key, ensure_ascii=False))
+    return key if key.isidentifier() and key.isascii() else visible(_encoded(key))
 
 
 def _cut(line: str) -> Iterator[str]:

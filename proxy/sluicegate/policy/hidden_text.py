@@ -7,7 +7,7 @@ where those stand, they are not meant.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Final, Literal
 
 Kind = Literal["terminal", "tags", "bidi", "invisible"]
@@ -71,6 +71,14 @@ _LONG: Final = 4096
 # Names that only Sluice, or MCP, gives a meaning.
 _MEANT: Final = ("dev.sluice/", "io.modelcontextprotocol/")
 _HOLDERS: Final = (dict, list)  # a union would be made anew at each value
+PIECE: Final = 16 * 1024
+"""Characters that are judged in one step of the event loop."""
+_VALUE: Final = 4  # a value of any kind costs as much as so many characters
+_CONTROL: Final = "[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+_LAST_CONTROL: Final = re.compile(f"(?s:.*){_CONTROL}")
+_NEXT_CONTROL: Final = re.compile(_CONTROL)
+_OPENS: Final = frozenset("\x1b\x90\x98\x9b\x9d\x9e\x9f")
+_SPELLED_LENGTH: Final = 8  # of a flag that is spelled in tags, and one
 
 
 def is_plain(text: str) -> bool:
@@ -176,6 +184,136 @@ def _clean_parts(value: Any, parts: Iterable[tuple[Any, Any]], found: set[str]) 
                 copy = value.copy()
             copy[key] = new
     return copy
+
+
+def clean_in_pieces(value: Any, found: set[str]) -> Generator[None, None, Any]:
+    """The same as `clean`. The caller gives others a turn at each `yield`, and must not change the value meanwhile.
+
+    A single order without an end is one piece, however long it is: a terminal takes it as one."""
+    return (yield from _Pieces(found).clean(value))
+
+
+class _Pieces:
+    """Counts the characters and values that were judged since the last turn of others."""
+
+    def __init__(self, found: set[str]) -> None:
+        self._found = found
+        self._judged = 0
+
+    def clean(self, value: Any) -> Generator[None, None, Any]:
+        yield from self._count(_VALUE)
+        if isinstance(value, str):
+            return (yield from self._text(value))
+        if isinstance(value, dict):
+            value = yield from self._names(value)
+            return (yield from self._parts(value, value.items()))
+        return (yield from self._parts(value, enumerate(value))) if isinstance(value, list) else value
+
+    def _count(self, judged: int) -> tuple[None, ...]:
+        """What to yield from before so many are judged: nothing, or one turn of others."""
+        self._judged += judged
+        if self._judged <= PIECE:
+            return ()
+        self._judged = judged
+        return (None,)
+
+    def _names(self, value: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
+        names = {}
+        for name in value:
+            names[name] = yield from self._text(name)
+        if all(new == name for name, new in names.items()):
+            return value
+        kept = {}
+        for name, new in names.items():
+            yield from self._count(_VALUE)
+            if _may_be_named(name, new, value):
+                kept[new] = value[name]
+        return kept
+
+    def _parts(self, value: Any, parts: Iterable[tuple[Any, Any]]) -> Generator[None, None, Any]:
+        copy = value
+        for key, old in parts:
+            if isinstance(old, str):
+                if len(old) <= _SHORT and is_plain(old):  # which nearly all are: no further call
+                    yield from self._count(_SHORT)
+                    continue
+            elif not isinstance(old, _HOLDERS):
+                yield from self._count(_VALUE)
+                continue
+            new = yield from self.clean(old)
+            if new is not old:
+                if copy is value:
+                    copy = value.copy()
+                copy[key] = new
+        return copy
+
+    def _text(self, text: str) -> Generator[None, None, str]:
+        if len(text) <= PIECE:
+            yield from self._count(len(text))
+            return clean_text(text, self._found)
+        if (yield from self._is_plain(text)):
+            return text
+        for kind, strip, cut in (("terminal", _strip_orders, _order_cut), ("tags", _strip_tags, _tag_cut)):
+            left, at = [], 0
+            while at < len(text):
+                end = cut(text, at)
+                yield from self._count(end - at)
+                left.append(strip(text[at:end]))
+                at = end
+            shorter = "".join(left)
+            if len(shorter) < len(text):
+                self._found.add(kind)
+                text = shorter
+        for kind, pattern in _NAMED:
+            yield from self._name(kind, pattern, text)
+        return text
+
+    def _is_plain(self, text: str) -> Generator[None, None, bool]:
+        for at in range(0, len(text), PIECE):
+            yield from self._count(PIECE)
+            if not is_plain(text[at : at + PIECE]):
+                return False
+        return True
+
+    def _name(self, kind: Kind, pattern: re.Pattern[str], text: str) -> Iterator[None]:
+        for at in range(0, len(text), PIECE):
+            yield from self._count(PIECE)
+            end = at + PIECE
+            match = pattern.search(text, at, end + 2)  # no name needs more than the two characters behind it
+            if match is not None and match.start() < end:
+                self._found.add(kind)
+                return
+
+
+def _order_cut(text: str, at: int) -> int:
+    """Where the piece that begins at `at` may end, so that no order is cut in two. Within an order stands no control
+    character but its first one, a tab, and its end."""
+    end = at + PIECE
+    if end >= len(text):
+        return len(text)
+    last = _LAST_CONTROL.match(text, at, end)
+    if last is None or text[last.end() - 1] not in _OPENS:
+        return end
+    begins = last.end() - 1
+    if text.startswith("\x1b\\", begins):  # the end of an order, or one of its own
+        return begins + 2
+    if begins > at:
+        return begins
+    behind = _NEXT_CONTROL.search(text, end)
+    if behind is None:
+        return len(text)
+    if text.startswith("\x1b\\", behind.start()):
+        return behind.start() + 2
+    return behind.start() if behind[0] in _OPENS else behind.end()
+
+
+def _tag_cut(text: str, at: int) -> int:
+    """The same for tags: before a character that is none, or so far within a run of them that no flag is spelled."""
+    end = at + PIECE
+    if end >= len(text):
+        return len(text)
+    near = range(end, end - _SPELLED_LENGTH - 1, -1)
+    return next((here for here in near if not "\U000e0000" <= text[here] <= "\U000e0fff"), end)
 
 
 def flags(definition: Any) -> list[str]:

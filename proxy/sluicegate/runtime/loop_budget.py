@@ -10,8 +10,8 @@ nothing itself.
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 PART: Final = 0.05
@@ -39,6 +39,8 @@ _IDLE: Final = 0.1
 """Of the processor's time. While no more of it is used, nobody else has need of the loop."""
 _NAP: Final = 0.005
 _LONGEST_NAP: Final = 0.1
+
+T = TypeVar("T")
 
 _all: WeakKeyDictionary[asyncio.AbstractEventLoop, "LoopBudget"] = WeakKeyDictionary()
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "LoopBudget"]] = WeakKeyDictionary()
@@ -93,6 +95,19 @@ class LoopBudget:
         self.take(since)
         await asyncio.sleep(0)
         await self.rest()
+
+    async def in_pieces(self, work: Generator[None, None, T]) -> T:
+        """What the work returns. Others have their turn between its pieces, and each piece counts."""
+        while True:
+            since = self._clock()
+            try:
+                next(work)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            finally:
+                self.take(since)
+            await asyncio.sleep(0)
 
     def pause(self) -> float:
         """Seconds, 0 for none."""
