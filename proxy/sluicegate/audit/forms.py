@@ -214,12 +214,18 @@ _DELIMITERS: Final = (re.compile(r"[ \t]*\|[ \t]*"), re.compile(
  r"\t"), re.compile(r"[ ]{2,60}"), re.compile(r"[ ]*;[ ]*"), re.compile(r",[ ]*"))
 _RULE: Final = re.compile(r"[\s\-+|=:─┼│┤├]+")
 _CELLS: Final = re.compile(r"[^\s|,;][ ]*[|\t,;][ ]*[^\s|,;]|\S[ ]{2}[ ]*\S")
+_COOKIES: Final = re.compile(  # RFC 6265 4.2.1; where there is one, it is the value of a name
+    r"(?i)(?<![\w\-])cookie[ \t]{0,2}:[ \t]{0,4}"
+    r"((?:[^\s=;,\"']{1,128}=[^\s;,\"']{0,4096};[ ]?){1,100}[^\s=;,\"']{1,128}=[^\s;,\"']{0,4096})"
+)
 _MAX_CELLS: Final = 64
 _MAX_LINE: Final = 4_096
 
 
 def cells(text: str, is_secret: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
-    """The values in columns of secrets: of `INSERT`, of tables with a line of names, and of Kubernetes' secrets."""
+    """The values in columns of secrets: of `INSERT`, of tables with a line of names, of Kubernetes' secrets, and all
+    cookies of a request."""
+    yield from (found.span(1) for found in _COOKIES.finditer(text))
     for insert in INSERT.finditer(text):
         columns = [is_secret(name.strip(" \t\r\n\"`[]")) for name in insert[1].split(",")]
         at = insert.end()
