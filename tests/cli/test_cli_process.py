@@ -231,7 +231,7 @@ def test_the_snippet_has_the_form_of_the_clients_own_file(tmp_path: Path, name: 
     (tmp_path / name).write_text(json.dumps({root: {"a": {"command": "/bin/sh"}}}))
     done = run(tmp_path, "init", "--from", name)
     assert (done.returncode, done.stdout) == (0, "")
-    assert "wrote sluice.yaml with 1 server\n" in done.stderr and f"in the form of {client}:" in done.stderr
+    assert "wrote sluice.yaml with 1 server\n" in done.stderr and f"client ({client}):" in done.stderr
     text, _, command = done.stderr[done.stderr.index("{\n") :].partition("or run: ")
     snippet = json.loads(text)
     entry = snippet[root]["sluice"]
@@ -257,7 +257,7 @@ def test_codex_and_goose_get_toml_and_yaml(tmp_path: Path) -> None:
     assert Path(goose["cmd"]).is_absolute() and goose["args"][-1] == str(tmp_path / "sluice.yaml")
     refused = run(tmp_path, "init", "--for", "emacs")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("emacs is no client whose form is known; --for takes one of claude-desktop, ")
+    assert refused.stderr.startswith("emacs is not a client that Sluice knows; --for takes one of claude-desktop, ")
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,11 @@ from sluicegate.admin.response import (
     Application,
     EventStreamResponse,
     Receive,
-    Send,
     error_response,
     json_response,
     read_body,
-    send_response,
-    send_stream,
 )
+from sluicegate.admin.response import application as asgi_application
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
@@ -84,18 +82,7 @@ class AdminDeps:
 
 
 def application(settings: AdminSettings, sources: AdminDeps) -> Application:
-    """The ASGI callable. Anything but HTTP is left alone."""
-    admin = _Admin(settings, sources)
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            answer = await admin.answer(scope, receive)
-            if isinstance(answer, EventStreamResponse):
-                await send_stream(send, answer)
-            else:
-                await send_response(send, answer, with_body=scope["method"] != "HEAD")
-
-    return app
+    return asgi_application(_Admin(settings, sources).answer)
 
 
 def _methods(path: str) -> tuple[str, ...]:

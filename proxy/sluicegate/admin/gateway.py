@@ -24,12 +24,10 @@ from sluicegate.admin.response import (
     Application,
     EventStreamResponse,
     Receive,
-    Send,
+    application,
     error_response,
     json_response,
     read_body,
-    send_response,
-    send_stream,
 )
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.metrics.merged import Merged
@@ -58,14 +56,7 @@ class Gateway:
         return f"Gateway({len(self._up())} up)"
 
     def application(self) -> Application:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            answer = await self._answer(scope, receive)
-            if isinstance(answer, EventStreamResponse):
-                await send_stream(send, answer)
-            else:
-                await send_response(send, answer, with_body=scope["method"] != "HEAD")
-
-        return app
+        return application(self._answer)
 
     async def _answer(self, scope: Scope, receive: Receive) -> AdminResponse | EventStreamResponse:
         path, is_look = scope["path"], scope["method"] in ("GET", "HEAD")

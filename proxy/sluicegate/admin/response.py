@@ -51,6 +51,21 @@ async def read_body(receive: Receive) -> bytes | None:
             return bytes(body)
 
 
+def application(answer: Callable[[Scope, Receive], Awaitable[AdminResponse | EventStreamResponse]]) -> Application:
+    """The ASGI callable that sends what `answer` gives. Anything but HTTP is left alone."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        found = await answer(scope, receive)
+        if isinstance(found, EventStreamResponse):
+            await send_stream(send, found)
+        else:
+            await send_response(send, found, with_body=scope["method"] != "HEAD")
+
+    return app
+
+
 async def send_response(send: Send, answer: AdminResponse, with_body: bool) -> None:
     headers = [
         (b"content-type", answer.kind.encode("ascii")),

@@ -5,18 +5,18 @@ findings, anything unforeseen with a trace.
 """
 
 import traceback
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
 from typer.core import TyperArgument
 
 from sluicegate import __version__
-from sluicegate.cli import approvals, audit, pins, policy
+from sluicegate.cli import approvals, audit, keys, pins, policy
 from sluicegate.cli.admin import Unreachable, servers, tools
 from sluicegate.cli.check import check, schema
 from sluicegate.cli.explain import explain
 from sluicegate.cli.init import init
-from sluicegate.cli.keys import list_, new, revoke, rotate
 from sluicegate.cli.output import Code, info, print_out
 from sluicegate.cli.run import demo_, serve, stdio
 from sluicegate.config import ConfigError
@@ -32,52 +32,35 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-keys_app = typer.Typer(help="Keys of clients.", no_args_is_help=True)
-pins_app = typer.Typer(help="Definitions that changed since they were accepted.", no_args_is_help=True)
-approvals_app = typer.Typer(help="Calls that wait for a person.", no_args_is_help=True)
-audit_app = typer.Typer(help="The audit log: proved, read, exported.", no_args_is_help=True)
-policy_app = typer.Typer(help="The policy, before it is in force.", no_args_is_help=True)
-config_app = typer.Typer(help="The format of the config file.", no_args_is_help=True)
-keys_app.command("new")(new)
-keys_app.command("list")(list_)
-keys_app.command("revoke")(revoke)
-keys_app.command("rotate")(rotate)
-config_app.command("schema")(schema)
-audit_app.command("verify")(audit.verify)
-audit_app.command("tail")(audit.tail)
-audit_app.command("search")(audit.search)
-audit_app.command("export")(audit.export)
-audit_app.command("approvals")(audit.approvals)
-approvals_app.command("list")(approvals.list_)
-approvals_app.command("show")(approvals.show)
-approvals_app.command("watch")(approvals.watch)
-approvals_app.command("grants")(approvals.grants)
-approvals_app.command("revoke")(approvals.revoke)
-pins_app.command("list")(pins.list_)
-pins_app.command("diff")(pins.diff)
-pins_app.command("accept")(pins.accept)
-pins_app.command("export")(pins.export)
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "init": init, "serve": serve, "stdio": stdio, "demo": demo_, "check": check, "explain": explain,
+    "servers": servers, "tools": tools, "approve": approvals.approve, "deny": approvals.deny,
+}  # fmt: skip
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
-policy_app.command("test")(policy.test)
-policy_app.command("diff")(policy.diff)
-
-app.command("init")(init)
-app.command("serve")(serve)
-app.command("stdio")(stdio)
-app.command("demo")(demo_)
-app.command("check")(check)
-app.command("explain")(explain)
-app.command("servers")(servers)
-app.command("tools")(tools)
-app.command("approve")(approvals.approve)
-app.command("deny")(approvals.deny)
-app.add_typer(approvals_app, name="approvals")
-app.add_typer(keys_app, name="keys")
-app.add_typer(pins_app, name="pins")
-app.add_typer(audit_app, name="audit")
-app.add_typer(policy_app, name="policy")
-app.add_typer(config_app, name="config")
-
+GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., None]]]]] = {
+    "approvals": ("Calls that wait for a person.", {
+        "list": approvals.list_, "show": approvals.show, "watch": approvals.watch, "grants": approvals.grants,
+        "revoke": approvals.revoke,
+    }),
+    "keys": ("Keys of clients, and of Sluice itself.", {
+        "new": keys.new, "list": keys.list_, "revoke": keys.revoke, "rotate": keys.rotate,
+    }),
+    "pins": ("Definitions that changed since a person accepted them.", {
+        "list": pins.list_, "diff": pins.diff, "accept": pins.accept, "export": pins.export,
+    }),
+    "audit": ("The audit log: verify, read and export it.", {
+        "verify": audit.verify, "tail": audit.tail, "search": audit.search, "export": audit.export,
+        "approvals": audit.approvals,
+    }),
+    "policy": ("Test and compare a policy before it is in force.", {"test": policy.test, "diff": policy.diff}),
+    "config": ("The format of the config file.", {"schema": schema}),
+}  # fmt: skip
+for group, (about, commands) in GROUPS.items():
+    app.add_typer(inner := typer.Typer(help=about, no_args_is_help=True), name=group)
+    for name, command in commands.items():
+        inner.command(name)(command)
 
 EXIT_CODES: Final[dict[type[Exception], Code]] = {ConfigError: Code.CONFIG, Unreachable: Code.UNREACHABLE}
 """Everything else that a command expects to fail ends it by `output.stop`, with a code of its own."""

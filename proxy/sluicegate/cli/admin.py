@@ -245,7 +245,7 @@ def reachable(address: config.Address) -> config.Address:
 
 @asks_running
 def servers(admin: Admin, as_json: AsJson = False) -> None:
-    """Show the servers behind a running Sluice and their health."""
+    """Show the servers of a running Sluice and their health."""
     body = _get(admin, "servers", {})
     _show(body, "servers", as_json)
     for row in () if as_json else body.get("servers", []):
@@ -259,11 +259,11 @@ def servers(admin: Admin, as_json: AsJson = False) -> None:
 def tools(
     admin: Admin,
     as_: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="As this client sees them; NAME means key:NAME.")
+        str | None, typer.Option("--as", metavar="ID", help="Show them as this client sees them; NAME means key:NAME.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the merged tools of a running Sluice."""
+    """Show the tools of all servers of a running Sluice."""
     _show(_get(admin, "tools", {"as": _principal(as_)} if as_ else {}), "tools", as_json)
 
 

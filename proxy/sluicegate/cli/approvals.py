@@ -44,7 +44,7 @@ WIDTH: Final = 60
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.", show_default=False)]
 Comment = Annotated[
-    str, typer.Option("-m", "--comment", metavar="TEXT", help="Why; the model of whoever asked reads it.")
+    str, typer.Option("-m", "--comment", metavar="TEXT", help="The reason. The model that made the call can read it.")
 ]
 
 
@@ -52,12 +52,12 @@ Comment = Annotated[
 def list_(
     admin: Admin,
     state: Annotated[
-        str, typer.Option("--state", metavar="STATE", help="Those in this state; `all` for every one.")
+        str, typer.Option("--state", metavar="STATE", help="Show approvals in this state, or `all`.")
     ] = "pending",
-    server: Annotated[str, typer.Option("--server", metavar="SERVER", help="Only of this server.")] = "",
+    server: Annotated[str, typer.Option("--server", metavar="SERVER", help="Show only those of this server.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show the calls that wait for a person. Only those that you may decide, or asked for."""
+    """Show the calls that wait for a person. You see those that you may decide, and those that you requested."""
     params = ({"state": state} if state != "all" else {}) | ({"server": server} if server else {})
     body = _ask(admin, "approvals", params)
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
@@ -81,7 +81,7 @@ def show(
     admin: Admin,
     id: Id,
     reveal: Annotated[
-        bool, typer.Option("--reveal", help="Show secrets in the arguments, too; this is recorded.")
+        bool, typer.Option("--reveal", help="Show secrets in the arguments as well. The audit log records this.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -140,13 +140,18 @@ def approve(
     id: Id,
     comment: Comment = "",
     scope: Annotated[
-        str, typer.Option("--for", metavar="SCOPE", help="For how long: once, session or 15m, as the profile allows.")
+        str,
+        typer.Option(
+            "--for", metavar="SCOPE", help="How long it counts: once, session or 15m, if the profile allows it."
+        ),
     ] = "once",
-    seen: Annotated[str, typer.Option("--seen", metavar="DIGEST", help="Only if its digest still is this one.")] = "",
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask once more.")] = False,
+    seen: Annotated[
+        str, typer.Option("--seen", metavar="DIGEST", help="Approve only if the digest is still this one.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a call run: exactly the one that is shown."""
+    """Approve a call: exactly the one that is shown."""
     row = _ask(admin, f"approvals/{_word(id)}")
     if not (yes or seen or as_json):
         for line in _screen(row):
@@ -164,7 +169,7 @@ def deny(
     comment: Comment = "",
     as_json: AsJson = False,
 ) -> None:
-    """Refuse a call. The comment goes back to the model."""
+    """Deny a call. The comment goes back to the model."""
     body = {"decision": "deny", "comment": comment}
     _decided(_ask(admin, f"approvals/{_word(id)}/decisions", body=body), as_json)
 
@@ -177,7 +182,7 @@ def _decided(row: Row, as_json: bool) -> None:
 
 @asks_running
 def grants(admin: Admin, as_json: AsJson = False) -> None:
-    """Show approvals that are remembered for more than one call."""
+    """Show grants: approvals that count for more than one call."""
     body = _ask(admin, "grants")
     rows = [
         [one["id"], one["principal"], f"{one['server']}/{one['tool']}", one["scope"], one["expires_at"], one["by"]]
@@ -192,7 +197,7 @@ def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="The grant's id.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Take a grant back."""
+    """Revoke a grant."""
     gone = _ask(admin, f"grants/{_word(id)}", method="DELETE")
     give(as_json, gone, [f"{gone['id']} revoked"])
 
@@ -202,7 +207,7 @@ def revoke(
 
 @asks_running
 def watch(admin: Admin, as_json: AsJson = False) -> None:
-    """Show what waits, and what becomes of it. Ctrl-C ends it. With --json, each change is one line of JSON."""
+    """Show waiting calls and every change of them. Ctrl-C ends it. With --json, each change is one line of JSON."""
     shown = dict[str, tuple[str, int]]()
     for row in _events(admin):
         version = (row["state"], len(row["votes"]))
@@ -292,5 +297,5 @@ def _ask_at_rest(
 def _word(id: str) -> str:
     """An id as a part of a path: nothing else may come of what somebody pasted."""
     if not (id.isascii() and id.replace("_", "").isalnum() and len(id) <= 40):
-        stop(Code.NEGATIVE, "that is no id: they look like apr_7f3k2m9q4x1z")
+        stop(Code.NEGATIVE, "this is not an id; ids look like apr_7f3k2m9q4x1z")
     return id

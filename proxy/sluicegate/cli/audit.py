@@ -47,21 +47,26 @@ _POLL: Final = 0.25
 
 Where = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="DIR", show_default=False, help="The log's directory; else the config names it."),
+    typer.Option(
+        "--dir", metavar="DIR", show_default=False, help="The directory of the log; default: the one in the config."
+    ),
 ]
 Since = Annotated[
-    str, typer.Option("--since", metavar="TIME", help="From this time on: 1h (before now), yesterday, 2026-10-01T12.")
+    str, typer.Option("--since", metavar="TIME", help="Records from this time on: 1h (ago), yesterday, 2026-10-01T12.")
 ]
-Until = Annotated[str, typer.Option("--until", metavar="TIME", help="Before this time.")]
+Until = Annotated[str, typer.Option("--until", metavar="TIME", help="Records before this time.")]
 Kind = Annotated[
     str, typer.Option("--type", metavar="TYPE", help="Records of this type: intent, outcome, approval, admin, ...")
 ]
-Who = Annotated[str, typer.Option("--principal", metavar="ID", help="Who called, or approved, such as key:laptop.")]
+Who = Annotated[
+    str, typer.Option("--principal", metavar="ID", help="The client that called, or approved, such as key:laptop.")
+]
 Tool = Annotated[
     str, typer.Option("--tool", metavar="GLOB", help="A glob over SERVER/NAME, the own or the public name.")
 ]
 How = Annotated[
-    str, typer.Option("--outcome", metavar="WORD", help="How calls ended: ok, denied, tool_error, ..., or a reason.")
+    str,
+    typer.Option("--outcome", metavar="WORD", help="The outcome of calls: ok, denied, tool_error, ..., or a reason."),
 ]
 CallId = Annotated[str, typer.Option("--call", metavar="ID", help="The id of one call.")]
 
@@ -69,7 +74,7 @@ CallId = Annotated[str, typer.Option("--call", metavar="ID", help="The id of one
 def verify(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH", help="Files of the log, or directories of them; else the config names it."),
+        typer.Argument(metavar="PATH", help="Files or directories of the log; default: the one in the config."),
     ] = None,
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="A file of public keys (sign.pub).", show_default=False)
@@ -80,13 +85,13 @@ def verify(
             "--checkpoint",
             metavar="FILE",
             show_default=False,
-            help="A file of checkpoints that was kept outside the log.",
+            help="A file of checkpoints that you stored outside the log.",
         ),
     ] = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that the log is whole and unchanged. Names the first record that is not, and exits 1."""
+    """Verify that the log is complete and unchanged. If not, names the first bad record and exits 1."""
     settings = _settings(config_file) if not paths or key is None else None
     files = _segments(paths or ([settings.path.parent] if settings else []))
     keys = _keys(key or (settings.state / PUBLIC_KEYS if settings else Path()))
@@ -122,8 +127,8 @@ def _as_json(report: VerifyReport) -> dict[str, Any]:
 
 
 def tail(
-    count: Annotated[int, typer.Option("-n", metavar="N", help="How many of the newest records are shown first.")] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with records that come.")] = False,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="The number of newest records to show first.")] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep showing new records.")] = False,
     kind: Kind = "",
     principal: Who = "",
     tool: Tool = "",
@@ -132,7 +137,7 @@ def tail(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest records, and those that come. With --json, each record is one line of JSON."""
+    """Show the newest records, and new ones with -f. With --json, each record is one line of JSON."""
     wanted = _filter(kind=kind, principal=principal, tool=tool, outcome=outcome)
     directory, found = _directory(where, config_file), False
     with closing(LogTail(directory, wanted)) as reader:
@@ -156,7 +161,10 @@ def search(
     outcome: How = "",
     call: CallId = "",
     results: Annotated[
-        bool, typer.Option("--results", help="Show calls that have a result, with it (audit.results: redacted).")
+        bool,
+        typer.Option(
+            "--results", help="Show only calls with a stored result, and the result (audit.results: redacted)."
+        ),
     ] = False,
     where: Where = None,
     config_file: ConfigFile = None,
@@ -190,7 +198,7 @@ def export(
     where: Where = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Print records as JSON lines. --format takes the names that a SIEM expects."""
+    """Print records as JSON lines. --format prints them in the format of a SIEM."""
     change = FORMATS.get(format)
     if change is None:
         stop(Code.USAGE, f"a format is one of {', '.join(FORMATS)}")
@@ -206,7 +214,7 @@ def approvals(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Report who approved what, and what became of it."""
+    """Report who approved which calls, and how they ended."""
     rows = list_approvals(find(_directory(where, config_file), _filter(since, until)))
     head = ["APPROVAL", "ASKED", "BY", "TOOL", "STATE", "DECIDED BY", "OUTCOME"]
     give(as_json, rows, [table([head, *map(_approval, rows)])])

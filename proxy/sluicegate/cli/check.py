@@ -32,7 +32,7 @@ from sluicegate.store.sqlite import peek
 
 
 def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Check the config file and the policy. Prints every finding with its place; errors exit 3."""
+    """Check the config file and the policy. Prints each finding with its file and line; exits 3 if one is an error."""
     path, checked = _find(config_file)
     findings = [finding.as_json() for finding in checked.findings]
     give(as_json, {"file": str(path), "ok": not checked.errors, "findings": findings}, map(str, checked.findings))

@@ -33,19 +33,25 @@ def explain(
         str, typer.Argument(metavar="TARGET", help="SERVER/NAME or SERVER/URI; or the name that clients see.")
     ],
     who: Annotated[
-        str, typer.Option("--as", metavar="ID", help="Who asks: key:NAME or NAME, jwt:ISSUER#SUB, local, anonymous.")
+        str, typer.Option("--as", metavar="ID", help="The client: key:NAME or NAME, jwt:ISSUER#SUB, local, anonymous.")
     ],
     role: Annotated[
-        list[str] | None, typer.Option("--role", metavar="ROLE", help="One more role than the config gives.")
+        list[str] | None,
+        typer.Option("--role", metavar="ROLE", help="A role besides those in the config; may be repeated."),
     ] = None,
     group: Annotated[
-        list[str] | None, typer.Option("--group", metavar="GROUP", help="A group of the client's token.")
+        list[str] | None,
+        typer.Option("--group", metavar="GROUP", help="A group in the client's token; may be repeated."),
     ] = None,
-    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="The call's arguments.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no running Sluice; use what state.dir has.")] = False,
+    args: Annotated[
+        str | None, typer.Option("--args", metavar="JSON", help="The arguments of the call, as a JSON object.")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask a running Sluice; read the files in state.dir.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is decided and which row decides it. Exits 0 for allow, 1 for deny, 10 for ask."""
+    """Show the decision for a request and the row that makes it. Exits 0 for allow, 1 for deny, 10 for ask."""
     loaded, policy = admin.config, load_policy(admin.path, admin.config)
     if method not in KINDS:
         stop(Code.USAGE, f'"{method}" is not one of {", ".join(METHODS)}')
@@ -82,7 +88,7 @@ def _ask(admin: Admin, question: dict[str, str], digest: str) -> Facts | None:
         return None
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         why = f"it does not answer ({type(error).__name__})"
-    info(f"note: the running Sluice was not used: {why}; this is by state.dir")
+    info(f"note: this answer is from state.dir, not from the running Sluice: {why}")
     return None
 
 
@@ -123,7 +129,7 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except ValueError as error:
-        stop(Code.USAGE, f"--args is no JSON: {error}")
+        stop(Code.USAGE, f"--args is not JSON: {error}")
     if not isinstance(value, dict):
-        stop(Code.USAGE, "--args is no JSON object")
+        stop(Code.USAGE, "--args is not a JSON object")
     return value

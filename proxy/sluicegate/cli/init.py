@@ -18,7 +18,13 @@ from sluicegate.cli.template import new_file
 
 def init(
     from_: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="A desktop client's file.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="The config file of a desktop client, to import its servers.",
+            show_default=False,
+        ),
     ] = None,
     for_: Annotated[
         str | None,
@@ -26,30 +32,30 @@ def init(
             "--for",
             metavar="CLIENT",
             show_default=False,
-            help=f"Whose form the snippet has; that of --from unless set: {', '.join(Desktop)}.",
+            help=f"The client to print a snippet for, else that of --from: {', '.join(Desktop)}.",
         ),
     ] = None,
-    config_file: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="Where to write.")] = Path(
+    config_file: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="The file to write.")] = Path(
         "sluice.yaml"
     ),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
-    """Write a config file."""
+    """Write a new config file. --from imports the servers of a desktop client."""
     if for_ is not None and for_ not in list(Desktop):
-        stop(Code.USAGE, f"{for_} is no client whose form is known; --for takes one of {', '.join(Desktop)}")
+        stop(Code.USAGE, f"{for_} is not a client that Sluice knows; --for takes one of {', '.join(Desktop)}")
     imported = _import(from_) if from_ else Imported()
     for key, server in imported.servers.items():
         imported.notes += [f"{key}: {note}" for note in make_absolute(server)]
     for note in imported.notes:
         info(f"note  {printable(note)}")
     if from_ and not imported.servers:
-        stop(Code.NEGATIVE, f"there is no server in {from_} that could be carried over; nothing was written")
+        stop(Code.NEGATIVE, f"Sluice cannot import any server of {from_}; it wrote no file")
     _write(config_file, new_file(imported.servers), force)
     info(f"wrote {config_file}" + (f" with {count(len(imported.servers), 'server')}" if from_ else ""))
     for finding in config.check(config_file).findings:
         info(str(finding))
     client = Desktop(for_) if for_ else (client_of(from_, imported.root) if from_ else Desktop.CLAUDE_DESKTOP)
-    info(f"next: sluice check -c {config_file}; then tell your client about us, in the form of {client.value}:")
+    info(f"next: sluice check -c {config_file}; then add this to the config of your client ({client.value}):")
     info(snippet(client, *_command(config_file)))
 
 

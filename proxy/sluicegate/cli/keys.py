@@ -36,17 +36,22 @@ _BAD_NAME = "a key's name is 1 to 64 of a-z, 0-9, . _ and -, and does not begin 
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who uses it: a-z, 0-9, . _ and -.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the client: a-z, 0-9, . _ and -.")],
     roles: Annotated[
-        list[str] | None, typer.Option("--role", metavar="ROLE", help="A role that the key has; may be repeated.")
+        list[str] | None, typer.Option("--role", metavar="ROLE", help="A role for the key; may be repeated.")
     ] = None,
-    owner: Annotated[str, typer.Option("--owner", metavar="OWNER", help="Who answers for it: a person or team.")] = "",
+    owner: Annotated[
+        str, typer.Option("--owner", metavar="OWNER", help="The person or team that is responsible for it.")
+    ] = "",
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="WHEN", help="When it ends: 2030-01-31, or 90d from now.")
+        str | None,
+        typer.Option(
+            "--expires", metavar="WHEN", help="When the key expires: a date (2030-01-31), or days from now (90d)."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key for a client. Prints it, once, and its line for the config."""
+    """Create a key for a client. Prints the key, once, and its line for the config."""
     if not config.is_key_name(name):
         stop(Code.USAGE, _BAD_NAME)
     key = f"slc_{secrets.token_urlsafe(32)}"
@@ -77,7 +82,7 @@ def _check(name: str, entry: dict[str, Any]) -> None:
 
 
 def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Show the keys of the config, and which are still good."""
+    """Show the keys in the config and whether each is still valid."""
     _, loaded = load(config_file, quietly=True)
     revoked = Revoked(loaded.state.dir)
     rows = [_row(name, key, revoked) for name, key in loaded.clients.keys.items()]
@@ -100,10 +105,11 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As it stands under clients.keys.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key under clients.keys.")],
     config_file: ConfigFile = None,
     state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", metavar="DIR", help="Where state.dir is, if the config cannot tell.")
+        Path | None,
+        typer.Option("--state-dir", metavar="DIR", help="The path of state.dir, if the config cannot be read."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -147,7 +153,7 @@ def rotate(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new key of Sluice's own. It is used from the next start on."""
+    """Create a new key for Sluice itself. Sluice uses it from its next start on."""
     if ring not in RINGS:
         stop(Code.USAGE, f"a ring is one of {', '.join(RINGS)}")
     _, loaded = load(config_file, quietly=True)

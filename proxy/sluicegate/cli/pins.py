@@ -45,17 +45,20 @@ SHORT: Final = 16  # hex digits of a fingerprint, where people read it
 _KINDS: Final = {word: kind for kind, word in pins.WORDS.items()}
 
 Server = Annotated[str | None, typer.Argument(metavar="SERVER", help="Only of this server.", show_default=False)]
-Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The server's own names.", show_default=False)]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Names of the definitions, as the server has them.", show_default=False),
+]
 
 
 @asks_running
 def list_(
     admin: Admin,
     server: Server = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also what was accepted and has not changed.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show accepted definitions as well.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the definitions that wait for a person."""
+    """Show the definitions that a person has to review."""
     found = _rows(admin, server)
     rows = found if all_ else [row for row in found if _waits(row)]
     head = ["SERVER", "ERA", "KIND", "NAME", "STATE", "SERVED", "FINGERPRINT", "HIDDEN", "SINCE", "BY"]
@@ -102,13 +105,16 @@ def accept(
     admin: Admin,
     server: Annotated[str, typer.Argument(metavar="SERVER", help="The server's key.")],
     names: Names = None,
-    all_: Annotated[bool, typer.Option("--all", help="Everything that nobody has accepted.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Accept all definitions that nobody has accepted yet.")] = False,
     seen: Annotated[
-        str, typer.Option("--seen", metavar="FINGERPRINT", help="Only if it still begins like this, as in `diff`.")
+        str,
+        typer.Option(
+            "--seen", metavar="FINGERPRINT", help="Accept only if the fingerprint begins like this; `diff` shows it."
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Accept definitions as the server gave them last. They are served from now on."""
+    """Accept definitions as the server last sent them. Clients see them from now on."""
     if bool(names) == all_:
         stop(Code.USAGE, "give names or --all; `sluice pins list` shows what waits")
     rows = _rows(admin, server)
@@ -129,11 +135,11 @@ def export(
     admin: Admin,
     check: Annotated[
         Path | None,
-        typer.Option("--check", metavar="LOCKFILE", help="Compare with this file instead; 1 if something differs."),
+        typer.Option("--check", metavar="LOCKFILE", help="Compare with this lock file; exits 1 if something differs."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a lock file of all definitions. Or compare with one."""
+    """Print a lock file of all definitions. Or compare them with one."""
     rows = _rows(admin, None)
     if check is None:
         print_out(json.dumps(pins.lock(rows), indent=2, sort_keys=True))

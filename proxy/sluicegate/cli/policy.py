@@ -31,7 +31,7 @@ FAILED: Final = "test-failed"
 
 
 def test(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Run the policy's own tests. Exits 1 if one of them fails."""
+    """Run the tests of the policy. Exits 1 if one of them fails."""
     path, loaded = load(config_file, quietly=True)
     try:
         passed, failed = len(policy_loading.load(loaded).cases), list[config.ConfigFinding]()
@@ -52,13 +52,14 @@ def diff(
     ],
     replay: Annotated[
         Path | None,
-        typer.Option("--replay", metavar="AUDIT", help="Compare by the calls of this audit log, or folder of logs."),
+        typer.Option(
+            "--replay", metavar="AUDIT", help="Compare the decisions on the calls of this audit log, or folder of logs."
+        ),
     ] = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the policy with another one. Row by row, or by what it would have decided on recorded calls. Exits 1 if
-    there is a difference."""
+    """Compare the policy with another one. By rows, or by decisions on recorded calls. Exits 1 if they differ."""
     path, loaded = load(config_file, quietly=True)
     old, new = load_policy(path, loaded), _other(other, loaded)
     is_same = _replay(replay, old, new, as_json) if replay else _compare(old, new, as_json)

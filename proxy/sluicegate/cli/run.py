@@ -37,7 +37,7 @@ def serve(
     workers: Annotated[
         int,
         typer.Option(
-            "--workers", metavar="N", min=1, max=MAX_WORKERS, help="How many processes share the work. Not on Windows."
+            "--workers", metavar="N", min=1, max=MAX_WORKERS, help="The number of worker processes. Not on Windows."
         ),
     ] = 1,
     orders: Annotated[int, typer.Option("--as-worker", hidden=True)] = -1,
@@ -95,7 +95,9 @@ def _told(path: Path, listen: config.Listen | None = None) -> Iterator[None]:
 
 def stdio(
     config_file: ConfigFile = None,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="Bridge to a Sluice that runs elsewhere.")] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Connect to the Sluice at this URL instead of starting one.")
+    ] = None,
     key_file: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="With --url: a file that holds the client key; else $SLUICE_KEY."),
@@ -105,7 +107,7 @@ def stdio(
         typer.Option(metavar="KEY", help="The key itself. Other users of this machine can see it: use --key-file."),
     ] = None,
 ) -> None:
-    """Serve one client on stdin and stdout. Nothing but MCP is on stdout."""
+    """Serve one client on stdin and stdout. Only MCP messages go to stdout."""
     if url:
         shown = key_of(key_file, key, may_read_stdin=False)
         with _told(Path(url)):
@@ -135,11 +137,13 @@ def _state(path: Path) -> Path | None:
     return config.state_of(source)
 
 
-def demo_(once: Annotated[bool, typer.Option("--once", help="Exit when everything was shown.")] = False) -> None:
-    """Show what Sluice does, in front of real servers. Serves them until Ctrl-C.
+def demo_(
+    once: Annotated[bool, typer.Option("--once", help="Exit at the end of the tour instead of serving.")] = False,
+) -> None:
+    """Show what Sluice does, with real servers. Sluice serves them until Ctrl-C.
 
-    The first run downloads three servers from PyPI, and one from npm where `npx` is. Everything else is in a temporary
-    directory, which is gone at the end.
+    The first run downloads three servers from PyPI, and one from npm if `npx` is installed. Everything else is in a
+    temporary directory, which is deleted at the end.
     """
     raise typer.Exit(_run(partial(demo.run, once, info)))
 
