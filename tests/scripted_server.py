@@ -28,6 +28,7 @@ from sluicegate.protocol.model import (
     Verdict,
 )
 from sluicegate.router import Cursors, MayList, MaySee, Router
+from sluicegate.router.tasks import InspectState, uninspected
 from sluicegate.router.visible_lists import PermissionKey, no_permission_key
 from sluicegate.store.memory import MemoryStore
 
@@ -161,7 +162,7 @@ class Front:
         self, *servers: Scripted, hide: Callable[[str, str], bool] = lambda server, own: False,
         store: MemoryStore | None = None, generation: str = "1", pins: DefinitionPins | None = None,
         may_list: MayList | None = None, may_see: MaySee | None = None,
-        permission_key: PermissionKey = no_permission_key,
+        permission_key: PermissionKey = no_permission_key, inspected: InspectState = uninspected,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.hide = hide
@@ -179,7 +180,7 @@ class Front:
             self.servers, self.lists, self.resolver, self.hub, Cursors(seal, unseal, generation), may_list,
             may_see or (lambda call, server: not self.hide(server, "*")),
             lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED,
-            permission_key=permission_key,
+            permission_key=permission_key, inspected=inspected,
         )  # fmt: skip
 
     async def __aenter__(self) -> "Front":

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sluicegate.guards import ORDER, chain
-from sluicegate.guards.inspect import Mode, inspect, outside_of_calls
+from sluicegate.guards.inspect import Mode, inspect, inspect_params, inspect_task_state
 from sluicegate.policy.outputs import Outputs
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import (
@@ -20,6 +20,7 @@ from sluicegate.protocol.model import (
     Outcome,
     Result,
     Target,
+    TaskStarted,
     Trail,
     Verdict,
 )
@@ -227,8 +228,12 @@ async def test_what_is_said_during_a_call_is_cleaned() -> None:
     clean = Notification("notifications/message", {"level": "info", "data": {"a": ["b"]}})
     for said in (progress, clean):
         await ask(text("x"), said=said, emit=emit)
-    assert heard[0].params == {"progressToken": 1, "progress": 1, "message": "50 %"}
+    flags = {"_meta": {"dev.sluice/flags": ["terminal"]}}
+    assert heard[0].params == {"progressToken": 1, "progress": 1, "message": "50 %", **flags}
     assert heard[1] is clean
+    for said in (progress, clean):
+        await ask(text("x"), "block", said=said, emit=emit)
+    assert heard[2:] == [clean]
 
 
 def link(uri: str) -> Json:
@@ -314,10 +319,40 @@ async def test_what_cleaning_makes_of_an_error_is_no_reason_of_sluice(name: str)
     assert await ask(Failure(-32603, "x", data)) == Failure(-32603, "x", {"more": 1})
 
 
-def test_what_servers_say_outside_of_calls_is_cleaned_marked_or_withheld() -> None:
-    inspected = outside_of_calls({"git": "warn", "strict": "block", "off": "off"})
+def test_notifications_and_questions_outside_of_calls_are_cleaned_marked_or_withheld() -> None:
+    inspected = inspect_params({"git": "warn", "strict": "block", "off": "off"})
     dirty, clean = {"message": f"form{TAG}"}, {"message": "form"}
     assert inspected("git", dirty) == {**clean, "_meta": {"dev.sluice/flags": ["tags"]}}
     assert inspected("strict", dirty) is None
     assert inspected("off", dirty) is dirty
     assert all(inspected(server, clean) is clean for server in ("git", "strict", "off"))
+
+
+STATE = {"taskId": "t", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "ttlMs": 1}
+
+
+async def test_the_state_of_a_task_is_marked_and_under_block_keeps_what_its_client_needs() -> None:
+    for message, kind in (("a\u202eb", "bidi"), (f"ab{TAG}", "tags")):
+        dirty = {**STATE, "statusMessage": message, "other": message}
+        for outcome in (Result(dirty), TaskStarted(dirty)):
+            method = "tasks/get" if isinstance(outcome, Result) else "tools/call"
+            warned = await ask(outcome, method=method)
+            shown = warned.value if isinstance(warned, Result) else warned.task  # type: ignore[union-attr]
+            assert shown["_meta"] == {"dev.sluice/flags": [kind]} and TAG not in str(shown)
+            blocked = await ask(outcome, "block", method)
+            assert (blocked.value if isinstance(blocked, Result) else blocked.task) == STATE  # type: ignore[union-attr]
+            assert await ask(outcome, "off", method) is outcome
+    odd = {**STATE, "createdAt": "\u202e", "statusMessage": "x"}
+    assert inspect_task_state(inspect_params({"git": "block"}), "git", odd).keys() == STATE.keys() - {"createdAt"}
+
+
+async def test_the_result_and_the_error_of_a_task_are_marked_by_themselves() -> None:
+    done = {**STATE, "status": "completed", "result": text("a\u202e").value}
+    assert value(await ask(Result(done), method="tasks/get")) == {
+        **done, "result": {**done["result"], "_meta": {"dev.sluice/flags": ["bidi"]}}  # type: ignore[dict-item]
+    }  # fmt: skip
+    error = {"code": 1, "message": "x\x1b[0m", "data": {"reas\x00on": "denied"}}
+    failed = {**STATE, "status": "failed", "error": error}
+    for mode in ("warn", "block"):
+        shown = value(await ask(Result(failed), mode, "tasks/get"))  # type: ignore[arg-type]
+        assert shown == {**failed, "error": {"code": 1, "message": "x", "data": {}}}

@@ -4,11 +4,13 @@ The servers here do what no real one does: they say the same id twice, speak of 
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from scripted_server import Front, Scripted
 
+from sluicegate.guards.inspect import inspect_params, inspect_task_state
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -209,6 +211,18 @@ async def test_a_word_on_a_task_is_for_the_session_that_has_it() -> None:
         assert tasks.heard("a", Notification("notifications/tasks/status", task("m:1", "failed"))) is not None
         assert tasks.heard("a", Notification("notifications/tasks/status", task("m:1", "working"))) is None
         assert tasks.public_id("a", "m:1", "s1") == id and tasks.public_id("a", "m:1", "s2") is None
+
+
+async def test_what_a_server_writes_of_its_tasks_is_inspected_in_lists_and_notifications() -> None:
+    inspected = partial(inspect_task_state, inspect_params({"a": "block"}))
+    async with Front(Later(LEGACY, "m"), inspected=inspected) as front:
+        await begin(front, OLD, task={})
+        said = task("m:1", statusMessage="a\u202eb")
+        heard = front.router.tasks.heard("a", Notification("notifications/tasks/status", said))
+        assert heard is not None and heard[1].params.keys() == said.keys() - {"statusMessage"}
+        front.servers["a"].says["m:1"] = Result(said)  # type: ignore[attr-defined]
+        (listed,) = (await front.page("tasks/list", OLD))["tasks"]
+        assert listed["status"] == "working" and "statusMessage" not in listed
 
 
 async def test_a_wish_for_a_task_is_refused_where_the_tool_has_none_and_ignored_where_nothing_was_declared() -> None:

@@ -17,7 +17,7 @@ from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain
 from sluicegate.guards.approve import approve
 from sluicegate.guards.commit import commit
 from sluicegate.guards.enforce import enforce
-from sluicegate.guards.inspect import inspect
+from sluicegate.guards.inspect import inspect, inspect_task_state
 from sluicegate.guards.measure import Measure
 from sluicegate.guards.name import name
 from sluicegate.guards.questions import judged
@@ -46,7 +46,8 @@ def pipeline(
     about_task = Late[Handler]()
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
                     judge.decide, services.store, judge.permission_key,
-                    about_task=lambda call: about_task()(call))  # fmt: skip
+                    about_task=lambda call: about_task()(call),
+                    inspected=partial(inspect_task_state, behind.tasking.inspected))  # fmt: skip
     behind.tasking.router.set(router.tasks)
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))

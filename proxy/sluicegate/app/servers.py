@@ -22,7 +22,7 @@ from sluicegate.config import AnyServer
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.transport.http_transport import http_client
 from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks, Job
-from sluicegate.guards.inspect import outside_of_calls
+from sluicegate.guards.inspect import InspectParams, inspect_params
 from sluicegate.guards.name import signed
 from sluicegate.hub import Event, Hub
 from sluicegate.protocol import tasks
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 class Tasking:
     """What the servers' rooms need of the router of tasks, which is made of the servers, and so after them."""
 
-    def __init__(self, inspected: Callable[[str, Json], Json | None], hub: Hub, publish: Publish) -> None:
-        self._inspected, self._hub, self._publish = inspected, hub, publish
+    def __init__(self, inspected: InspectParams, hub: Hub, publish: Publish) -> None:
+        self.inspected, self._hub, self._publish = inspected, hub, publish
         self.router = Late[TaskRouter]()
         self.start = Late[Callable[[Job], object]]()
         """Runs a job that nobody waits for."""
@@ -55,13 +55,10 @@ class Tasking:
 
     def publish(self, server: str, scope: str | None, notification: Notification) -> None:
         """Passes a server's notification on; one about a task is for the client that has this task alone."""
-        params = self._inspected(server, notification.params)
-        if params is None:
-            return
-        if params is not notification.params:
-            notification = replace(notification, params=params)
         if notification.method != tasks.STATUS:
-            self._publish(server, scope, notification)
+            params = self.inspected(server, notification.params)
+            if params is not None:
+                self._publish(server, scope, replace(notification, params=params))
         elif (found := self.router().heard(server, notification)) is not None:
             self._hub.publish(Event(server, session_scope(found[0]), found[1]))
 
@@ -69,7 +66,7 @@ class Tasking:
         """A question outside of any call may be a task's: its client knows that by our id."""
 
         async def asked(session: str, method: str, params: Json) -> Response | None:
-            shown = self._inspected(server, params)
+            shown = self.inspected(server, params)
             if shown is None:
                 return None
             own = tasks.relation(params)
@@ -123,7 +120,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
     """Servers are made here, and reached when they are run."""
     config, judges, metrics = services.config, services.judging, services.metrics
     hub, sessions, cache = Hub(), Late[Sessions | None](None), Late[CatalogCache]()
-    tasking = Tasking(outside_of_calls(settings.results(config)), hub, lambda *notified: cache().publish(*notified))
+    tasking = Tasking(inspect_params(settings.results(config)), hub, lambda *notified: cache().publish(*notified))
     redact = redactor(config).written
     telemetry.redact_with(redact)
 

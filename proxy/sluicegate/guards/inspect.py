@@ -36,6 +36,8 @@ from sluicegate.runtime.loop_budget import VALUES, LoopBudget, budget_of, is_lar
 Mode = Literal["off", "warn", "block"]
 Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
 """(server, own tool name, its outputSchema, result) -> (flag, why), or None where there is nothing to say."""
+InspectParams = Callable[[str, Json], Json | None]
+"""(server, params) -> what a server sent without an answer, cleaned and marked; None where it is withheld."""
 
 WORDS: Final = {
     "terminal": "characters that a terminal obeys",
@@ -47,19 +49,23 @@ WORDS: Final = {
 }
 # A schema that may not be used is the server's own affair: the result is as good as one that promised nothing.
 _HARMLESS: Final = frozenset({"output_schema_unused"})
+# What a client needs of a task: its state is not withheld as a whole, for the client could not follow the task.
+_STATE: Final = frozenset({"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"})
+_PARTS: Final = ("result", "inputRequests", "error")
 
 log = logging.getLogger(__name__)
 
 
 def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
     """`modes` says how strict to be with each server; `decide` what a client may read."""
+    inspected = inspect_params(modes)
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         target = call.target
         mode = "off" if target is None else modes[target.server]
         if target is None or mode == "off":
             return await inner(call)
-        outcome = await inner(_with_clean_emit(call))
+        outcome = await inner(_with_inspected_emit(call, target.server, inspected))
         if isinstance(outcome, Result):
             text = _encoded(outcome)
             budget = None
@@ -72,7 +78,7 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
                 budget.take(since)
             found: set[str] = set()
             if call.method == "tasks/get":
-                judged = await _inspect_task(call, target, outcome.value, mode == "block", check, budget)
+                judged = await _inspect_task(call, target, outcome.value, mode == "block", check, inspected, budget)
             else:
                 value = outcome.value if is_plain else await _clean_in_turns(outcome.value, found, budget)
                 if budget is not None:
@@ -91,24 +97,36 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
             return judged
         if isinstance(outcome, InputRequired):
             return await _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
-        return TaskStarted(_clean(outcome.task, set())) if isinstance(outcome, TaskStarted) else _cleaned(outcome)
+        return _cleaned(outcome) if isinstance(outcome, Failure) else _started(inspected, target.server, outcome)
 
     return guard
 
 
-def outside_of_calls(modes: Mapping[str, Mode]) -> Callable[[str, Json], Json | None]:
-    """(server, params) -> what a server asks or tells by itself, cleaned and marked; None where it is withheld."""
+def inspect_params(modes: Mapping[str, Mode]) -> InspectParams:
+    """For the notifications of servers, and for their questions outside of calls."""
 
     def inspected(server: str, params: Json) -> Json | None:
         mode = modes.get(server, "off")
         found: set[str] = set()
         value: Json = params if mode == "off" else _clean(params, found)
         if found and mode == "block":
-            log.info("withheld what %s said outside of calls: %s", server, ", ".join(sorted(found)))
+            log.info("withheld a notification or question of %s: %s", server, ", ".join(sorted(found)))
             return None
         return _marked(value, found) if found else value
 
     return inspected
+
+
+def inspect_task_state(inspected: InspectParams, server: str, task: Json) -> Json:
+    """A task as its client may see it, without its result. Under `block` only harmless members of its state stay."""
+    shown = inspected(server, task)
+    if shown is not None:
+        return shown
+    return {key: part for key, part in task.items() if key in _STATE and inspected(server, {key: part}) is not None}
+
+
+def _started(inspected: InspectParams, server: str, outcome: TaskStarted) -> TaskStarted:
+    return TaskStarted(inspect_task_state(inspected, server, outcome.task))
 
 
 def _clean(value: Any, found: set[str]) -> Any:
@@ -148,23 +166,33 @@ def _as_answered(call: Call) -> Call:
 
 
 async def _inspect_task(
-    call: Call, target: Target, task: Json, strict: bool, check: Check, budget: LoopBudget | None
-) -> Outcome:
+    call: Call, target: Target, task: Json, strict: bool, check: Check, inspected: InspectParams,
+    budget: LoopBudget | None,
+) -> Outcome:  # fmt: skip
     """The extension tells the result together with the task (SEP-2663), and the questions."""
+    found: set[str] = set()
+    reason = None
+    shown: Json = await _clean_in_turns({key: part for key, part in task.items() if key not in _PARTS}, found, budget)
+    if found and strict:
+        needed = {key: part for key, part in task.items() if key in _STATE}
+        shown = inspect_task_state(inspected, target.server, needed)
+    elif found:
+        shown = _marked(shown, found)
     if isinstance(result := task.get("result"), dict):
         answered = replace(call, method="tools/call")
-        found: set[str] = set()
+        found = set()
         cleaned = await _clean_in_turns(result, found, budget)
         judged = _inspect_result(answered, target, Result(result), cleaned, found, strict, check)
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
-        whole = await _clean_in_turns({**task, "result": judged.value}, set(), budget)
-        return Result(whole, reason=judged.reason)
+        shown, reason = {**shown, "result": judged.value}, judged.reason
     if isinstance(requests := task.get("inputRequests"), dict):
         asks = await _inspect_asks(call, InputRequired(requests), strict)
         if not isinstance(asks, InputRequired):
             return asks
-        task = {**task, "inputRequests": asks.requests}
-    return Result(await _clean_in_turns(task, set(), budget))
+        shown = {**shown, "inputRequests": asks.requests}
+    if "error" in task:
+        shown |= await _clean_in_turns({"error": task["error"]}, set(), budget)
+    return Result(shown, reason=reason)
 
 
 def _inspect_result(
@@ -220,12 +248,13 @@ def _cleaned(failure: Failure) -> Failure:
     return Failure(failure.code, message, data, failure.reason) if found else failure
 
 
-def _with_clean_emit(call: Call) -> Call:
-    emit = partial(_emit_cleaned, call.emit)
+def _with_inspected_emit(call: Call, server: str, inspected: InspectParams) -> Call:
+    emit = partial(_emit_inspected, call.emit, server, inspected)
     # Spelled out, for every call comes through here and `replace` takes twice as long.
     return Call(call.client, call.method, call.params, call.meta, call.target, call.mirrored, emit, call.trail)
 
 
-async def _emit_cleaned(emit: Emit, notification: Notification) -> None:
-    params = _clean(notification.params, set())
-    await emit(notification if params is notification.params else Notification(notification.method, params))
+async def _emit_inspected(emit: Emit, server: str, inspected: InspectParams, notification: Notification) -> None:
+    params = inspected(server, notification.params)
+    if params is not None:
+        await emit(notification if params is notification.params else Notification(notification.method, params))

@@ -21,7 +21,7 @@ from sluicegate.router.combined_lists import CombinedLists, Cursors
 from sluicegate.router.subscription_stream import Decide, MaySee, SubscriptionStreams
 from sluicegate.router.task_registry import MAX_TASKS, TaskRegistry
 from sluicegate.router.task_subscriptions import TaskSubscriptions
-from sluicegate.router.tasks import TaskRouter
+from sluicegate.router.tasks import InspectState, TaskRouter, uninspected
 from sluicegate.router.visible_lists import PermissionKey, VisibleLists, no_permission_key
 from sluicegate.store import Store
 
@@ -37,6 +37,7 @@ class Router:
         self, servers: Mapping[str, McpServer], lists: CatalogCache, resolver: Resolver, hub: Hub, cursors: Cursors,
         may_list: MayList, may_see: MaySee, decide: Decide, store: Store | None = None,
         permission_key: PermissionKey = no_permission_key, about_task: Handler | None = None,
+        inspected: InspectState = uninspected,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._lists = lists
@@ -45,7 +46,7 @@ class Router:
         views = VisibleLists(may_list, permission_key)
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views)
         self._book = TaskRegistry(servers, store)
-        self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors)
+        self.tasks = TaskRouter(servers, lists, self._book, may_list, may_see, cursors, inspected)
         self.task_subscriptions = TaskSubscriptions(self.tasks, about_task)
         self._listener = SubscriptionStreams(
             servers, lists, resolver, hub, views, may_see, decide, self.task_subscriptions

@@ -172,9 +172,9 @@ class Subscriptions:
 
     # ------------------------------------------------------------ updates
 
-    def shown(self, key: str, params: Json) -> list[Notification]:
-        """An update as this client may see it: under the names that it gave, or that a sub-resource has."""
-        own: str = params["uri"]
+    def shown(self, key: str, own: str) -> list[Notification]:
+        """An update as this client may see it: under the names that it gave, or that a sub-resource has. What
+        else its server wrote is left out."""
         public = self._shared.lists.namings[key].uris.public(own)
         given = self._by_server[key].get(own)
         if given is None and not is_clean(own):
@@ -182,7 +182,7 @@ class Subscriptions:
         call = replace(self._as_read, params={"uri": public})
         if self._shared.decide(call, Target(key, "res", own, public)).verdict is not Verdict.ALLOW:
             return []
-        return [Notification(UPDATED, {**params, "uri": uri}) for uri in given or (public,)]
+        return [Notification(UPDATED, {"uri": uri}) for uri in given or (public,)]
 
 
 # ---------------------------------------------------------------- streams
@@ -257,7 +257,7 @@ class SubscriptionStreams:
             if method in OF_A_SESSION:
                 await call.emit(event.notification)
             elif method == UPDATED:
-                for shown in stream.subscriptions.shown(event.server, event.notification.params):
+                for shown in stream.subscriptions.shown(event.server, event.notification.params["uri"]):
                     await call.emit(shown)
             elif method in announced:
                 if await self._versions.look_again(call, event.server, method, seen):

@@ -42,12 +42,18 @@ _PLACE: Final = "tasks"
 _NO_SUCH_METHOD: Final = Failure(METHOD_NOT_FOUND, "Method not found")
 
 MaySee = Callable[[Call, str], bool]
+InspectState = Callable[[str, Json], Json]
+"""(server, task) -> the task as its client may see it."""
+
+
+def uninspected(server: str, task: Json) -> Json:
+    return task
 
 
 class TaskRouter:
     def __init__(
         self, servers: Mapping[str, McpServer], lists: CatalogCache, book: TaskRegistry, may_list: MayList,
-        may_see: MaySee, cursors: Cursors,
+        may_see: MaySee, cursors: Cursors, inspected: InspectState,
     ) -> None:  # fmt: skip
         self.book = book
         self._servers = servers
@@ -55,6 +61,7 @@ class TaskRouter:
         self._may_list = may_list
         self._may_see = may_see
         self._cursors = cursors
+        self._inspected = inspected
 
     # ------------------------------------------------------------ what is offered
 
@@ -242,7 +249,10 @@ class TaskRouter:
                 if not record.has_ended:
                     group.start_soon(self._look, call, record, limit)
         next_: Json = {"nextCursor": self._cursors.close(call, Position(_PLACE, None, page[-1].order))} if more else {}
-        return Result({"tasks": [_lost_task(r) if r.is_lost else r.shown() for r in page], **next_})
+        return Result({"tasks": [self._shown(record) for record in page], **next_})
+
+    def _shown(self, record: TaskRecord) -> Json:
+        return self._inspected(record.target.server, _lost_task(record) if record.is_lost else record.shown())
 
     def _start(self, call: Call) -> int | None:
         if call.params.get("cursor") is None:
@@ -270,7 +280,7 @@ class TaskRouter:
         record.stir()
         if record.session is None:
             return None
-        return record.session, Notification(notification.method, record.shown())
+        return record.session, Notification(notification.method, self._shown(record))
 
     def public_id(self, server: str, own: str, session: str) -> str | None:
         """Our id of a task that asks its client outside of any call."""
