@@ -136,6 +136,15 @@ def module(path: Path) -> str:
     return name.removesuffix(".__init__")
 
 
+def test_a_class_name_exists_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_file_is_short_and_says_what_it_is(path: Path) -> None:
     text = path.read_text()

@@ -86,7 +86,7 @@ CLIENT_WAIT: Final = 2.0  # seconds; a desktop client speaks as soon as it has s
 ME: Final[Json] = {"name": "sluice", "title": "Sluice", "version": __version__}
 
 
-class Sessions(Protocol):
+class ClientSessions(Protocol):
     """The sessions of the clients, as the HTTP listener or the streams on stdin and stdout have them."""
 
     async def ask(self, session: str, method: str, params: Json) -> Response | None: ...
@@ -97,7 +97,7 @@ class Sessions(Protocol):
 
 
 async def _ask_client(
-    sessions: Late[Sessions | None], server: str, session: str, method: str, params: Json
+    sessions: Late[ClientSessions | None], server: str, session: str, method: str, params: Json
 ) -> Response | None:
     """Asks a client outside of a call; its user sees the name of the server."""
     if (there := sessions()) is None:
@@ -111,7 +111,7 @@ class Backends:
     lists: CatalogCache
     pins: DefinitionPins
     hub: Hub
-    sessions: Late[Sessions | None]
+    sessions: Late[ClientSessions | None]
     tasking: Tasking
 
 
@@ -119,7 +119,7 @@ class Backends:
 async def open_backends(services: Services, transport: str) -> AsyncIterator[Backends]:
     """Servers are made here, and reached when they are run."""
     config, judges, metrics = services.config, services.judging, services.metrics
-    hub, sessions, cache = Hub(), Late[Sessions | None](None), Late[CatalogCache]()
+    hub, sessions, cache = Hub(), Late[ClientSessions | None](None), Late[CatalogCache]()
     tasking = Tasking(inspect_params(settings.results(config)), hub, lambda *notified: cache().publish(*notified))
     redact = redactor(config).written
     telemetry.redact_with(redact)

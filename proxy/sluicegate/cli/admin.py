@@ -79,14 +79,14 @@ def asks_running(command: Callable[Concatenate["Admin", P], None]) -> Callable[.
 
 
 @dataclass(frozen=True, slots=True)
-class ClientKey:
+class GivenKey:
     """A key to show, and what a person calls the source that it comes from."""
 
     value: str = field(repr=False)
     source: str
 
 
-def key_of(key_file: str | None, key: str | None, *, may_read_stdin: bool = True) -> ClientKey | None:
+def key_of(key_file: str | None, key: str | None, *, may_read_stdin: bool = True) -> GivenKey | None:
     """The key of a command line: from a file, from its arguments, or from the environment. Exits 2 for one that is no
     key; an error never shows it."""
     if key_file is not None and key is not None:
@@ -95,7 +95,7 @@ def key_of(key_file: str | None, key: str | None, *, may_read_stdin: bool = True
         info("warning: other users of this machine can see a key in --key; use --key-file FILE or $SLUICE_KEY")
     if key_file is None:
         found = key or os.environ.get(KEY_VARIABLE)
-        return ClientKey(found, "the key of --key" if key else f"the key in ${KEY_VARIABLE}") if found else None
+        return GivenKey(found, "the key of --key" if key else f"the key in ${KEY_VARIABLE}") if found else None
     is_stdin = key_file == "-"
     if is_stdin and not may_read_stdin:
         stop(Code.USAGE, "stdin carries MCP here: --key-file takes a file")
@@ -109,7 +109,7 @@ def key_of(key_file: str | None, key: str | None, *, may_read_stdin: bool = True
         value = ""
     if not _KEY.fullmatch(value):
         stop(Code.USAGE, f"{source} does not hold a key: one line without spaces")
-    return ClientKey(value, f"the key from {source}")
+    return GivenKey(value, f"the key from {source}")
 
 
 class Unreachable(Exception):
@@ -119,7 +119,7 @@ class Unreachable(Exception):
 class Admin:
     """The Sluice that runs with a config, as one who asks it: with a key, or as the operator."""
 
-    def __init__(self, config_file: Path | None, key: ClientKey | None = None, as_operator: bool = False) -> None:
+    def __init__(self, config_file: Path | None, key: GivenKey | None = None, as_operator: bool = False) -> None:
         if key and as_operator and not key.source.endswith(KEY_VARIABLE):
             stop(Code.USAGE, "--operator excludes --key and --key-file")
         self.path, self.config = load(config_file, quietly=True)

@@ -14,7 +14,7 @@ import anyio
 import typer
 
 from sluicegate import app, config, demo
-from sluicegate.cli.admin import ClientKey, key_of
+from sluicegate.cli.admin import GivenKey, key_of
 from sluicegate.cli.output import Code, ConfigFile, count, info, load, located, stop
 from sluicegate.downstream.transport import stray_processes
 from sluicegate.listen.server import CannotListen
@@ -148,7 +148,7 @@ def demo_(
     raise typer.Exit(_run(partial(demo.run, once, info)))
 
 
-def _bridge(url: str, key: ClientKey | None) -> config.Config:
+def _bridge(url: str, key: GivenKey | None) -> config.Config:
     """Transparent mode with one server: the other Sluice."""
     headers = {"Authorization": f"Bearer {key.value}"} if key else {}
     server: dict[str, Any] = {"url": url, "prefix": "", "unlisted": "forward", "headers": headers}

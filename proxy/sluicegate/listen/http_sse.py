@@ -18,7 +18,7 @@ import anyio
 
 from sluicegate.listen.auth import Principal
 from sluicegate.listen.http_exchange import HttpExchange, event
-from sluicegate.listen.jsonrpc_session import Channel, JsonRpcSession
+from sluicegate.listen.jsonrpc_session import DuplexChannel, JsonRpcSession
 from sluicegate.listen.large_requests import LARGE, LargeRequests
 from sluicegate.listen.line_streams import Output, Put
 from sluicegate.listen.streamable_http import EndpointContext, accepts, check_form, received
@@ -64,7 +64,7 @@ class HttpSse:
 
     def __init__(self, context: EndpointContext, on_session_end: Callable[[str], None]) -> None:
         self._context = context
-        self._channel = Channel("sse", on_session_end, context.settings.limits.max_batch, is_legacy=True)
+        self._channel = DuplexChannel("sse", on_session_end, context.settings.limits.max_batch, is_legacy=True)
         self._streams: dict[str, SseSession] = {}
 
     def __len__(self) -> int:

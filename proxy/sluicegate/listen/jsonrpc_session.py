@@ -61,7 +61,7 @@ Show = Callable[[Notification], Notification | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class DuplexChannel:
     """What a session is carried by. `is_legacy`: modern clients do not have such a channel."""
 
     name: str
@@ -124,7 +124,9 @@ class DuplexSession(LegacySession):
 
 
 class JsonRpcSession:
-    def __init__(self, deps: SessionDeps, channel: Channel, client: Client, output: Output, group: TaskGroup) -> None:
+    def __init__(
+        self, deps: SessionDeps, channel: DuplexChannel, client: Client, output: Output, group: TaskGroup
+    ) -> None:
         """Of `client` principal, roles and owner count."""
         self._deps = replace(deps, handler=partial(_handle, deps))
         self._channel, self._client, self._output, self._group = channel, client, output, group

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from sluicegate.listen.jsonrpc_session import Channel, JsonRpcSession, error
+from sluicegate.listen.jsonrpc_session import DuplexChannel, JsonRpcSession, error
 from sluicegate.listen.large_requests import LARGE, LargeRequests, RequestRefused, UntilFree
 from sluicegate.listen.legacy_session import SessionDeps
 from sluicegate.listen.line_streams import LineReader, LineWriter, Output, line_writer, lines
@@ -62,7 +62,7 @@ async def serve(
         async with anyio.create_task_group() as group:
             output = Output(line_writer(writer), group.cancel_scope.cancel)
             deps = SessionDeps(handler, server_info, trail, on_abandoned)
-            session = JsonRpcSession(deps, Channel("stdio", on_session_end, max_batch), client, output, group)
+            session = JsonRpcSession(deps, DuplexChannel("stdio", on_session_end, max_batch), client, output, group)
             offer_ask(session.ask)
             limits = RequestLimits(max_request=max_line, max_depth=max_depth, nodes=max_nodes)
             large = LargeRequests(limits, until_free)
