@@ -79,6 +79,8 @@ def test_results_are_lifted(method: str, result: Json, lifted: Json) -> None:
         ("tools/call", LEGACY, {"code": -32050}, -32603, None),
         ("tools/call", LEGACY, {"code": -32019}, -32019, None),
         ("tools/call", MODERN, {"code": True}, -32603, None),
+        ("tools/call", LEGACY, {"code": 7, "data": {"elicitations": [{}], "x": 1}}, 7, {"x": 1}),
+        ("tools/call", LEGACY, {"code": "x", "data": {"elicitations": [{}]}}, -32603, {}),
     ],
 )
 def test_errors_are_lifted(method: str, client: Client, error: Json, code: int, data: Any) -> None:

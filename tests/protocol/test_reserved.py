@@ -82,6 +82,15 @@ def test_a_reason_of_ours_in_an_error_is_taken_out(word: str, is_nested: bool, s
     assert (found["result"] if is_nested else found)["error"]["data"] == {"more": {"reason": word}}
 
 
+def test_names_of_ours_in_other_letters_are_taken_out() -> None:
+    for key in ("DEV.sluice/reason", "Dev.Sluice/approval", "dev.\u017fluice/x"):
+        for read in (from_server, from_client):
+            message = {"params": {"_meta": {key: "x", "a": 1}}}
+            assert read(message, json.dumps(message, ensure_ascii=False).encode()) == {"params": {"_meta": {"a": 1}}}
+    error = {"error": {"data": {"Reason": "denied", "REASON": "Denied", "Approval": {"id": "x"}, "b": 1}}}
+    assert from_server(error, json.dumps(error).encode()) == {"error": {"data": {"b": 1}}}
+
+
 def test_what_a_tool_says_in_structure_stays() -> None:
     message = {"result": {"structuredContent": {"error": {"data": {"reason": "timeout"}}}}}
     assert from_server(json.loads(json.dumps(message)), json.dumps(message).encode()) == message

@@ -22,7 +22,7 @@ from sluicegate.protocol.model import (
 from sluicegate.protocol.modern_server import is_reserved, not_found
 from sluicegate.protocol.reserved_keys import for_server
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS, Revision
-from sluicegate.protocol.union_members import with_required_fields
+from sluicegate.protocol.union_members import with_required_fields, without_pages
 
 # 2025-11-25 client/elicitation#url-mode-errors; exists in that revision only and is never emitted to a modern client
 URL_ELICITATION_REQUIRED: Final = -32042
@@ -81,7 +81,8 @@ def lifted(method: str, value: Json, has_tasks: bool = False) -> Json:
 
 
 def failure(call: Call, error: Json) -> Failure:
-    code, text, data = error.get("code"), str(error.get("message") or "Error"), error.get("data")
+    code, text = error.get("code"), str(error.get("message") or "Error")
+    data = without_pages(error.get("data"))
     if not isinstance(code, int) or isinstance(code, bool):
         return Failure(INTERNAL_ERROR, text, data)
     if code == RESOURCE_NOT_FOUND and call.method == "resources/read":
@@ -89,7 +90,7 @@ def failure(call: Call, error: Json) -> Failure:
     if code == URL_ELICITATION_REQUIRED:
         can_open = call.client.revision == NEWEST_LEGACY and input_requests_server.opens_pages(call.client)
         if can_open and input_requests_server.pages(error) is not None:
-            return Failure(code, text, data)
+            return Failure(code, text, error["data"])
         return Failure(INTERNAL_ERROR, input_requests_server.visits(error))
     # Free for all in these revisions; what the newest one reserved must not be taken for its own. Servers of both eras
     # say in the older, too, what their client lacks.

@@ -2,7 +2,8 @@
 
 `dev.sluice/` begins every key of ours in `_meta`; in the data of an error `reason` is ours where it is a `Reason`, and
 `approval` where it is an object.
-Clients and operators believe what stands there, so nobody else may write it.
+Clients and operators believe what stands there, so nobody else may write it, in no case of letters: some readers of
+JSON take them for the same.
 """
 
 from typing import Any, Final, get_args
@@ -14,6 +15,7 @@ from sluicegate.protocol.revisions import META
 PREFIX: Final = "dev.sluice/"
 # Every revision's basic/utilities/progress, and SEP-414.
 _TRACE: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
+_LONG_S: Final = "\u017f".encode()  # the only character beside ASCII that `casefold` makes a letter of the prefix of
 REASONS: Final = frozenset(get_args(Reason))
 
 
@@ -65,7 +67,7 @@ def defined(meta: Json) -> Json:
 def _may_hold(data: bytes | bytearray) -> bool:
     """A key can be written with escapes, too, each of its letters: then all keys are looked at. To look for every
     spelling in the bytes takes longer, 16 ms a MiB where there are many backslashes."""
-    return PREFIX.encode() in data or (b"\\" in data and (b"u00" in data or b"\\/" in data))
+    return PREFIX.encode() in data.lower() or _LONG_S in data or (b"\\" in data and (b"u00" in data or b"\\/" in data))
 
 
 def _remove(value: Any) -> None:
@@ -73,7 +75,7 @@ def _remove(value: Any) -> None:
     while left:
         item = left.pop()
         if type(item) is dict:
-            for key in [key for key in item if key.startswith(PREFIX)]:
+            for key in [key for key in item if key[: len(PREFIX)].casefold() == PREFIX]:
                 del item[key]
             left.extend(inner for inner in item.values() if type(inner) in (dict, list))
         elif type(item) is list:
@@ -84,10 +86,11 @@ def _forget_reason(holder: Any) -> None:
     error = holder.get("error") if isinstance(holder, dict) else None
     data = error.get("data") if isinstance(error, dict) else None
     if isinstance(data, dict):
-        if isinstance(data.get("reason"), str) and data["reason"] in REASONS:
-            del data["reason"]
-        if isinstance(data.get("approval"), dict):
-            del data["approval"]
+        for key, value in list(data.items()):
+            name = key.casefold()
+            is_reason = name == "reason" and isinstance(value, str) and value.casefold() in REASONS
+            if is_reason or (name == "approval" and isinstance(value, dict)):
+                del data[key]
 
 
 def _meta(message: Any) -> Json | None:

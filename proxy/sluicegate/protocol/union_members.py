@@ -86,7 +86,9 @@ def _without(item: Json, names: frozenset[str]) -> Json:
 def without_pages(data: Any) -> Any:
     """The data of an error without pages to open, which only an error of 2025-11-25 has, and only where they are judged
     (client/elicitation#url-mode-errors)."""
-    return {key: part for key, part in data.items() if key != "elicitations"} if isinstance(data, dict) else data
+    if not isinstance(data, dict):
+        return data
+    return {key: part for key, part in data.items() if key.casefold() != "elicitations"}
 
 
 _EACH: Final[Mapping[str, Callable[[Any], Any]]] = {"content": block, "messages": message, "contents": contents}
