@@ -204,8 +204,8 @@ class ApprovalQueue:
     # ------------------------------------------------------------ deciding
 
     async def decide(self, id: str, who: Client, ballot: VoteRequest, channel: str) -> Approval | VoteRefused:
-        """404 unknown, 403 not theirs to decide, 409 decided already or another digest, 400 what the profile does
-        not allow."""
+        """404 unknown or not theirs to see, 403 not theirs to decide, 409 decided already or another digest, 400 what
+        the profile does not allow."""
         roles = self._world.roles_of(who)
         with self._lock(id) as lock:
             async with lock:
@@ -213,6 +213,8 @@ class ApprovalQueue:
                     if await self.get(id) is None or (kept := await self.book.read(id)) is None:
                         return VoteRefused(404, "no such approval")
                     approval = kept.approval
+                    if not eligibility.may_see(approval, who, roles):
+                        return VoteRefused(404, "no such approval")
                     if why := eligibility.objection(approval, who, roles):
                         return VoteRefused(403, why)
                     if refused := unfit(approval, who, ballot):
