@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,16 +99,16 @@ def bodies(attack: Attack, bed: Bed, client: httpx.Client) -> Iterator[tuple[dic
 
 
 @contextmanager
-def attacking(attack: Attack, bed: Bed, client: httpx.Client, folder: Path) -> Iterator[Json]:
+def attacking(attack: Attack, bed: Bed, client: httpx.Client, folder: Path, idle: Sequence[str]) -> Iterator[Json]:
     """All of it at once, as fast as Sluice answers; gives how many were answered, and how long /livez took."""
     started, found, over = [], Json(requests=0, livez=0.0), threading.Event()
-    for number, (headers, body, connections) in enumerate(bodies(attack, bed, client)):
+    for number, (headers, body, connections) in enumerate([*bodies(attack, bed, client)]):  # sessions before the attack
         file, script = folder / f"{number}.body", folder / f"{number}.lua"
         file.write_text(body)
         lines = [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]
         script.write_text(SCRIPT % (file, "\n".join(lines)))
         options = ["-t1", f"-c{connections}", "-d60s", "--timeout", "20s", "-s", str(script), bed.subject.url]
-        command = [*IDLE, *pinned(LOAD_CORE, ["wrk", *options])]
+        command = [*idle, *pinned(LOAD_CORE, ["wrk", *options])]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     watch = threading.Thread(target=_watch, args=(bed.admin, over, found))
     time.sleep(0.3)
@@ -142,7 +142,9 @@ class Attacked(Subject):
         pass
 
 
-def measure(attack: Attack, urls: list[str], command: list[str], folder: Path, pairs: int, seconds: int) -> Json:
+def measure(
+    attack: Attack, urls: list[str], command: list[str], folder: Path, pairs: int, seconds: int, idle: Sequence[str]
+) -> Json:
     plan = Plan(servers(*urls, attack), keys=1 + CLIENTS, strangers=CLIENTS)
     with sluice(folder, plan, command) as bed, httpx.Client(trust_env=False, timeout=30) as client:
         call = legacy_call(replace(bed.subject, tool="s__do_0"), client)
@@ -150,7 +152,7 @@ def measure(attack: Attack, urls: list[str], command: list[str], folder: Path, p
         quiet, hostile, seen = [], [], []
         for _ in range(pairs):
             quiet.append(load(bed.subject, call, CONCURRENCY, seconds, folder, LOAD_CORE).p99)
-            with attacking(attack, bed, client, folder) as found:
+            with attacking(attack, bed, client, folder, idle) as found:
                 hostile.append(load(attacked, call, CONCURRENCY, seconds, folder, LOAD_CORE).p99)
             seen.append(found)
     return {
@@ -184,14 +186,15 @@ def main(machine: Json, command: list[str], folder: Path, only: str = "", is_sho
     ports = free_port(), free_port()
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     healthy = [sys.executable, str(HERE / "many_server.py"), str(ports[0]), "5", "0"]
-    bad = [*IDLE, sys.executable, str(HERE / "trouble_server.py"), str(ports[1])]
+    idle = () if is_short else IDLE  # the short form is for busy machines, too, which leave nothing to such processes
+    bad = [*idle, sys.executable, str(HERE / "trouble_server.py"), str(ports[1])]
     rows = []
     with (
         running(LOAD_CORE, healthy, folder / "many.log", lambda: is_open(ports[0])),
         running(LOAD_CORE, bad, folder / "trouble.log", lambda: is_open(ports[1])),
     ):
         for number, attack in enumerate(chosen):
-            rows.append(measure(attack, urls, command, folder / str(number), pairs, seconds))
+            rows.append(measure(attack, urls, command, folder / str(number), pairs, seconds, idle))
             print(f"bench: {rows[-1]}", file=sys.stderr)
     print(report(rows))
     if is_short:

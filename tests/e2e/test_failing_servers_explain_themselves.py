@@ -65,7 +65,7 @@ def test_clients_with_a_right_are_told_why_and_those_without_learn_nothing(tmp_p
             }  # fmt: skip
         table = shown(process)
         assert "…" not in table and "the command no-such-program was not found on PATH (/" in table
-        assert "\ncrash is down. The last that it wrote on stderr:\n" in table
+        assert "\ncrash is down. The last lines that it wrote to stderr:\n" in table
         assert "  | no configuration for [env:TOKEN]\n  | read the manual\n" in table
         rows = {row["key"]: row for row in json.loads(shown(process, "--json"))["servers"]}
         assert rows["crash"]["exit"] == "status 1" and rows["missing"]["exit"] == ""
