@@ -71,7 +71,7 @@ def test_every_reason_of_the_code_is_explained_or_left_to_a_later_version() -> N
 
 
 def test_the_tree_of_the_architecture_page_is_the_tree() -> None:
-    page = (DOCS / "explanation" / "architecture.md").read_text("utf-8")
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     tree = page.split("```text\nproxy/sluicegate/\n")[1].split("```")[0]
     named = re.findall(r"^  (\w+(?:\.py|/))", tree, re.MULTILINE)
     real = {
@@ -80,6 +80,13 @@ def test_the_tree_of_the_architecture_page_is_the_tree() -> None:
         if path.name != "__pycache__"
     }
     assert set(named) == real
+
+
+def test_each_file_that_the_architecture_page_names_exists() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", page))
+    package = ROOT / "proxy" / "sluicegate"
+    assert len(named) > 30 and not [one for one in named if not (package / one).exists() and not (ROOT / one).exists()]
 
 
 def test_the_words_of_the_project_are_kept() -> None:
