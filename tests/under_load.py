@@ -79,9 +79,9 @@ def modules(name: str) -> Iterator[Path]:
 
 
 def conftests(file: Path) -> list[Path]:
-    return [
-        found for folder in file.parents if folder.is_relative_to(TESTS) and (found := folder / "conftest.py").is_file()
-    ]
+    """Those of the folders in `tests/`: the one above them starts nothing, and chooses by these rules itself."""
+    folders = [folder for folder in file.parents if TESTS in folder.parents]
+    return [found for folder in folders if (found := folder / "conftest.py").is_file()]
 
 
 # ---------------------------------------------------------------- how they run
