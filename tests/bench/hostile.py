@@ -135,6 +135,18 @@ def _watch(admin: str, over: threading.Event, found: Json) -> None:
                 return
 
 
+def settle(port: int) -> None:
+    """Returns when Sluice has ended the attack's connections. The load's processes are gone, but what they sent is
+    still in buffers: it would be counted to the next run, which is a quiet one."""
+    while _connections(port) > CLIENTS * CONNECTIONS:
+        time.sleep(0.1)
+
+
+def _connections(port: int) -> int:
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[1].endswith(f":{port:04X}") and line.split()[3] != "0A" for line in lines)
+
+
 class Attacked(Subject):
     """Never at rest."""
 
@@ -155,6 +167,7 @@ def measure(
             with attacking(attack, bed, client, folder, idle) as found:
                 hostile.append(load(attacked, call, CONCURRENCY, seconds, folder, LOAD_CORE).p99)
             seen.append(found)
+            settle(httpx.URL(bed.subject.url).port or 80)
     return {
         "shape": attack.name,
         "ratio": round(median(b / a for a, b in zip(quiet, hostile, strict=True)), 2),

@@ -177,7 +177,7 @@ def weigh(data: bytes | bytearray, max_depth: int, max_nodes: int) -> int:
     `max_nodes` values and names of members, and for what is nested deeper than `max_depth`.
 
     Each but the first stands behind one of four bytes. Those are counted outside of strings, at the speed of memory:
-    what is refused costs no more than its bytes. 4 MiB of a text take 3 ms, and 10 where each byte is an escape.
+    what is refused costs no more than its bytes. 4 MiB of a text take 3 ms, and 12 where each byte is an escape.
     """
     left = _without_strings(data, max_nodes)
     nodes = len(left.translate(None, _NO_TOKEN))
@@ -199,9 +199,10 @@ def decode_weighed(data: bytes, pairs: int) -> Any:
 
 def _without_strings(data: bytes | bytearray, max_nodes: int) -> bytes:
     """What stands outside of strings. Raises `Malformed` where there are so many that their list would be long."""
-    for escape in (b"\\\\", b'\\"'):  # the order matters: an escaped backslash escapes nothing
-        if escape in data:
-            data = data.replace(escape, b"")
+    if b"\\" in data:  # one byte is found ten times as fast as two
+        for escape in (b"\\\\", b'\\"'):  # the order matters: an escaped backslash escapes nothing
+            if escape in data:
+                data = data.replace(escape, b"")
     parts = data.split(b'"', 2 * max_nodes + 3)
     if len(parts) > 2 * max_nodes + 3:
         raise TooMany(max_nodes)
@@ -237,10 +238,14 @@ def _check_depth(left: bytes, max_depth: int) -> None:
         raise Malformed(INVALID_REQUEST, f"nested deeper than {max_depth} levels")
 
 
-def decode_fast(data: bytes | bytearray, max_nodes: int | None = None) -> Any:
-    """The JSON value of a server's answer: one pass, depth bounded by the parser (200). Raises `Malformed`."""
-    if max_nodes is not None and len(data) > max_nodes:
+def check_nodes(data: bytes | bytearray, max_nodes: int) -> None:
+    """Raises `TooMany`, and `Malformed` for what is nested deeper than the parser goes."""
+    if len(data) > max_nodes:
         weigh(data, _PARSED_DEPTH, max_nodes)
+
+
+def decode_fast(data: bytes | bytearray) -> Any:
+    """The JSON value of a server's answer: one pass, depth bounded by the parser (200). Raises `Malformed`."""
     try:
         return from_json(data, allow_inf_nan=False, cache_strings="keys")
     except ValueError:

@@ -16,6 +16,7 @@ PREFIX: Final = "dev.sluice/"
 # Every revision's basic/utilities/progress, and SEP-414.
 _TRACE: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
 _LONG_S: Final = "\u017f".encode()  # the only character beside ASCII that `casefold` makes a letter of the prefix of
+_LONG, _FEW = 256 * 1024, 1_000
 REASONS: Final = frozenset(get_args(Reason))
 
 
@@ -66,7 +67,10 @@ def defined(meta: Json) -> Json:
 
 def _may_hold(data: bytes | bytearray) -> bool:
     """A key can be written with escapes, too, each of its letters: then all keys are looked at. To look for every
-    spelling in the bytes takes longer, 16 ms a MiB where there are many backslashes."""
+    spelling in the bytes takes longer, 16 ms a MiB where there are many backslashes. Of a long text with few keys it is
+    quicker to look at these."""
+    if len(data) > _LONG and data.count(b":") < _FEW:
+        return True
     return PREFIX.encode() in data.lower() or _LONG_S in data or (b"\\" in data and (b"u00" in data or b"\\/" in data))
 
 

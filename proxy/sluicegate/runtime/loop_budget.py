@@ -38,6 +38,7 @@ _WHOLE: Final = 3
 _IDLE: Final = 0.1
 """Of the processor's time. While no more of it is used, nobody else has need of the loop."""
 _NAP: Final = 0.005
+_STEPS: Final = 3
 _LONGEST_NAP: Final = 0.1
 
 T = TypeVar("T")
@@ -108,6 +109,18 @@ class LoopBudget:
             finally:
                 self.take(since)
             await asyncio.sleep(0)
+
+    async def large(self, work: Generator[None, None, T]) -> T:
+        """The same of a large message, when it is this peer's turn. The steps of its way to the client, each as long,
+        are taken meanwhile."""
+        async with self.turn:
+            await self.rest()
+            value = await self.in_pieces(work)
+            since = self._clock()
+            for _ in range(_STEPS):
+                await asyncio.sleep(0)
+            self.take(since)
+            return value
 
     def pause(self) -> float:
         """Seconds, 0 for none."""

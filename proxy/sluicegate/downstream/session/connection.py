@@ -8,7 +8,7 @@ sends garbage, harms nobody but the call it answers wrongly.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import nullcontext
 from itertools import count
 from typing import Any, Final, Protocol
@@ -30,6 +30,7 @@ from sluicegate.protocol.jsonrpc import (
     Request,
     Response,
     TooMany,
+    check_nodes,
     decode_fast,
     dump,
     encode,
@@ -48,6 +49,9 @@ log = logging.getLogger(__name__)
 Receive = Callable[[bytes, PendingRequest | None], PendingRequest | None]
 """Takes one message as bytes, and the exchange on whose own stream it came. Gives the exchange that it went to.
 Never waits, never raises `Malformed`."""
+
+ReceiveInPieces = Callable[[bytes, PendingRequest | None], Generator[None, None, PendingRequest | None]]
+"""The same, of which others have their turn between the pieces."""
 
 Heard = Callable[[str | None, Notification], None]
 """(scope, notification) of one that belongs to no call."""
@@ -72,9 +76,11 @@ class Transport(Protocol):
     is_ending: bool
     """Answers may still come, but nothing new can be asked."""
 
-    async def open(self, group: TaskGroup, receive: Receive, retire: Callable[[str, bool], None]) -> None:
-        """Connects. Messages go to `receive`, and `retire` is told that the connection has ended (why, and whether all
-        its answers are lost). Where it is open already, another session has it from now on."""
+    async def open(
+        self, group: TaskGroup, receive: Receive, in_pieces: ReceiveInPieces, retire: Callable[[str, bool], None]
+    ) -> None:
+        """Connects. Messages go to `receive`, large ones to `in_pieces`. `retire` is called when the connection has
+        ended: why, and whether all its answers are lost. Where it is open already, another session has it now."""
 
     async def send(self, exchange: PendingRequest, body: bytes, headers: Headers) -> None:
         """Sends a request. A private wire returns when the exchange is over, or when its
@@ -157,7 +163,7 @@ class ServerConnection:
 
     async def _connect(self, group: TaskGroup) -> None:
         self._group = group
-        await self.transport.open(group, self._receive, self.retire)
+        await self.transport.open(group, self._receive, self._receive_in_pieces, self.retire)
 
     # ------------------------------------------------------------ what an era fills in
 
@@ -275,14 +281,31 @@ class ServerConnection:
 
     def _receive(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
         try:
-            value = decode_fast(data, self.settings.nodes)
-        except TooMany:
-            return self._overfull(data, exchange)
-        except Malformed:
-            self._refuse_garbage(data)
-            return None
+            check_nodes(data, self.settings.nodes)
+            value = decode_fast(data)
+        except Malformed as bad:
+            return self._unreadable(bad, data, exchange)
         if not self.settings.is_sluice:
             reserved_keys.from_server(value, data)
+        return self._decoded(value, exchange)
+
+    def _receive_in_pieces(
+        self, data: bytes, exchange: PendingRequest | None
+    ) -> Generator[None, None, PendingRequest | None]:
+        """The same of a large message, of which each part takes milliseconds."""
+        try:
+            check_nodes(data, self.settings.nodes)
+            yield
+            value = decode_fast(data)
+            yield
+        except Malformed as bad:
+            return self._unreadable(bad, data, exchange)
+        if not self.settings.is_sluice:
+            reserved_keys.from_server(value, data)
+            yield
+        return self._decoded(value, exchange)
+
+    def _decoded(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
         if isinstance(value, list) and self._may_batch:
             # 2025-03-26 basic/index#batching: answers may be batched, requests among them
             for part in value:
@@ -290,9 +313,9 @@ class ServerConnection:
             return exchange
         return self._take(value, exchange)
 
-    def _overfull(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
+    def _unreadable(self, bad: Malformed, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
         """A message with more values than are decoded ends the exchange that it answers."""
-        owner = exchange or self._owner(id_unread(data), None)
+        owner = (exchange or self._owner(id_unread(data), None)) if isinstance(bad, TooMany) else None
         if owner is None:
             self._refuse_garbage(data)
         else:

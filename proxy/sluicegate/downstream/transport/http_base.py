@@ -18,12 +18,13 @@ import httpx
 from anyio.abc import TaskGroup
 
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
-from sluicegate.downstream.session.connection import Receive
+from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
+from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.http.client.connection import Reply
 from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.egress import Blocked
-from sluicegate.runtime.loop_budget import LoopBudget
+from sluicegate.runtime.loop_budget import VALUES, LoopBudget, is_large
 
 Raw = list[tuple[bytes, bytes]]
 
@@ -50,8 +51,15 @@ class HttpTransport:
         self._url = httpx.URL(settings.url or "")
         self._configured: Raw = [(name.lower().encode(), value.encode()) for name, value in settings.headers.items()]
 
-    async def open(self, group: TaskGroup, receive: Receive, retire: Callable[[str, bool], None]) -> None:
-        self._group, self._receive, self._retire = group, receive, retire
+    async def open(
+        self, group: TaskGroup, receive: Receive, in_pieces: ReceiveInPieces, retire: Callable[[str, bool], None]
+    ) -> None:
+        self._group, self._receive, self._in_pieces, self._retire = group, receive, in_pieces, retire
+
+    async def _take_message(self, data: bytes, exchange: PendingRequest | None) -> PendingRequest | None:
+        if len(data) > VALUES and is_large(data):
+            return await self._budget.large(self._in_pieces(data, exchange))
+        return self._receive(data, exchange)
 
     async def notify(self, body: bytes) -> None:
         raise NotImplementedError

@@ -10,7 +10,6 @@ from typing import Final
 
 import anyio
 import httpx
-from anyio.lowlevel import checkpoint
 
 from sluicegate.downstream.failures import AnswerTooLarge, Lost, proves
 from sluicegate.downstream.session.pending_request import PendingRequest
@@ -47,7 +46,6 @@ _MAX_RESUMES: Final = 10
 _MAX_RETRY: Final = 60.0
 _MAX_ERROR_BODY: Final = 256 * 1024
 _MOVED: Final = (307, 308)
-_STEPS: Final = 3
 
 
 def http_client(settings: ServerSettings, egress: Egress | None = None) -> HttpClient | None:
@@ -134,7 +132,7 @@ class StreamableHttpTransport(HttpTransport):
                 data = body_at_hand(response, limit)
                 data = await self._body(response, limit) if data is None else data
                 if len(data) > VALUES and is_large(data):
-                    await self._answer_in_turn(data, exchange)
+                    await self._budget.large(self._in_pieces(data, exchange))
                 elif data:
                     self._receive(data, exchange)
             elif is_event_stream(response):
@@ -154,16 +152,6 @@ class StreamableHttpTransport(HttpTransport):
             response.close()
         if not exchange.is_over:
             exchange.settle(error=refused(status, response.headers))
-
-    async def _answer_in_turn(self, data: bytes, exchange: PendingRequest) -> None:
-        """A megabyte takes milliseconds: here, and at each step of its way to the client, which is taken meanwhile."""
-        async with self._budget.turn:
-            await self._budget.rest()
-            since = self._budget.now()
-            self._receive(data, exchange)
-            for _ in range(_STEPS):
-                await checkpoint()
-            self._budget.take(since)
 
     async def _body(self, response: Reply, limit: int) -> bytes:
         try:
@@ -243,10 +231,7 @@ class StreamableHttpTransport(HttpTransport):
         for start in range(0, len(chunk), PIECE):
             since = self._budget.now()
             for data in events.feed(chunk[start : start + PIECE]):
-                if len(data) > VALUES and is_large(data):
-                    await self._answer_in_turn(data, exchange)
-                else:
-                    self._receive(data, exchange)
+                await self._take_message(data, exchange)
                 if not isinstance(exchange, InteractiveExchange):  # who waits for that takes it by itself
                     await exchange.flush()
             if not exchange.is_over:
@@ -311,7 +296,7 @@ class StreamableHttpTransport(HttpTransport):
                         since = self._budget.now()
                         for data in events.feed(chunk[start : start + PIECE]):
                             was_useful = True
-                            if touched := self._receive(data, None):
+                            if touched := await self._take_message(data, None):
                                 await touched.flush()
                         await self._budget.spend(since)
         except (httpx.TransportError, EventTooLarge):

@@ -14,7 +14,7 @@ import httpx
 from anyio.abc import TaskGroup
 
 from sluicegate.downstream.failures import Lost
-from sluicegate.downstream.session.connection import Receive
+from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.downstream.transport.http_base import HttpTransport, Raw, is_event_stream, on_origin, refused
@@ -23,7 +23,7 @@ from sluicegate.http.client.pool import HttpClient
 from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
-from sluicegate.runtime.loop_budget import PIECE, LoopBudget, is_large
+from sluicegate.runtime.loop_budget import PIECE, LoopBudget
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,10 @@ class HttpSseTransport(HttpTransport):
         self._messages: httpx.URL | None = None
         self._life = anyio.CancelScope()
 
-    async def open(self, group: TaskGroup, receive: Receive, retire: Callable[[str, bool], None]) -> None:
-        await super().open(group, receive, retire)
+    async def open(
+        self, group: TaskGroup, receive: Receive, in_pieces: ReceiveInPieces, retire: Callable[[str, bool], None]
+    ) -> None:
+        await super().open(group, receive, in_pieces, retire)
         response = await self._follow("GET", self._url, self._getting, b"", _MOVED)
         if response.status != 200 or not is_event_stream(response):
             status = response.status
@@ -138,8 +140,8 @@ class HttpSseTransport(HttpTransport):
 
     async def _take(self, found: list[bytes]) -> None:
         since = self._budget.now()
-        owners = [self._receive(data, None) for data in found]
-        if any(owner is None or not owner.is_over for owner in owners) or any(map(is_large, found)):
+        owners = [await self._take_message(data, None) for data in found]
+        if any(owner is None or not owner.is_over for owner in owners):
             await self._budget.spend(since)
 
     def agreed(self, revision: Revision) -> None:

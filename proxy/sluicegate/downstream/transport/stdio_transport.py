@@ -7,7 +7,7 @@ servers' secrets.
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
 import anyio
@@ -15,13 +15,13 @@ from anyio.abc import TaskGroup
 
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.server_output import StderrTail
-from sluicegate.downstream.session.connection import Receive
+from sluicegate.downstream.session.connection import Receive, ReceiveInPieces
 from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.settings import MAX_MESSAGE, ServerSettings
 from sluicegate.downstream.transport.process import Process, describe_exit, not_started
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
-from sluicegate.runtime.loop_budget import PIECE, LoopBudget, is_large
+from sluicegate.runtime.loop_budget import PIECE, VALUES, LoopBudget, is_large
 
 _INHERITED: Final = frozenset({"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "TMPDIR", "LANG", "LANGUAGE"})
 MAX_UNREAD: Final = MAX_MESSAGE
@@ -91,8 +91,10 @@ class StdioTransport:
         self.pid: int | None = None
         self._stirred = stirred
 
-    async def open(self, group: TaskGroup, receive: Receive, retire: Callable[[str, bool], None]) -> None:
-        self._receive, self._retire = receive, retire
+    async def open(
+        self, group: TaskGroup, receive: Receive, in_pieces: ReceiveInPieces, retire: Callable[[str, bool], None]
+    ) -> None:
+        self._receive, self._in_pieces, self._retire = receive, in_pieces, retire
         if self._process is not None:
             return  # it was asked for the other era first
         command = self._settings.command or ()
@@ -161,32 +163,42 @@ class StdioTransport:
         while self._unread and size < PIECE and not self._is_deaf:
             line = self._unread.popleft()
             size += len(line) + _EACH
+            if len(line) > VALUES and is_large(line):
+                return self._pause(self._take_large(line))
             if line and line != b"\r":
                 owner = self._receive(line, None)
-                if owner is None and line[:1] not in b"{[":  # words that should have gone to stderr
-                    self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
-                is_counted = is_counted or owner is None or not owner.is_over or is_large(line)
+                self._note_noise(line, owner)
+                is_counted = is_counted or owner is None or not owner.is_over
         is_over = is_counted and self._budget.take(since) > 0.0
         if is_over or self._unread:
-            self._pause(is_over)
+            self._pause(self._rest() if is_over else None)
 
     def _wrote(self, data: bytes) -> None:
         self._stderr.add(data)
         self._stirred()
 
-    def _pause(self, is_over: bool) -> None:
+    def _pause(self, until: Coroutine[None, None, None] | None) -> None:
         """A child that talks without end waits for its turn: the pipe is full meanwhile."""
         if self._stdout is not None and self._stdout.is_reading():
             self._stdout.pause_reading()
         self._is_pausing = True
-        if is_over:
-            self._resting = asyncio.create_task(self._rest())
+        if until is not None:
+            self._resting = asyncio.create_task(until)
         else:
             asyncio.get_running_loop().call_soon(self._resume)
 
     async def _rest(self) -> None:
         await self._budget.rest()
         self._resume()
+
+    async def _take_large(self, line: bytes) -> None:
+        self._note_noise(line, await self._budget.large(self._in_pieces(line, None)))
+        self._resume()
+
+    def _note_noise(self, line: bytes, owner: PendingRequest | None) -> None:
+        """Words that should have gone to stderr."""
+        if owner is None and line[:1] not in b"{[":
+            self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
 
     def _resume(self) -> None:
         self._is_pausing = False
