@@ -319,6 +319,13 @@ async def test_what_cleaning_makes_of_an_error_is_no_reason_of_sluice(name: str)
     assert await ask(Failure(-32603, "x", data)) == Failure(-32603, "x", {"more": 1})
 
 
+def test_a_long_notification_is_withheld_where_it_would_have_to_be_cleaned() -> None:
+    inspected = inspect_params({"git": "warn", "off": "off"})
+    plain, hidden = {"data": "a" * 200_000}, {"data": ["a" * 100_000, TAG]}
+    assert inspected("git", plain) is plain and inspected("off", hidden) is hidden
+    assert inspected("git", hidden) is None
+
+
 def test_notifications_and_questions_outside_of_calls_are_cleaned_marked_or_withheld() -> None:
     inspected = inspect_params({"git": "warn", "strict": "block", "off": "off"})
     dirty, clean = {"message": f"form{TAG}"}, {"message": "form"}

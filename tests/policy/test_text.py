@@ -220,7 +220,21 @@ def test_orders_flags_and_runs_are_never_cut_in_two(parts: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["a\U000e0041", "\U000e0041", "a\x9b31m", "a\x01", "\x1b[31m", "a\u202e", "é\u200d", "\x1b]a", "é", "a", "🏴"],
+    [
+        "a\U000e0041",
+        "\U000e0041",
+        "a\x9b31m",
+        "a\x01",
+        "\x1b[31m",
+        "a\u202e",
+        "é\u200d",
+        "\x1b]a",
+        "é",
+        "a",
+        "🏴",
+        "\x1b]" + 299_998 * "a",
+        "\x1b[" + 299_998 * "1",
+    ],
 )
 @pytest.mark.parametrize("is_text", [True, False], ids=["one text", "many"])
 def test_no_piece_of_a_large_value_is_longer_than_the_bound(
@@ -252,6 +266,16 @@ def test_hostile_text_is_read_once(piece: str) -> None:
     """No expression backtracks: a megabyte takes well under a second, and would take hours if one did."""
     text, _ = cleaned(piece * (1_000_000 // len(piece)))
     assert cleaned(text)[0] == text
+
+
+@pytest.mark.parametrize(
+    ("begin", "fill", "end"), [("\x1b]", "a", "\x07"), ("\x90", "a", "\x1b\\"), ("\x1b[", "1", "m"), ("\x1b", " ", "c")]
+)
+def test_of_an_order_without_end_only_its_marks_are_taken_out(begin: str, fill: str, end: str) -> None:
+    text = f"x{begin}{fill * 20_000}{end}y"
+    whole, kinds = cleaned(text)
+    assert fill * 20_000 in whole and kinds == {"terminal"} and is_plain(whole)
+    assert cleaned_in_pieces(text)[:2] == (whole, kinds)
 
 
 def test_definitions_are_reported_by_place_and_never_touched() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from sluicegate.guards import links
 from sluicegate.guards.links import Decide, Links
-from sluicegate.policy.hidden_text import FLAGS, clean, clean_in_pieces, is_plain_json
+from sluicegate.policy.hidden_text import FLAGS, clean, clean_in_pieces, is_plain, is_plain_json, text_of
 from sluicegate.protocol import reserved_keys, union_members
 from sluicegate.protocol.jsonrpc import Json, Malformed, Notification
 from sluicegate.protocol.model import (
@@ -51,6 +51,8 @@ WORDS: Final = {
 _HARMLESS: Final = frozenset({"output_schema_unused"})
 # What a client needs of a task: its state is not withheld as a whole, for the client could not follow the task.
 _STATE: Final = frozenset({"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"})
+_MAX_CLEANED: Final = 64 * 1024
+"""Characters of a notification that has hidden ones: all of it is cleaned in one step of the event loop."""
 _PARTS: Final = ("result", "inputRequests", "error")
 
 log = logging.getLogger(__name__)
@@ -97,7 +99,7 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
             return judged
         if isinstance(outcome, InputRequired):
             return await _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
-        return _cleaned(outcome) if isinstance(outcome, Failure) else _started(inspected, target.server, outcome)
+        return await _cleaned(outcome, inspected, target.server)
 
     return guard
 
@@ -107,8 +109,14 @@ def inspect_params(modes: Mapping[str, Mode]) -> InspectParams:
 
     def inspected(server: str, params: Json) -> Json | None:
         mode = modes.get(server, "off")
+        text = "" if mode == "off" else text_of(params)
+        if is_plain(text):
+            return params
+        if len(text) > _MAX_CLEANED:
+            log.info("withheld a notification or question of %s: too long to be cleaned", server)
+            return None
         found: set[str] = set()
-        value: Json = params if mode == "off" else _clean(params, found)
+        value: Json = _clean(params, found)
         if found and mode == "block":
             log.info("withheld a notification or question of %s: %s", server, ", ".join(sorted(found)))
             return None
@@ -123,10 +131,6 @@ def inspect_task_state(inspected: InspectParams, server: str, task: Json) -> Jso
     if shown is not None:
         return shown
     return {key: part for key, part in task.items() if key in _STATE and inspected(server, {key: part}) is not None}
-
-
-def _started(inspected: InspectParams, server: str, outcome: TaskStarted) -> TaskStarted:
-    return TaskStarted(inspect_task_state(inspected, server, outcome.task))
 
 
 def _clean(value: Any, found: set[str]) -> Any:
@@ -218,7 +222,7 @@ async def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: 
     requests = {}
     for key, ask in outcome.requests.items():
         found: set[str] = set()
-        ask = _clean(ask, found)
+        ask = await _clean_in_turns(ask, found, None if call.target is None else budget_of(call.target.server))
         if look is not None and await look.found(ask):
             found.add(links.FLAG)
         if found and strict and call.target is not None:
@@ -241,11 +245,13 @@ def _marked(value: Json, found: set[str]) -> Json:
     return {**value, "_meta": {**(meta if isinstance(meta, dict) else {}), FLAGS: sorted(found)}}
 
 
-def _cleaned(failure: Failure) -> Failure:
+async def _cleaned(outcome: Failure | TaskStarted, inspected: InspectParams, server: str) -> Outcome:
+    if isinstance(outcome, TaskStarted):
+        return TaskStarted(inspect_task_state(inspected, server, outcome.task))
     found: set[str] = set()
-    message, data = clean(failure.message, found), clean(failure.data, found)
+    message, data = await budget_of(server).in_pieces(clean_in_pieces([outcome.message, outcome.data], found))
     reserved_keys.strip({"error": {"data": data}} if found else None)
-    return Failure(failure.code, message, data, failure.reason) if found else failure
+    return Failure(outcome.code, message, data, outcome.reason) if found else outcome
 
 
 def _with_inspected_emit(call: Call, server: str, inspected: InspectParams) -> Call:
