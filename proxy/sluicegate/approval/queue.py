@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import anyio
+import anyio.to_thread
 
 from sluicegate.approval import eligibility
 from sluicegate.approval.grants import Grant, Grants
@@ -103,7 +103,8 @@ class ApprovalQueue:
     async def ask(
         self, call: Call, matter: CallBinding, class_: str, shown: Callable[[], Json]
     ) -> Approval | VoteRefused:
-        """The approval of this call: the one that it has, or a new one."""
+        """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
+        300 ms for megabytes of them: a thread does that."""
         async with self._asking:
             while True:
                 found = await self.book.find(matter.digest)
@@ -112,10 +113,11 @@ class ApprovalQueue:
                     return approval
                 if refused := self._full(matter.principal):
                     return refused
+                details = await anyio.to_thread.run_sync(shown)
                 approval = self._new(call, matter, class_)
                 if not await self._record(approval):
                     return UNRECORDED
-                if await self.book.open(approval, shown()):
+                if await self.book.open(approval, details):
                     self._changed(approval)
                     return approval
 
