@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--again", action="store_true", help="run those that lived once more")
+    parser.add_argument("--without", action="append", default=[], metavar="FILE", help="draw no mutant of this file")
     asked = parser.parse_args()
     if unknown := set(asked.rooms) - set(rooms):
         parser.error(f"no such room: {', '.join(unknown)}")
@@ -90,7 +91,8 @@ def main() -> None:
     mutants = generate()
     print(f"seed {asked.seed}")
     for name in asked.rooms or rooms:
-        all_of_it = sorted(mutant for mutant, file in mutants.items() if room(file) == name)
+        all_of_it = sorted(mutant for mutant, file in mutants.items()
+                           if room(file) == name and file.name.removesuffix(".meta") not in asked.without)  # fmt: skip
         size = min(asked.sample or len(all_of_it), len(all_of_it))
         drawn = random.Random(f"{asked.seed} {name}").sample(all_of_it, size)
         code = {one: _results(mutants[one])[one] for one in drawn}

@@ -1,0 +1,351 @@
+"""How long the store holds what belongs to an approval, and what is left behind by calls and receivers that wait."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from approval_kit import ANN, LEA, LEO, TOOL, Clock, Town, about, reason
+from test_approval_webhook import SECRET, Hook, serving, until
+
+from sluicegate.approval.presentation import take
+from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.record import BUILT_IN, Approval
+from sluicegate.approval.webhook import Receiver, Webhooks
+from sluicegate.audit.redact import Redactor
+from sluicegate.protocol.model import Client
+from sluicegate.store.memory import MemoryStore
+
+START = 1_000_000.0
+DAY = 24 * 3600.0
+
+
+def timed_town(**how: Any) -> Town:
+    """The store and the queue read one clock, so that a test can let both of them pass a moment."""
+    clock = Clock()
+    return Town(store=MemoryStore(clock), clock=clock, **how)
+
+
+async def keys(town: Town) -> set[str]:
+    """Each kind of what the store holds, by the part of the key before an id."""
+    return {key.rsplit("/", 1)[0] for key in await town.store.scan("approval/")}
+
+
+async def ends_at(town: Town, prefix: str) -> float:
+    """The first moment at which the store has nothing under `prefix` any more, in whole seconds; inf if never."""
+    now, end = town.clock.now, START + 3 * DAY
+    assert await town.store.scan(prefix)
+    while town.clock.now < end and await town.store.scan(prefix):
+        town.clock.now += 1.0
+    found, town.clock.now = (town.clock.now if town.clock.now < end else float("inf")), now
+    return found
+
+
+async def test_what_people_look_at_outlives_the_time_to_decide_by_a_day() -> None:
+    town = timed_town()
+    approval = await town.pending(amount=1)
+    assert approval.expires == START + 1800
+    assert await ends_at(town, "approval/shown/") == START + 1800 + DAY
+    assert await ends_at(town, "approval/open/") == await ends_at(town, "approval/of/") == float("inf")
+
+
+@pytest.mark.parametrize("passed", [0.0, 60.0, 1799.0])
+async def test_a_denial_answers_the_same_call_until_its_time_is_over_and_is_shown_for_a_day(passed: float) -> None:
+    town = timed_town()
+    approval = await town.pending(amount=1)
+    town.clock.now += passed
+    await town.decide(approval, word="deny")
+    assert await ends_at(town, "approval/of/") == approval.expires
+    assert await ends_at(town, "approval/done/") == await ends_at(town, "approval/shown/") == START + passed + DAY
+    assert await town.store.scan("approval/open/") == {}
+    assert reason(await town.run(amount=1)) == "approval_denied"
+    town.clock.now = approval.expires
+    assert (await town.pending(amount=1)).id != approval.id and not town.seen
+
+
+async def test_a_denial_at_the_very_end_is_in_the_store_for_one_second() -> None:
+    town = timed_town()
+    approval = await town.pending(amount=1)
+    town.clock.now = approval.expires - 0.5
+    kept = await town.desk.book.read(approval.id)
+    assert kept is not None
+    denied = approval.become("denied", by="key:lea", ended=town.clock.now)
+    assert await town.desk.book.move(kept, denied, town.clock.now)
+    (key,) = await town.store.scan("approval/of/")
+    town.clock.now += 0.99
+    assert await town.store.get(key) == approval.id.encode()
+    town.clock.now += 0.01
+    assert await town.store.get(key) is None
+
+
+async def test_what_was_used_leaves_no_answer_to_the_same_call_and_is_compared_with_for_a_day() -> None:
+    town = timed_town()
+    await town.decide(await town.pending(amount=1))
+    await town.run(amount=1)
+    assert await keys(town) == {"approval/done", "approval/shown", "approval/last/bank"}
+    for prefix in ("approval/done/", "approval/shown/", "approval/last/"):
+        assert await ends_at(town, prefix) == START + DAY
+
+
+async def test_a_change_of_what_is_no_longer_so_changes_nothing_in_the_store() -> None:
+    town = timed_town()
+    approval = await town.pending(amount=1)
+    read = await town.desk.book.read(approval.id)
+    assert read is not None
+    await town.decide(approval)
+    before = await town.store.scan("approval/")
+    denied = approval.become("denied", by="key:leo", ended=START)
+    assert not await town.desk.book.move(read, denied, START)
+    assert not await town.desk._apply(read, denied)
+    assert not await town.desk.book.open(approval, {})
+    assert await town.store.scan("approval/") == before
+    assert town.desk.counts["one-of-leads", "denied"] == 0
+
+
+async def test_a_grant_is_in_the_store_as_long_as_it_can_be_used() -> None:
+    for profile, scope, who, seconds in (("one-of-leads", "15m", LEA, 900), ("confirm", "session", ANN, 1800)):
+        town = timed_town(profile=profile)
+        approval = await town.pending(amount=1)
+        await town.decide(approval, who, scope=scope)
+        assert await ends_at(town, "approval/grant/") == START + seconds
+        town.clock.now += 800
+        (grant,) = town.desk.grants.alive()
+        assert await town.desk.use_grant(grant)
+        (grant,) = town.desk.grants.alive()
+        end = START + 800 + seconds if scope == "session" else START + seconds
+        assert grant.expires == end == await ends_at(town, "approval/grant/")
+
+
+async def test_a_grant_that_another_process_used_meanwhile_is_still_one_and_one_that_it_ended_is_not() -> None:
+    class Meanwhile(MemoryStore):
+        """Another process acts between the look at a grant and its renewal."""
+
+        async def swap(self, key: str, expected: bytes | None, writes: Any) -> bool:
+            await act(key)
+            return await super().swap(key, expected, writes)
+
+    async def renew(key: str) -> None:
+        held = await town.store.get(key)
+        if key.startswith("approval/grant/") and held is not None:
+            await town.store.put(key, held + b" ", 1800)
+
+    async def nothing(key: str) -> None:
+        return None
+
+    act: Any = nothing
+    clock = Clock()
+    town = Town(store=MemoryStore(clock), clock=clock, profile="confirm")
+    town.store = Meanwhile(clock)
+    town.desk = town.new_desk()
+    await town.decide(await town.pending(amount=1), ANN, scope="session")
+    (grant,) = town.desk.grants.alive()
+    act = renew
+    assert await town.desk.use_grant(grant)
+    act = town.store.delete
+    assert not await town.desk.use_grant(grant)
+    assert not await town.desk.use_grant(grant), "it is gone before the look, too"
+
+
+# ---------------------------------------------------------------- those who wait
+
+
+@asynccontextmanager
+async def waiting(town: Town, approval: Approval, *as_task: bool) -> AsyncIterator[list[tuple[bool, str]]]:
+    """So many wait for an approval, far longer than a test lasts; what they heard, as they hear it."""
+    heard: list[tuple[bool, str]] = []
+
+    async def wait(is_task: bool) -> None:
+        heard.append((is_task, (await town.desk.wait(approval, 600.0, is_task)).state))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            for is_task in as_task:
+                group.start_soon(wait, is_task)
+                await until(lambda: any(key[1] is is_task for key in town.desk._waiters))  # noqa: B023
+            yield heard
+    assert town.desk._waiters == {} and ", 0 waited for, " in repr(town.desk)
+
+
+async def test_a_call_and_a_task_wait_side_by_side_and_both_hear_and_leave_nothing_behind() -> None:
+    town = Town()
+    approval = await town.pending(amount=1)
+    async with waiting(town, approval, False, True) as heard:
+        assert ", 2 waited for, " in repr(town.desk) and heard == []
+        await town.decide(approval)
+    assert sorted(heard) == [(False, "approved"), (True, "approved")]
+
+
+async def test_whoever_waits_when_sluice_stops_is_answered_at_once_and_so_is_whoever_comes_after() -> None:
+    town = Town()
+    approval = await town.pending(amount=1)
+    async with waiting(town, approval, False, True) as heard:
+        town.desk.release()
+        await until(lambda: len(heard) == 2)
+        with anyio.fail_after(5):
+            assert (await town.desk.wait(approval, 600.0)).state == "pending"
+    assert town.desk.is_closing and sorted(heard) == [(False, "pending"), (True, "pending")]
+
+
+async def test_nobody_waits_longer_than_there_is_to_decide_or_than_was_asked_for() -> None:
+    town = Town()
+    approval = await town.pending(amount=1)
+    with anyio.fail_after(20):
+        assert (await town.desk.wait(approval, 0.0)).state == "pending"
+        assert (await town.desk.wait(replace(approval, expires=town.clock.now - 1), 600.0)).state == "pending"
+        town.clock.now = approval.expires
+        assert (await town.desk.wait(approval, 600.0)).state == "expired"
+    assert town.desk._waiters == {}
+
+
+async def test_a_look_at_the_store_that_finds_nothing_new_notices_nothing() -> None:
+    town = Town()
+    other, approval = town.new_desk(), await town.pending(amount=1)
+    heard: list[tuple[str, int]] = []
+    other.watchers.append(lambda one: heard.append(one.version))
+    for _ in range(3):
+        await other.refresh()
+    assert heard == [("pending", 0)], "each change is noticed once"
+    assert [one.id for one in other.open_ones()] == [approval.id]
+    await town.decide(approval, word="deny", comment="c")
+    for _ in range(3):
+        await other.refresh()
+    assert heard == [("pending", 0), ("denied", 0)] and other.open_ones() == []
+    assert other._raw == {} and other._mine == {}
+
+
+async def test_an_approval_that_was_never_asked_for_is_neither_approved_nor_used_nor_ended() -> None:
+    town = Town()
+    approval = await town.pending(amount=1)
+    absent = replace(approval.matter, digest="sha256:0")
+    assert not await town.desk.is_approved(absent) and not await town.desk.is_approved(approval.matter)
+    assert not await town.desk.consume("apr_0") and await town.desk.end("apr_0", "cancelled") is None
+    assert not await town.desk.consume(approval.id)
+    await town.decide(approval)
+    assert await town.desk.is_approved(approval.matter)
+    ended = await town.desk.end(approval.id, "cancelled", "key:ann", "c" * 3000)
+    assert ended is not None and (ended.state, ended.by, len(ended.comment)) == ("cancelled", "key:ann", 2000)
+    assert await town.desk.end(approval.id, "superseded") == ended, "what is over ends once"
+    assert not await town.desk.is_approved(approval.matter) and not await town.desk.consume(approval.id)
+
+
+async def test_one_who_agreed_and_may_no_longer_ends_the_approval_for_whoever_uses_it() -> None:
+    for change in ("person", "policy"):
+        town = Town()
+        approval = await town.pending(amount=1)
+        await town.decide(approval)
+        if change == "person":
+            del town.people[LEA.principal]
+        else:
+            town.policy = "rev2"
+        assert not await town.desk.consume(approval.id), change
+        assert (await town.get(approval.id)).state == "superseded", change
+        assert town.told[-1]["approval"]["state"] == "superseded" and "approver" not in town.told[-1]["approval"]
+
+
+async def test_an_approval_carries_who_asked_with_which_client_session_and_trace() -> None:
+    town = Town()
+    town.tokens[ANN.principal] = START + 77
+    info = {"name": "n" * 70, "version": "v" * 70}
+    call = town.call(Client("key:ann", ("role:dev",), "Ann", session="s1", info=info), amount=1)
+    approval = await town.get(about(await town.run(replace(call, meta={"traceparent": "t" * 70})))["id"])
+    assert approval.client == "n" * 64 + " " + "v" * 64 and approval.trace == "t" * 64
+    assert (approval.owner, approval.persons) == ("Ann", ("key:ann", "ann")) and len(approval.session) == 32
+    assert (approval.created, approval.expires, approval.token_end) == (START, START + 1800, START + 77)
+    assert (approval.method, approval.public, approval.class_, approval.policy) == (
+        "tools/call", "b__pay", "write", "rev1")  # fmt: skip
+    assert len(approval.home) == 12 and approval.home != town.new_desk()._home
+    bare = town.call(Client("key:ann"), amount=2)
+    approval = await town.get(about(await town.run(replace(bare, meta={"traceparent": 5})))["id"])
+    assert (approval.client, approval.trace, approval.session, approval.owner) == ("", "", "", "")
+
+
+def test_what_is_kept_of_a_call_says_whose_words_are_whose_and_nothing_where_there_are_none() -> None:
+    town, redactor = Town(), Redactor(b"k" * 32)
+    call = replace(town.call(amount=1), meta={"dev.sluice/reason": "r" * 1001})
+    kept = take(call, redactor, "accepted")
+    assert (kept["description"], kept["review"], kept["arguments"]) == ("Pays.", "accepted", {"amount": 1})
+    assert kept["size"] == len('{"amount":1}') and not kept["is_cut"] and kept["hidden"] == 0
+    assert kept["reason"].startswith("r" * 900) and len(kept["reason"]) < 1_100 and kept["reason"] != "r" * 1001
+    for target in (None, replace(TOOL, item=None), replace(TOOL, item={"name": "pay", "description": 5})):
+        bare = take(replace(call, target=target, meta={"dev.sluice/reason": 5}), redactor, "")
+        assert (bare["description"], bare["reason"], bare["arguments"]) == ("", "", {"amount": 1})
+    read = take(replace(call, params={"uri": "file:///a", "_meta": {}}), redactor, "")
+    assert read["arguments"] == {"uri": "file:///a"} and read["digest"].startswith("hmac-sha256:")
+    deep: Any = "x"
+    for _ in range(200):
+        deep = [deep]
+    assert take(replace(call, params={"arguments": [deep, "y" * 300_000]}), redactor, "")["is_cut"]
+
+
+def test_the_built_in_profiles_are_what_the_reference_says() -> None:
+    told = {
+        name: (one.name, one.tier, one.quorum, one.approvers, one.via, one.expires, one.remember, one.require_reason)
+        for name, one in BUILT_IN.items()
+    }
+    assert told == {
+        "confirm": ("confirm", "self", 1, (), ("elicitation", "api"), 300.0, ("once", "session"), False),
+        "one-of-leads": ("one-of-leads", "other", 1, ("role:lead",), ("api",), 1800.0, ("once", "15m"), False),
+        "two-person": ("two-person", "other", 2, ("role:lead",), ("api",), 3600.0, ("once",), True),
+    }
+
+
+# ---------------------------------------------------------------- receivers
+
+
+@asynccontextmanager
+async def telling(desk: ApprovalQueue, *receivers: Receiver) -> AsyncIterator[Webhooks]:
+    webhooks = Webhooks(desk, lambda: receivers, pause=0.02)
+    async with anyio.create_task_group() as group:
+        group.start_soon(webhooks.run)
+        await until(lambda: desk.watchers)
+        yield webhooks
+        group.cancel_scope.cancel()
+    assert desk.watchers == [], "nobody is left who would be told"
+
+
+async def test_each_receiver_is_told_each_approval_once_though_another_is_silent() -> None:
+    town, silent, first, second = timed_town(), Hook(0), Hook(200), Hook(201)
+    async with serving(silent) as a, serving(first) as b, serving(second) as c:
+        receivers = [Receiver(f"http://127.0.0.1:{port}/hook", SECRET) for port in (a, b, c)]
+        async with telling(town.desk, *receivers) as webhooks:
+            asked = [(await town.pending(amount=amount)).id for amount in (1, 2, 3)]
+            await until(lambda: webhooks.sent == 6 and len(silent.requests) == 3)
+            assert repr(webhooks) == "Webhooks(3 on their way, 6 sent, 0 failures)"
+            for hook in (silent, first, second):
+                assert sorted(hook.told(at)["data"]["id"] for at in range(3)) == sorted(asked)
+            assert all(headers["content-type"] == "application/json" for headers, _ in first.requests)
+        assert await ends_at(town, "approval/told/") == START + 1800, "as long as somebody may be needed"
+        told = await town.store.scan("approval/told/")
+        assert set(told) == {f"approval/told/{one.mark}/{id}" for one in receivers[1:] for id in asked}
+
+
+async def test_a_first_vote_and_a_repeat_of_the_call_tell_nobody_again() -> None:
+    town, hook = Town(profile="two-person"), Hook(200)
+    async with serving(hook) as port, telling(town.desk, Receiver(f"http://127.0.0.1:{port}/hook", SECRET)) as webhooks:
+        approval = await town.pending(amount=1)
+        await until(lambda: webhooks.sent == 1)
+        await town.decide(approval, LEA, comment="c")
+        assert (await town.pending(amount=1)).id == approval.id
+        other = await town.pending(amount=2)
+        await until(lambda: webhooks.sent == 2)
+        await town.decide(approval, LEO, comment="c")
+    assert [hook.told(at)["data"]["id"] for at in range(2)] == [approval.id, other.id] and len(hook.requests) == 2
+
+
+async def test_what_is_decided_or_erased_while_its_receiver_fails_is_told_no_more() -> None:
+    for erase in (False, True):
+        town, hook = Town(), Hook(500)
+        receiver = Receiver("http://127.0.0.1:{}/hook", SECRET)
+        async with serving(hook) as port:
+            receiver = replace(receiver, url=receiver.url.format(port))
+            async with telling(town.desk, receiver) as webhooks:
+                approval = await town.pending(amount=1)
+                await until(lambda: webhooks.failures >= 1)
+                if erase:
+                    await town.store.delete(f"approval/open/{approval.id}")
+                else:
+                    await town.decide(approval)
+                await until(lambda: repr(webhooks).startswith("Webhooks(0 on their way, 0 sent, "))
