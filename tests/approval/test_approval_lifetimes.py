@@ -119,6 +119,26 @@ async def test_a_grant_is_in_the_store_as_long_as_it_can_be_used() -> None:
         assert grant.expires == end == await ends_at(town, "approval/grant/")
 
 
+async def test_the_end_of_a_session_ends_the_grants_of_that_session_and_no_others() -> None:
+    town = timed_town(profile="confirm")
+    here, there = replace(ANN, session="s1"), replace(ANN, session="s2")
+    for who, scope in ((here, "session"), (there, "session")):
+        asked = about(await town.run(town.call(who, amount=1)))["id"]
+        await town.decide(await town.get(asked), who, scope=scope)
+        assert reason(await town.run(town.call(who, amount=1))) == ""  # uses the approval itself
+    town.profile = "one-of-leads"
+    asked = about(await town.run(town.call(here, amount=2)))["id"]
+    await town.decide(await town.get(asked), LEA, scope="15m")
+    first, second, timed = town.desk.grants.alive()
+    assert (first.scope, second.scope, timed.scope) == ("session", "session", "15m") != first.session
+    town.desk.grants.end_session("s1")
+    assert list(town.desk.grants.alive()) == [second, timed], "at once, and before the store is looked at"
+    assert not await town.desk.use_grant(first) and await town.desk.use_grant(second)
+    await town.desk.refresh()
+    assert {key.rpartition("/")[2] for key in await town.store.scan("approval/grant/")} == {second.id, timed.id}
+    assert town.desk.grants.get(first.id) is None and town.desk.grants._over == set()
+
+
 async def test_a_grant_that_another_process_used_meanwhile_is_still_one_and_one_that_it_ended_is_not() -> None:
     class Meanwhile(MemoryStore):
         """Another process acts between the look at a grant and its renewal."""
