@@ -152,3 +152,23 @@ def test_a_reference_leads_to_a_subschema_with_any_name(word: str, name: str, re
     assert schema.check({"x": 1}) is None and schema.check({"x": "1"}) is not None
     with pytest.raises(SchemaRefused, match="leads to no subschema"):
         Schema({word: {name: {}}, "not": {"$ref": f"#/{word}/{ref}x"}})
+
+
+@pytest.mark.parametrize(
+    "value", [[0] * 300, [[0] * 100] * 3, "x" * 70_000, {"k" * 70_000: 0}, {"a": ["x" * 40_000] * 2}]
+)
+def test_what_is_wrong_in_a_large_value_is_not_searched_for(value: Any) -> None:
+    """Each of its parts would be copied into the explanation: 38 KiB of numbers took two seconds."""
+    part = {"anyOf": [{"const": 1}, {"type": "object", "maxProperties": 0}]}
+    schema = Schema({"anyOf": [{"type": "array", "items": part}, part]})
+    violation = schema.check(value)
+    assert violation is not None and (violation.path, violation.message) == (
+        "",
+        "the value breaks the rule, and is too large to say where",
+    )
+    assert schema.check([1] * 300) is None, "a large value that keeps the rule passes"
+
+
+def test_what_is_wrong_in_a_small_value_has_its_place() -> None:
+    violation = Schema({"properties": {"a": {"items": {"maximum": 3}}}}).check({"a": [0] * 150 + [4]})
+    assert violation is not None and violation.path == "/a/150"

@@ -17,6 +17,8 @@ from sluicegate.protocol.parameter_names import look_alike
 _REGEX: Final = jsonschema_rs.RegexOptions(size_limit=256 * 1024, dfa_size_limit=256 * 1024)
 _MAX_TEXT: Final = 200
 _MAX_NAME: Final = 64
+_EXPLAINED: Final = 200
+_EXPLAINED_TEXT: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,12 @@ class Schema:
             raise SchemaRefused("bad-schema", text[:_MAX_TEXT]) from None
 
     def check(self, value: Any) -> Violation | None:
-        """The first thing that is wrong; None if nothing is."""
+        """The first thing that is wrong; None if nothing is. What is wrong in a large value is not searched for: that
+        takes a hundred times as long as to know that something is."""
+        if self._validator.is_valid(value):
+            return None
+        if _is_large(value):
+            return Violation("", "the value breaks the rule, and is too large to say where")
         try:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
@@ -75,6 +82,22 @@ class ArgumentSchema(Schema):
                 return Violation("", f"the name {key[:_MAX_NAME]!a} is too like one that the rule names")
             left += [one for one in (part.values() if type(part) is dict else part) if type(one) in (dict, list)]
         return None
+
+
+def _is_large(value: Any) -> bool:
+    """Whether it has more values, or longer texts, than an explanation of what is wrong with it is worth."""
+    values, text, left = 0, 0, [value]
+    while left and values <= _EXPLAINED and text <= _EXPLAINED_TEXT:
+        part = left.pop()
+        values += 1
+        if isinstance(part, str):
+            text += len(part)
+        elif isinstance(part, dict):
+            text += sum(map(len, part))
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+    return bool(left) or values > _EXPLAINED or text > _EXPLAINED_TEXT
 
 
 _NAMING: Final = ("properties", "required", "dependentRequired", "dependentSchemas", "dependencies")

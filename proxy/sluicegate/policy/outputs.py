@@ -15,8 +15,8 @@ from sluicegate.protocol.jsonrpc import Json
 
 Flag = Literal["output_schema", "output_schema_unused"]
 
-MAX_WORK: Final = 2_000_000
-"""Evaluations at places of a value, about 50 ns each."""
+MAX_WORK: Final = 1_000_000
+"""Evaluations at places of a value, about 25 ns each."""
 MAX_WEIGHT: Final = 10_000
 MAX_PATTERNS: Final = 16
 """Compiling one may take a millisecond and half a megabyte."""
