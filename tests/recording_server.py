@@ -3,8 +3,8 @@
     python recording_server.py FOLDER
 
 FOLDER/catalog.json says what it lists: {"tools": [..], "prompts": [..], "resources": [..], "templates": [..]}, names
-and URIs, or whole definitions of tools; "broken" names tools that answer with an error. FOLDER/seen.jsonl gets one
-line for each request: what is not in there did not reach the server.
+and URIs, or whole definitions of tools; "broken" names tools that answer with an error, "silent" those that never do.
+FOLDER/seen.jsonl gets one line for each request: what is not in there did not reach the server.
 """
 
 import json
@@ -22,9 +22,16 @@ def main(folder: Path) -> None:
             continue
         with (folder / "seen.jsonl").open("a") as seen:
             seen.write(line)
+        if message["method"] == "tools/call" and message["params"]["name"] in silent(folder):
+            continue
         answer = {"jsonrpc": "2.0", "id": message["id"], **respond(message, folder)}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+
+
+def silent(folder: Path) -> list[str]:
+    found: list[str] = json.loads((folder / "catalog.json").read_text()).get("silent", [])
+    return found
 
 
 def respond(message: Json, folder: Path) -> Json:

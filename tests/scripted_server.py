@@ -176,8 +176,9 @@ class Front:
 
         may_list = may_list or not_hidden
         self.resolver = Resolver(self.lists, may_list)
+        self.cursors = Cursors(seal, unseal, lambda: dict.fromkeys(self.servers, generation))
         self.router = Router(
-            self.servers, self.lists, self.resolver, self.hub, Cursors(seal, unseal, generation), may_list,
+            self.servers, self.lists, self.resolver, self.hub, self.cursors, may_list,
             may_see or (lambda call, server: not self.hide(server, "*")),
             lambda call, target: ALLOWED if may_list(call, target.server, target) else DENIED,
             permission_key=permission_key, inspected=inspected,

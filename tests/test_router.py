@@ -325,7 +325,7 @@ async def test_a_server_that_comes_and_goes_is_told_once_for_each_list_that_the_
 async def test_what_the_pins_say_of_a_server_is_no_change_of_its_resources() -> None:
     async with Front(Scripted("a", tools=["x"], resources=["file:///r"])) as front, listen(front) as stream:
         await acknowledged(stream)
-        front.lists.reconsider("a")
+        front.lists.reconsider(("a",))
         assert await stream.is_quiet()
 
 

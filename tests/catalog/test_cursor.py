@@ -12,10 +12,22 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.catalog.cursor import Position, generation, open_cursor, seal_cursor
+from sluicegate.catalog.cursor import Position, generations, open_cursor, seal_cursor
 
 KEY = AESGCM(bytes(range(32)))
-WHO = {"principal": "key:ci", "method": "resources/list", "generation": "g1"}
+
+
+class _Everywhere(dict[str, str]):
+    """The same generation for every server."""
+
+    def __init__(self, generation: str) -> None:
+        self._generation = generation
+
+    def get(self, key: object, default: object = None) -> Any:
+        return self._generation
+
+
+WHO: dict[str, Any] = {"principal": "key:ci", "method": "resources/list", "generations": _Everywhere("g1")}
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 positions = st.builds(Position, texts, st.none() | texts, st.integers(min_value=0, max_value=10**9))
@@ -68,9 +80,10 @@ def test_a_cut_cursor_is_noticed(position: Position, cut: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"principal": "key:other"}, {"method": "tools/list"}, {"generation": "g2"}], ids=lambda o: next(iter(o))
-)
-def test_a_foreign_or_stale_cursor_is_none(other: dict[str, str]) -> None:
+    "other", [{"principal": "key:other"}, {"method": "tools/list"}, {"generations": _Everywhere("g2")}],
+    ids=lambda o: next(iter(o)),
+)  # fmt: skip
+def test_a_foreign_or_stale_cursor_is_none(other: dict[str, Any]) -> None:
     text = seal_cursor(Position("a"), **WHO, seal=seal)
     assert open_cursor(text, **{**WHO, **other}, unseal=unseal) is None
 
@@ -78,15 +91,16 @@ def test_a_foreign_or_stale_cursor_is_none(other: dict[str, str]) -> None:
 @settings(deadline=None)
 @given(one=st.tuples(texts, texts, texts), two=st.tuples(texts, texts, texts))
 def test_what_a_cursor_is_bound_to_has_one_reading(one: tuple[str, str, str], two: tuple[str, str, str]) -> None:
-    fields = ("principal", "method", "generation")
-    text = seal_cursor(Position("a"), **dict(zip(fields, one, strict=True)), seal=seal)
-    opened = open_cursor(text, **dict(zip(fields, two, strict=True)), unseal=unseal)
+    def bound(parts: tuple[str, str, str]) -> dict[str, Any]:
+        return {"principal": parts[0], "method": parts[1], "generations": {"a": parts[2]}}
+
+    opened = open_cursor(seal_cursor(Position("a"), **bound(one), seal=seal), **bound(two), unseal=unseal)
     assert (opened is not None) == (one == two)
 
 
 def test_parts_that_run_into_one_another_are_told_apart() -> None:
-    text = seal_cursor(Position("a"), principal='a", "b', method="c", generation="d", seal=seal)
-    assert open_cursor(text, principal="a", method='b", "c', generation="d", unseal=unseal) is None
+    text = seal_cursor(Position("a"), principal='a", "b', method="c", generations={"a": "d"}, seal=seal)
+    assert open_cursor(text, principal="a", method='b", "c', generations={"a": "d"}, unseal=unseal) is None
 
 
 @pytest.mark.parametrize("text", [None, 1, True, 1.5, [], {}, ["a"], "", "x", "é", "=" * 100])
@@ -105,9 +119,26 @@ def test_a_payload_of_another_shape_is_none(payload: dict[str, Any]) -> None:
     assert open_cursor("sealed", **WHO, unseal=lambda *_: payload) is None
 
 
+SERVERS: dict[str, Any] = {"a": {"url": "x", "era": "auto"}, "b": {"url": "y"}, "c": {"url": "z"}}
+
+
+def test_a_cursor_is_bound_to_the_servers_that_it_has_still_to_visit() -> None:
+    def is_open(servers: dict[str, Any]) -> bool:
+        return open_cursor(text, **WHO | {"generations": generations(servers)}, unseal=unseal) is not None
+
+    text = seal_cursor(Position("b"), **WHO | {"generations": generations(SERVERS)}, seal=seal)
+    assert is_open(SERVERS)
+    assert is_open({key: SERVERS[key] for key in "bc"})  # it has been at a
+    assert is_open({**SERVERS, "a": {"url": "another"}})
+    for others in ({key: SERVERS[key] for key in "ab"}, {key: SERVERS[key] for key in "acb"}, {"a": SERVERS["a"]}):
+        assert not is_open(others)
+    assert not is_open({**SERVERS, "b": {"url": "another"}}) and not is_open({**SERVERS, "c": {"url": "another"}})
+    assert not is_open({**SERVERS, "d": {"url": "new"}})
+
+
 def test_the_order_of_servers_counts_and_the_order_of_their_keys_does_not() -> None:
-    base = generation({"a": {"url": "x", "era": "auto"}, "b": {}})
-    assert generation({"a": {"era": "auto", "url": "x"}, "b": {}}) == base
-    assert generation({"b": {}, "a": {"url": "x", "era": "auto"}}) != base
-    assert generation({"a": {"url": "y", "era": "auto"}, "b": {}}) != base
-    assert generation({}) == generation({})
+    base = generations({"a": {"url": "x", "era": "auto"}, "b": {}})
+    assert generations({"a": {"era": "auto", "url": "x"}, "b": {}}) == base
+    assert generations({"b": {}, "a": {"url": "x", "era": "auto"}}) != base
+    assert generations({"a": {"url": "y", "era": "auto"}, "b": {}})["a"] != base["a"]
+    assert generations({}) == {}

@@ -57,7 +57,7 @@ def admin_application(
     return admin.application(
         admin.AdminSettings(token, settings.names(config)),
         admin.AdminDeps(
-            ready=partial(_unready, config, inner, is_stopping),
+            ready=partial(_unready, inner, is_stopping),
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
             describe_servers=inner.measured,
             list_tools=list_tools,
@@ -80,7 +80,7 @@ def _bearer(token: str) -> bytes:
     return b"Bearer " + token.encode("utf-8", "surrogatepass")
 
 
-def _unready(config: Config, inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
+def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
     """Why Sluice is not ready: it is about to end, nothing can be decided, calls could not be recorded, or a server
     that is `required` is not up. Others may come when they can."""
     unwritable = inner.services.audit.problem if inner.services.audit is not None else None
@@ -88,12 +88,13 @@ def _unready(config: Config, inner: Core, is_stopping: Callable[[], bool]) -> li
     reasons = ["Sluice is stopping: open calls may end"] * is_stopping()
     reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
     reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
-    off = config.disabled.items()
-    reasons += [f"server {key} is disabled ({why})" for key, why in off if config.servers[key].required]
+    control = inner.behind.control
+    sections, off = control.config.servers, control.disabled.items()
+    reasons += [f"server {key} is disabled ({why})" for key, why in off if sections[key].required]
     return reasons + [
         f"server {key} is {server.status}"
-        for key, server in inner.behind.servers.items()
-        if config.servers[key].required and server.status != "up"
+        for key, server in control.servers.items()
+        if sections[key].required and server.status != "up"
     ]
 
 

@@ -45,13 +45,11 @@ class Core:
 
     def expect(self, client: Client) -> None:
         """This client comes first."""
-        for server in self.behind.servers.values():
-            server.expect(client)
+        self.behind.control.expect(client)
 
     def end_session(self, session: str) -> None:
         self.desk.grants.end_session(session)
-        for server in self.behind.servers.values():
-            server.end_session(session)
+        self.behind.control.end_session(session)
 
     def abandon(self, call_id: str) -> None:
         """A call has ended that waited for its client's answers."""
@@ -65,9 +63,9 @@ class Core:
 
     def describe(self) -> list[Json]:
         """A row for each server that is enabled, also for those that lack a variable."""
-        off, pins = self.services.config.disabled.items(), self.behind.pins
+        off, pins = self.behind.control.disabled.items(), self.behind.pins
         rows: list[Json] = [{"key": key, "transport": "-", "status": "disabled", "last_error": why} for key, why in off]
-        lists, servers = self.behind.lists, self.behind.servers.items()
+        lists, servers = self.behind.lists, tuple(self.behind.servers.items())
         more = {key: {"pins": pins.notice(key), "lists": completeness.describe(lists, key)} for key, _ in servers}
         return [server.describe() | more[key] for key, server in servers] + rows
 
@@ -79,7 +77,7 @@ class Core:
 
     async def ready(self) -> None:
         """Every server has come up or has failed to for the first time."""
-        for server in self.behind.servers.values():
+        for server in tuple(self.behind.servers.values()):
             await server.ready()
 
     async def tools(self, client: Client) -> list[Json]:
@@ -115,7 +113,7 @@ async def core(
         desk.reconsider()  # the file may have changed while nothing ran
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
-        stack.push_async_callback(_close, behind)
+        stack.push_async_callback(behind.control.aclose)
         behind.tasking.start.set(lambda job: group.start_soon(telemetry.supervise, "held call", job))
         for name, run in _tasks(made):
             group.start_soon(telemetry.supervise, name, run)
@@ -126,18 +124,10 @@ async def core(
 def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
     """Everything that runs beside calls."""
     services, behind = made.services, made.behind
-    for key, server in behind.servers.items():
-        yield f"server {key}", server.run
+    yield "servers", behind.control.run
     yield "approvals", made.desk.run
     yield "webhooks", Webhooks(made.desk, lambda: settings.receivers(services.judging.config)).run
     yield "pins", behind.pins.watch
     yield "loop", partial(metric_sources.watch_loop, services.metrics.lagged)
     if services.audit is not None:
         yield "audit retention", services.audit.run
-
-
-async def _close(behind: Backends) -> None:
-    """All servers at once: a child that does not want to leave takes seconds, and ten of them no longer."""
-    async with anyio.create_task_group() as group:
-        for server in behind.servers.values():
-            group.start_soon(server.aclose)

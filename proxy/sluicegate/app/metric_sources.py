@@ -10,10 +10,10 @@ from typing import Final
 import anyio
 
 from sluicegate.app import policy_loading
+from sluicegate.app.server_control import ServerControl
 from sluicegate.catalog_cache import CatalogCache, completeness
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.config import Config
-from sluicegate.downstream.server import DownstreamServer
 from sluicegate.listen.listener import Listener
 from sluicegate.metrics import Metrics, Sample
 from sluicegate.policy.rates import Windows
@@ -33,10 +33,10 @@ def expect(metrics: Metrics, config: Config) -> None:
     metrics.expect(enabled, clients, policy_loading.profiles(config))
 
 
-def servers(servers: Mapping[str, DownstreamServer], disabled: Iterable[str]) -> Iterator[Sample]:
-    for key in disabled:
+def servers(control: ServerControl) -> Iterator[Sample]:
+    for key in control.disabled:
         yield "sluice_server_up", (key,), 0
-    for key, server in servers.items():
+    for key, server in control.servers.items():
         told, labels = server.numbers(), (key,)
         yield "sluice_server_up", labels, server.status == "up"
         yield "sluice_server_restarts", labels, told["restarts"]

@@ -3,14 +3,12 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from sluicegate.app import metric_sources, settings
+from sluicegate.app import metric_sources
 from sluicegate.app.approvals import PageLink, means
 from sluicegate.app.late import Late
 from sluicegate.app.servers import Backends
 from sluicegate.app.services import Services, towards_clients, towards_servers
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.catalog import cursor
-from sluicegate.catalog.uris import Rewriting
 from sluicegate.catalog_cache import Resolver
 from sluicegate.config import Config
 from sluicegate.guards import RESUMED, TASK_NOTIFICATIONS, chain
@@ -40,9 +38,11 @@ def pipeline(
     """The router by itself, for who may see everything that a client sees; all guards around it; and how many seconds a
     principal has to wait for its rate, 0.0 for none."""
     config, judge, sealer, audit = services.config, services.judging.judge, services.sealer, services.audit
+    tables = behind.control.tables
     metrics = services.metrics if config.telemetry.metrics else None
     resolver = Resolver(behind.lists, judge.may_list)
-    cursors = Cursors(sealer.seal, sealer.unseal, cursor.generation(settings.generation(config)))
+    behind.control.on_switch.append(resolver.configure)
+    cursors = Cursors(sealer.seal, sealer.unseal, lambda: tables.generations)
     about_task = Late[Handler]()
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
                     judge.decide, services.store, judge.permission_key,
@@ -56,7 +56,7 @@ def pipeline(
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
         "record": RecordGuard(audit.outcome if audit else None),
         "throttle": throttle(windows["client"]) if "client" in windows else None,
-        "name": name(partial(behind.tasking.resolve, resolver), _rewriting(config).__getitem__, resolver.find),
+        "name": name(partial(behind.tasking.resolve, resolver), tables.rewriting.__getitem__, resolver.find),
         "seal": seal(sealer.seal, sealer.unseal, partial(judged, own=services.own_pages)),
         "enforce": enforce(
             metric_sources.timed(judge.decide, metrics.decided) if metrics else judge.decide,
@@ -66,7 +66,7 @@ def pipeline(
         "quota": quota(windows["tool"]) if "tool" in windows else None,
         "approve": approve(desk, asked, is_task=True),
         "commit": commit(services.store.spend, audit.intent if audit else None),
-        "inspect": inspect(strict, Outputs().check, judge.decide) if (strict := settings.results(config)) else None,
+        "inspect": inspect(tables.inspection, Outputs().check, judge.decide),
     }
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
     again = chain(guards, innermost, RESUMED)
@@ -83,13 +83,6 @@ def _at_once(principal: str) -> float:
 def _windows(config: Config) -> dict[str, Windows]:
     rates = {"client": config.limits.per_client, "tool": config.limits.per_tool}
     return {scope: Windows(rate.amount, rate.seconds) for scope, rate in rates.items() if rate is not None}
-
-
-def _rewriting(config: Config) -> dict[str, Rewriting | None]:
-    return {
-        key: Rewriting(server.prefix, server.uris == "plain") if server.prefix else None
-        for key, server in config.servers.items()
-    }
 
 
 def _timed(router: Router, metrics: Metrics) -> Handler:

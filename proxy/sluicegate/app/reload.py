@@ -7,8 +7,8 @@ works on every file system, and through the links by which Kubernetes swaps a wh
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ import anyio
 
 from sluicegate import config
 from sluicegate.app import policy_loading
-from sluicegate.config import Config, Tools
+from sluicegate.config import Config
 from sluicegate.policy.files import LoadedPolicy
 from sluicegate.policy.finding import PolicyError
 
@@ -33,7 +33,14 @@ Marks = dict[Path, Mark]
 
 _UNREAD: Final[Mark] = (-1, -1, -1)
 
+Prepared = Callable[[Config], AbstractAsyncContextManager[None]]
+
 log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def unprepared(config: Config) -> AsyncIterator[None]:
+    yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,7 @@ class Reload:
     def __init__(
         self, running: Config, revision: str, file: Path | None, transport: str,
         apply: Callable[[Config, LoadedPolicy], None], on_rejected: Callable[[int], None] = lambda problems: None,
+        prepared: Prepared = unprepared,
     ) -> None:  # fmt: skip
         self.config = running
         self.problems: tuple[str, ...] = ()
@@ -73,7 +81,7 @@ class Reload:
         self._revision = revision
         self.transport = transport
         self.file = file
-        self._apply = apply
+        self._apply, self._prepared = apply, prepared
         self._asked = anyio.Event()
         self._done = anyio.Event()  # of the next reload that is asked for
         self.looked = anyio.Event()  # for the first time: what changed since the start was read is known
@@ -131,7 +139,8 @@ class Reload:
                 log.error(text)
         revision = fresh.loaded.policy.revision
         if fresh.config != self.config or revision != self._revision:
-            self._apply(fresh.config, fresh.loaded)
+            async with self._prepared(fresh.config):
+                self._apply(fresh.config, fresh.loaded)
             self.config, self._revision, self.at = fresh.config, revision, time.time()
             self.restart = tuple(_fixed(self._running, fresh.config, self.transport))
             for finding in fresh.loaded.warnings:
@@ -241,13 +250,3 @@ def _fixed(running: Config, wanted: Config, transport: str) -> Iterator[str]:
             yield name
     if transport == "stdio" and running.clients.local != wanted.clients.local:
         yield "clients.local"
-    there, then = running.servers, wanted.servers
-    for key in dict.fromkeys((*there, *then)):
-        if key not in there or key not in then or _without_tools(there[key]) != _without_tools(then[key]):
-            yield f"servers.{key}"
-    if [key for key in there if key in then] != [key for key in then if key in there]:
-        yield "the order of servers"
-
-
-def _without_tools(server: config.AnyServer) -> config.AnyServer:
-    return server.model_copy(update={"tools": Tools()})

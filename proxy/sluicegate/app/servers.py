@@ -4,7 +4,7 @@ Functions of one room are handed to another here. What a task is, `router/tasks.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,11 +14,12 @@ from sluicegate import __version__, telemetry
 from sluicegate.app import metric_sources, settings
 from sluicegate.app.approvals import redactor
 from sluicegate.app.late import Late
+from sluicegate.app.server_control import ServerControl, ServerTables
 from sluicegate.app.services import Services
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.catalog_cache import CatalogCache, Resolver
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent
-from sluicegate.config import AnyServer
+from sluicegate.config import AnyServer, Config
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.transport.http_transport import http_client
 from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks, Job
@@ -107,6 +108,7 @@ async def _ask_client(
 
 @dataclass(frozen=True, slots=True)
 class Backends:
+    control: ServerControl
     servers: Mapping[str, DownstreamServer]
     lists: CatalogCache
     pins: DefinitionPins
@@ -118,16 +120,17 @@ class Backends:
 @asynccontextmanager
 async def open_backends(services: Services, transport: str) -> AsyncIterator[Backends]:
     """Servers are made here, and reached when they are run."""
-    config, judges, metrics = services.config, services.judging, services.metrics
+    judges, metrics, config = services.judging, services.metrics, services.config
     hub, sessions, cache = Hub(), Late[ClientSessions | None](None), Late[CatalogCache]()
-    tasking = Tasking(inspect_params(settings.results(config)), hub, lambda *notified: cache().publish(*notified))
+    tables = ServerTables()
+    tasking = Tasking(inspect_params(tables.inspection), hub, lambda *notified: cache().publish(*notified))
     redact = redactor(config).written
     telemetry.redact_with(redact)
 
     def is_idle(session: str) -> bool:
         return (there := sessions()) is not None and there.is_idle(session)
 
-    def server(key: str, section: AnyServer) -> DownstreamServer:
+    def server(key: str, section: AnyServer, config: Config) -> DownstreamServer:
         about = settings.server(key, section, config, services.share.of, redact, services.own_pages)
         http, ask = http_client(about, services.egress), tasking.ask(key, partial(_ask_client, sessions, key))
         return DownstreamServer(
@@ -136,25 +139,33 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
             client_wait=CLIENT_WAIT if transport == "stdio" else 0.0,
         )  # fmt: skip
 
-    for key, why in config.disabled.items():
-        log.warning("server is disabled", extra={"server": key, "why": why})
     async with AsyncExitStack() as stack:
-        servers = {key: server(key, section) for key, section in config.servers.items() if section.enabled}
-        pins = DefinitionPins(settings.pins(config), services.store, partial(_pin_changed, services))
-        await pins.load()
+        while True:
+            config = judges.config
+            pins = DefinitionPins(settings.pins(config), services.store, partial(_pin_changed, services))
+            await pins.load()
+            if judges.config.servers == config.servers:  # else it was reloaded meanwhile
+                break
+        for key, why in config.disabled.items():
+            log.warning("server is disabled", extra={"server": key, "why": why})
+        control = ServerControl(services.config.keeping_servers_of(config), transport, server, tables)
+        servers = control.servers
         for key in servers:
             if notice := pins.notice(key):
                 log.warning(notice, extra={"server": key, "hint": f"sluice pins diff {key}"})
         stack.push_async_callback(pins.flush)
-        lists = CatalogCache(settings.lists(config, servers, transport), servers, hub, services.store, pins)
+        lists = CatalogCache(settings.lists(control.config, servers, transport), servers, hub, services.store, pins)
         stack.callback(lists.close)
         cache.set(lists)
+        control.attach(lists, pins)
+        judges.on_config.insert(0, control.take)
+        judges.later.prepared.set(control.prepared)
         pins.on_moved(judges.forget_accepted)  # after the lists, which are told first
         judges.later.has_accepted.set(pins.has_accepted)
         judges.later.on_change.set(partial(_reconsider, services, lists))
-        metrics.watch(partial(metric_sources.servers, servers, config.disabled))
+        metrics.watch(partial(metric_sources.servers, control))
         metrics.watch(partial(metric_sources.definitions, servers, lists, pins))
-        yield Backends(servers, lists, pins, hub, sessions, tasking)
+        yield Backends(control, servers, lists, pins, hub, sessions, tasking)
 
 
 def _pin_changed(services: Services, event: PinEvent) -> None:
@@ -163,10 +174,10 @@ def _pin_changed(services: Services, event: PinEvent) -> None:
     services.notes.pin(event)
 
 
-def _reconsider(services: Services, lists: CatalogCache, server: str | None) -> None:
+def _reconsider(services: Services, lists: CatalogCache, servers: Iterable[str] | None) -> None:
     """Rights may have changed: whoever remembers what follows from them looks again."""
     services.notes.policy()
     services.metrics.forget()
     if services.audit is not None:
         services.audit.composer.forget()
-    lists.reconsider(server)
+    lists.reconsider(servers)

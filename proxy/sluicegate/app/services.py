@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, Tracer
 from sluicegate import __version__, telemetry
 from sluicegate.app import metric_sources, policy_loading, settings
 from sluicegate.app.late import Late
-from sluicegate.app.reload import Reload
+from sluicegate.app.reload import Prepared, Reload, unprepared
 from sluicegate.app.settings import DATABASE, KEYS, client_of, without_revoked
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.audit.log import AuditLog
@@ -52,8 +52,10 @@ class PolicyListeners:
 
     identities: Late["Identities | None"] = field(default_factory=lambda: Late(None))
     has_accepted: Late[Callable[[Target], bool]] = field(default_factory=lambda: Late(nobody_accepted))
-    on_change: Late[Callable[[str | None], None]] = field(default_factory=lambda: Late(lambda server: None))
-    """Rights may have changed: those on a server, or all."""
+    on_change: Late[Callable[[Iterable[str] | None], None]] = field(default_factory=lambda: Late(lambda servers: None))
+    """Rights may have changed: those on these servers, or all."""
+    prepared: Late[Prepared] = field(default_factory=lambda: Late(unprepared))
+    """What is read for a config before it comes into force."""
     on_rejected: Late[Callable[[int], None]] = field(default_factory=lambda: Late(lambda problems: None))
     """A changed config cannot be used, and has so many problems."""
 
@@ -65,15 +67,17 @@ class PolicyService:
     """
 
     def __init__(
-        self, config: Config, loaded: LoadedPolicy, file: Path | None, running: Iterable[str], transport: str
+        self, config: Config, loaded: LoadedPolicy, file: Path | None, transport: str
     ) -> None:
-        self._running = tuple(running)
         self._revoked = Revoked(Path(config.state.dir))
         self._config = without_revoked(config, self._revoked)
         self.later = PolicyListeners()
         self._accepted = AcceptedDefinitions(lambda target: self.later.has_accepted()(target))
-        self.judge = PolicyEngine(policy_loading.make(config, loaded, self._running, self._accepted))
-        self.reload = Reload(config, loaded.policy.revision, file, transport, self._apply, self._rejected)
+        self.judge = PolicyEngine(policy_loading.make(config, loaded, None, self._accepted))
+        self.reload = Reload(
+            config, loaded.policy.revision, file, transport, self._apply, self._rejected,
+            lambda config: self.later.prepared()(config),
+        )  # fmt: skip
         self.on_config: list[Callable[[Config], None]] = []
 
     @property
@@ -97,7 +101,7 @@ class PolicyService:
         """What a person accepted counts for a tool's class, and so for who may use it."""
         self._accepted.forget()
         self.judge.renew()
-        self.later.on_change()(server)
+        self.later.on_change()((server,))
 
     async def run(self) -> None:
         """Notices that nothing can be decided any more, and that shadow mode is over."""
@@ -125,11 +129,21 @@ class PolicyService:
         return notes + ([f"the policy is in shadow mode until {until}"] if self.judge.law.is_shadow else [])
 
     def _apply(self, config: Config, loaded: LoadedPolicy) -> None:
-        self.judge.law = policy_loading.make(config, loaded, self._running, self._accepted)
+        affected = self._affected(config, loaded)
+        self.judge.law = policy_loading.make(config, loaded, None, self._accepted)
         if config.log != self.config.log:
             telemetry.configure(config.log.level, config.log.format)
         self._take(config)
-        self.later.on_change()(None)
+        self._accepted.forget()  # another server may have a key by now
+        self.later.on_change()(affected)
+
+    def _affected(self, config: Config, loaded: LoadedPolicy) -> Iterable[str] | None:
+        """The servers on which the new config may give other rights than the one in force; None for all of them."""
+        before = self.reload.config
+        if loaded.policy.revision != self.judge.revision() or before.keeping_servers_of(config) != config:
+            return None
+        now = config.servers
+        return [key for key, server in before.servers.items() if key in now and server.tools != now[key].tools]
 
     def _rejected(self, problems: int) -> None:
         self.later.on_rejected()(problems)
@@ -149,8 +163,7 @@ async def open_policy_service(config: Config, file: Path | None, transport: str)
     loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
     for finding in loaded.warnings:
         log.warning(str(finding))
-    running = [key for key, server in config.servers.items() if server.enabled]
-    made = PolicyService(config, loaded, file, running, transport)
+    made = PolicyService(config, loaded, file, transport)
     async with anyio.create_task_group() as group:
         group.start_soon(telemetry.supervise, "decisions", made.run)
         group.start_soon(telemetry.supervise, "reload", made.reload.run)
@@ -367,7 +380,7 @@ async def open_services(
         tracer = await stack.enter_async_context(open_tracer(config))
         metrics = Metrics(
             version=__version__, classify=judge.classify, transport="pipe" if transport == "stdio" else "tcp",
-            piped=frozenset(key for key, server in config.servers.items() if isinstance(server, StdioServer)),
+            piped=lambda key: isinstance(judges.config.servers.get(key), StdioServer),
         )  # fmt: skip
         metrics.watch(lambda: judges.state().samples())
         if audit is not None:

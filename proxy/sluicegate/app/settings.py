@@ -18,7 +18,6 @@ from sluicegate.catalog_cache.definition_pins import Pinned
 from sluicegate.config import AnyServer, Config, HttpServer
 from sluicegate.config.units import Expanded
 from sluicegate.downstream.settings import ServerSettings
-from sluicegate.guards.inspect import Mode as Strictness
 from sluicegate.http.hosts import ServedNames
 from sluicegate.listen import settings as wire
 from sluicegate.listen.auth import ClientKey, IdentitySettings
@@ -124,20 +123,11 @@ def pins(config: Config) -> dict[str, Pinned]:
     return {key: Pinned(server.pinning, server.identity) for key, server in config.servers.items() if server.enabled}
 
 
-def results(config: Config) -> dict[str, Strictness]:
-    """How answers are inspected; nothing if no server's are."""
-    modes = {key: server.results for key, server in config.servers.items() if server.enabled}
-    return modes if set(modes.values()) - {"off"} else {}
-
-
-def generation(config: Config) -> Json:
-    """What a cursor depends on: which servers there are, in which order, under which names. No secret is in it."""
+def generation(config: Config, running: Iterable[str]) -> Json:
+    """What a cursor depends on: which servers run, in which order, under which names. No secret is in it."""
     return {
-        key: {
-            "prefix": server.prefix, "uris": server.uris, "allow": server.tools.allow, "deny": server.tools.deny,
-            "where": server.url if isinstance(server, HttpServer) else [server.command, *server.args],
-        }
-        for key, server in config.servers.items() if server.enabled
+        key: {"prefix": server.prefix, "uris": server.uris, "identity": server.identity}
+        for key in running if (server := config.servers[key])
     }  # fmt: skip
 
 

@@ -1,12 +1,12 @@
 """Our cursor: where a walk over many servers' pages stands, as one opaque text.
 
 Knows neither keys nor ciphers: sealing is done by functions it is given. A cursor is bound to who asked, to the
-list and to the set of servers, and to no connection and no replica, so that it survives restarts and works on
-every replica (2026-07-28 server/utilities/pagination: opaque to clients; -32602 for an invalid one).
+list and to the servers that it has still to visit, and to no connection and no replica, so that it survives restarts
+and works on every replica (2026-07-28 server/utilities/pagination: opaque to clients; -32602 for an invalid one).
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -31,23 +31,36 @@ class Position:
     offset: int = 0
 
 
-def generation(servers: Json) -> str:
-    """A digest of the config's `servers:` section. The order of servers is the order of the walk and counts;
+Generations = Mapping[str, str]
+"""For each server a digest of it and of those after it: what a walk that has come so far still depends on."""
+
+
+def generations(servers: Json) -> Generations:
+    """`servers` says of each who it is and how it is named. The order of servers is the order of the walk and counts;
     the order of keys within a server does not."""
-    return sha256(json.dumps(list(servers.items()), sort_keys=True).encode()).hexdigest()
+    found, later = dict[str, str](), ""
+    for server in reversed(servers.items()):
+        found[server[0]] = later = sha256(json.dumps([server, later], sort_keys=True).encode()).hexdigest()
+    return found
 
 
-def seal_cursor(position: Position, *, principal: str, method: str, generation: str, seal: Seal) -> str:
+def seal_cursor(position: Position, *, principal: str, method: str, generations: Generations, seal: Seal) -> str:
     payload: Json = {"s": position.server, "c": position.cursor, "o": position.offset}
-    return seal(PURPOSE, payload, _bound(principal, method, generation))
+    payload["g"] = generations.get(position.server, "")
+    return seal(PURPOSE, payload, _bound(principal, method))
 
 
-def open_cursor(text: Any, *, principal: str, method: str, generation: str, unseal: Unseal) -> Position | None:
+def open_cursor(
+    text: Any, *, principal: str, method: str, generations: Generations, unseal: Unseal
+) -> Position | None:
     """The position in a cursor; None if it was altered, made for someone or something else, or is stale."""
     if not isinstance(text, str):
         return None
-    payload = unseal(PURPOSE, text, _bound(principal, method, generation))
-    return None if payload is None else _position(payload)
+    payload = unseal(PURPOSE, text, _bound(principal, method))
+    position = None if payload is None else _position(payload)
+    if payload is None or position is None or payload.get("g") != generations.get(position.server):
+        return None
+    return position
 
 
 def _bound(*parts: str) -> str:

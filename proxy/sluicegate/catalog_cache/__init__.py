@@ -4,7 +4,7 @@
 stores what came; `target_resolver` looks names and URIs up in it. None of them judges: rights come as functions.
 """
 
-from sluicegate.catalog_cache.cache import CatalogCache, ListSettings
+from sluicegate.catalog_cache.cache import RECONFIGURED, CatalogCache, ListSettings
 from sluicegate.catalog_cache.target_resolver import MayList, Resolver, ServerSnapshots
 
-__all__ = ["CatalogCache", "ListSettings", "MayList", "Resolver", "ServerSnapshots"]
+__all__ = ["RECONFIGURED", "CatalogCache", "ListSettings", "MayList", "Resolver", "ServerSnapshots"]

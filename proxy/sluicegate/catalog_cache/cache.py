@@ -41,7 +41,7 @@ from sluicegate.hub import Event, Hub
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.methods import LISTS
-from sluicegate.protocol.model import Client, Era, Kind, McpServer
+from sluicegate.protocol.model import Client, Era, Kind, McpServer, Target
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 
@@ -49,6 +49,8 @@ MAX_SCOPES: Final = 1000  # snapshots kept per server; clients that share a scop
 DEBOUNCE: Final = 0.05
 RETRY: Final = 1.0
 LARGE: Final = 200  # items; making a listing of more takes longer than others should wait
+# To streams inside Sluice alone: another server than before has a key, or none has it any more.
+RECONFIGURED: Final = "dev.sluice/reconfigured"
 # A server may change a list without saying so: behind a list served from an older snapshot, it is looked at again.
 REVALIDATE: Final = 5.0
 
@@ -100,6 +102,60 @@ class CatalogCache:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._abouts = ServerInfos()
+        self.replaced: set[str] = set()
+        """Keys that other servers had before, since the start."""
+
+    def configure(self, settings: ListSettings, changed: Mapping[str, McpServer | None]) -> None:
+        """Other servers are configured. `changed` has each key that another server has now, or none, and the server
+        before. What is held of that one is forgotten. Who listens is told once: of a server that took another's place
+        when it has listed, or does not in time."""
+        self.settings = settings
+        for key, before in changed.items():
+            catalogs = self._catalogs.get(key, {})
+            for task in filter(None, (task for one in catalogs.values() for task in (one.walk, one.recall))):
+                task.cancel()
+            if (timer := self._timers.pop(key, None)) is not None:
+                timer.cancel()
+            self._catalogs[key], self._news[key] = {}, {}
+            self._abouts.forget(key)
+            self.starts.forget(key)
+            server = self.servers.get(key)
+            if server is None:
+                continue
+            self.namings[key] = self._naming(key)
+            if before is not None and before.identity != server.identity:
+                self.replaced.add(key)
+            for scope, earlier in catalogs.items():
+                if earlier.snapshot is not None:
+                    catalog = self._catalogs[key][scope] = ServerCatalog(server, scope)
+                    catalog.is_awaited, catalog.changed = True, set(KINDS)
+                    catalog.announced[LIST_OF["res"]] = earlier.announced[LIST_OF["res"]] + 1
+            if self._catalogs[key]:
+                asyncio.get_running_loop().call_later(self.settings.list_timeout, self._stop_awaiting, key)
+        for key in changed:
+            self._hub.publish(Event(key, None, Notification(RECONFIGURED, {})))
+            if key in self.servers:
+                self._soon(key)
+            for method in KINDS:
+                self._tell(key, None, method)
+
+    def is_awaited(self, server_key: str, client: Client) -> bool:
+        """Whether this server took another's place, and what it lists is not known yet."""
+        catalog = self._catalogs[server_key].get(self.servers[server_key].scope(client))
+        return catalog is not None and catalog.is_awaited
+
+    def _stop_awaiting(self, server_key: str) -> None:
+        awaited = [catalog for catalog in self.of(server_key) if catalog.is_awaited]
+        for catalog in awaited:
+            catalog.is_awaited = False
+        for method in KINDS if awaited else ():
+            self._tell(server_key, None, method)
+
+    def has(self, client: Client, target: Target) -> bool:
+        """Whether the server that has the key now lists this very definition to that client."""
+        snapshot = self.current(target.server, client)
+        found = snapshot.find.get((target.kind, target.public)) if snapshot else None
+        return target.item is None or (found is not None and found.target == target)
 
     def _naming(self, key: str) -> ServerNaming:
         settings = self.settings
@@ -198,7 +254,7 @@ class CatalogCache:
 
     def _due(self, catalog: ServerCatalog, client: Client) -> asyncio.Task[None] | None:
         """What to wait for if something is stale: the walk under way, or a new one if the last failure is long ago."""
-        if not catalog.stale:
+        if not catalog.stale or self.servers.get(catalog.server.key) is not catalog.server:
             return None
         if catalog.walk is None and asyncio.get_running_loop().time() >= catalog.retry_at:
             self._start(catalog, client, catalog.stale)
@@ -242,6 +298,8 @@ class CatalogCache:
             catalog.walk, catalog.walked_at = None, asyncio.get_running_loop().time()
             catalog.late = not complete and (catalog.late or catalog.walked_at - began > list_waits.PATIENCE)
             catalog.retry_at = catalog.walked_at + (0 if complete else RETRY)
+        if complete:
+            catalog.is_awaited = False
         after = digests(catalog.snapshot)
         for method in KINDS:
             if method in announce or before.get(method) != after.get(method):
@@ -257,7 +315,7 @@ class CatalogCache:
         """A server's era may be known only once it is up, and with it the scope of who asked before."""
         scope = catalog.server.scope(client)
         catalogs = self._catalogs[catalog.server.key]
-        if scope != catalog.scope and scope not in catalogs:
+        if scope != catalog.scope and scope not in catalogs and catalogs.get(catalog.scope) is catalog:
             catalogs.pop(catalog.scope, None)
             catalogs[scope] = catalog
             catalog.scope = scope
@@ -379,13 +437,15 @@ class CatalogCache:
             catalog.missed = False
         self.outdate(server_key)
         if self.servers[server_key].status == "down":
+            for catalog in self.of(server_key):
+                catalog.is_awaited = False
             for method in KINDS:
                 self._tell(server_key, None, method)
 
-    def reconsider(self, server: str | None = None) -> None:
+    def reconsider(self, servers: Iterable[str] | None = None) -> None:
         """Policy, pins or grants changed: everyone's part of the lists may have, though no server's list did."""
-        for server_key in self.servers if server is None else (server,):
-            for catalog in self.of(server_key) if server is None else ():
+        for server_key in self.servers if servers is None else servers:
+            for catalog in self.of(server_key) if servers is None else ():
                 catalog.announced[LIST_OF["res"]] += 1  # nobody holds resources, so that what changes can be told
             for method in KINDS:
                 self._tell(server_key, None, method)

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -243,6 +244,32 @@ class DefinitionPins:
     async def load(self) -> None:
         """Once, before anything is served."""
         await self._read_anew()
+
+    @asynccontextmanager
+    async def configure(self, servers: Mapping[str, Pinned]) -> AsyncIterator[Callable[[], None]]:
+        """Reads the books of servers that are new or other than before. What is given puts them in force; until the
+        block ends nobody writes, so that nothing of a server is recorded for the one that takes its place."""
+        identities = {server: pinned.identity for server, pinned in servers.items()}
+        modes = {server: pinned.mode for server, pinned in servers.items() if pinned.mode != "off"}
+        async with self._lock:
+            both = self._modes.keys() & modes.keys()
+            is_same = {server for server in both if self._identities[server] == identities[server]}
+            new = {
+                server: await pin_store.read(self._store, server, identities[server], self._now())
+                for server in modes.keys() - is_same
+            }
+
+            def put() -> None:
+                self._modes, self._identities = modes, identities
+                self._books = {place: book for place, book in self._books.items() if place[0] in is_same}
+                self._begun = {server: begun for server, begun in self._begun.items() if server in is_same}
+                self._unwritten = {place for place in self._unwritten if place[0] in is_same}
+                for server, read in new.items():
+                    self._books |= {(server, era): book for era, book in read.books.items()}
+                    if read.forget is not None:
+                        self._begun[server] = read.forget
+
+            yield put
 
     async def watch(self) -> None:
         """What another process on the same store accepted is in force here soon after, and what waits here is known

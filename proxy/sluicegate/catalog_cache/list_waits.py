@@ -84,6 +84,9 @@ class HangingStarts:
         self._stored: Final = stored
         self._hung: set[str] = set()
 
+    def forget(self, server_key: str) -> None:
+        self._hung.discard(server_key)
+
     def hangs(self, server: McpServer) -> bool:
         """It is past the time for a start, or was at its last one, and has not listed since."""
         return server.status == "starting" and (server.key in self._hung or server.start_left <= 0)

@@ -18,13 +18,14 @@ class ServerCatalog:
     announced and subscribers were not told of yet. `late`: lists no longer wait for its walk. `learned`: resources
     shown under their own URI, as their pages passed by. `recalled`: lists that are from the store, and that the server
     has not listed since; `recall` looks there. `missed`: a list of resources lacks its own, because it was still
-    starting. `announced` counts how often the server said that a list has changed.
+    starting. `is_awaited`: the server took another's place, and has not listed since. `announced` counts how often the
+    server said that a list has changed.
     `whole` is what the server listed, in its `era`, to these `capabilities` (`McpServer.capability_set`); `snapshot` is
     the part of it that is served."""
 
-    __slots__ = ("announced", "capabilities", "changed", "era", "late", "learned", "missed", "recall", "recalled",
-                 "retry_at", "scope", "searched_at", "server", "snapshot", "stale", "used", "walk", "walked_at",
-                 "whole")  # fmt: skip
+    __slots__ = ("announced", "capabilities", "changed", "era", "is_awaited", "late", "learned", "missed", "recall",
+                 "recalled", "retry_at", "scope", "searched_at", "server", "snapshot", "stale", "used", "walk",
+                 "walked_at", "whole")  # fmt: skip
 
     def __init__(self, server: McpServer, scope: str) -> None:
         self.server = server
@@ -40,7 +41,7 @@ class ServerCatalog:
         self.stale = set(KINDS)
         self.changed: set[str] = set()
         self.learned: dict[str, None] = {}
-        self.late = self.missed = self.used = False
+        self.late = self.missed = self.used = self.is_awaited = False
         self.retry_at = self.walked_at = self.searched_at = float("-inf")
 
     def __repr__(self) -> str:

@@ -24,6 +24,10 @@ class ServerInfos:
         self._undeclared: defaultdict[str, set[str]] = defaultdict(set)
         self._tries: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
+    def forget(self, server_key: str) -> None:
+        self._undeclared.pop(server_key, None)
+        self._tries.pop(server_key, None)
+
     async def about(self, server: McpServer, client: Client, timeout: float) -> Json | None:
         """Its capabilities, with those that it has without declaring them, and its instructions; None if it does not
         say. A connection may have to be made for the answer."""

@@ -38,13 +38,17 @@ ServerSnapshots = list[tuple[str, Snapshot | None]]
 
 class Resolver:
     def __init__(self, lists: CatalogCache, may_list: MayList) -> None:
-        settings = lists.settings
         self._lists = lists
         self._may_list = may_list
+        self.configure()
+
+    def configure(self) -> None:
+        """Other servers may be configured, or the same under other names."""
+        settings = self._lists.settings
         self._plain = settings.plain
         self._forward = settings.transparent and settings.forward_unlisted
-        self._only = next(iter(lists.servers)) if settings.transparent else None
-        self._by_prefix = {settings.prefixes[key]: key for key in lists.servers}
+        self._by_prefix = {settings.prefixes[key]: key for key in self._lists.servers}
+        self._only = self._by_prefix.get("")
 
     def find(self, call: Call) -> Target | None:
         """What the call is about, as far as that is known without waiting: most calls are of a listed tool."""

@@ -314,6 +314,12 @@ class Config(Section):
         kept._disabled = dict(disabled)
         return kept
 
+    def keeping_servers_of(self, newer: "Config") -> "Config":
+        """The same with the servers of another config."""
+        kept = self.model_copy(update={"servers": newer.servers})
+        kept._disabled = dict(newer.disabled)
+        return kept
+
     def running(self, keys: Collection[str]) -> "Config":
         """The same with just these servers enabled, as they are in a process that has other variables."""
         servers = {key: one.model_copy(update={"enabled": key in keys}) for key, one in self.servers.items()}

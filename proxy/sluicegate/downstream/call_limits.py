@@ -84,6 +84,10 @@ class RetryBackoff:
     def succeeded(self) -> None:
         self._failures = 0
 
+    def forget(self) -> None:
+        """The next try need not wait."""
+        self._failures, self._until = 0, 0.0
+
     def __repr__(self) -> str:
         return f"<RetryBackoff {self.left:.1f}s, {self._failures} failures>"
 

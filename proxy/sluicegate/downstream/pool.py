@@ -168,6 +168,12 @@ class ConnectionPool:
         """Nothing is dialled any more."""
         self._group = None
 
+    def retire(self, why: str) -> None:
+        """Nothing is dialled any more, and what is open ends, for that reason."""
+        self._group = None
+        for slot in tuple(self._slots.values()):
+            self._end(slot, why)
+
     # ------------------------------------------------------------ finding
 
     def find(self, key: ConnectionKey) -> ServerConnection | None:

@@ -56,6 +56,10 @@ _OWN: Final = ("server/discover", ROOTS_CHANGED)
 ANEW: Final = "dev.sluice/began_anew"
 
 
+def _unheard(*news: object) -> None:
+    """Whom a server tells that is not configured any more."""
+
+
 async def _era(era: Era) -> Era:
     return era
 
@@ -93,6 +97,7 @@ class DownstreamServer:
         self._client_wait, self._expected = client_wait, anyio.Event()
         self._is_needed = not settings.lazy
         self._life: anyio.CancelScope | None = None
+        self._is_retired, self._nudged = False, anyio.Event()
 
     # ------------------------------------------------------------ what the middle asks
 
@@ -326,8 +331,31 @@ class DownstreamServer:
 
     # ------------------------------------------------------------ its life
 
+    def reconnect(self) -> None:
+        """Tries at once to reach it, though it failed a moment ago; what is open stays open."""
+        self._backoff.forget()
+        self._breaker.succeeded()
+        self._nudged.set()
+
+    async def _pause(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._nudged.wait()
+        self._nudged = anyio.Event()
+
+    def retire(self, why: str) -> None:
+        """It is not configured any more, or another takes its place: its calls end, and nobody hears of it again."""
+        self._publish, self._moved = _unheard, _unheard
+        self._is_retired, self._status = True, "down"
+        self._health.failed(Lost(why, sent=False))
+        self._pool.retire(why)
+        if self._life is not None:
+            self._life.cancel()
+
     async def run(self) -> None:
         """Keeps the server reachable until it is cancelled or `aclose` is called."""
+        if self._is_retired:
+            self._settled.set()
+            return
         self._stopped = anyio.Event()
         try:
             async with anyio.create_task_group() as group:
@@ -362,7 +390,7 @@ class DownstreamServer:
                 if self._is_suspect or not self._pool.live():
                     self._mark_down(error)
                 self._settled.set()
-                await anyio.sleep(max(self._backoff.left, 0.05))
+                await self._pause(max(self._backoff.left, 0.05))
             else:
                 self._mark_up()
                 self._settled.set()
@@ -383,7 +411,8 @@ class DownstreamServer:
 
     async def _attend(self) -> None:
         """Brings about what should be: the eras known, every held connection open, at least one in any case."""
-        await anyio.sleep(self._backoff.left)
+        if (left := self._backoff.left) > 0:
+            await self._pause(left)
         if len(self._pool) == 0:
             await self._connector.recall()
             if self._connector.eras is None and self._status == "up":

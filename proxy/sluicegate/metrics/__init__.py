@@ -6,7 +6,7 @@ never makes a series. Each set of labels is looked up once; after that a call co
 """
 
 import platform
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, TypeVar
@@ -107,9 +107,9 @@ class Metrics:
 
     def __init__(
         self, *, version: str, classify: Callable[[Target], str] = lambda target: OTHER, transport: str = "tcp",
-        piped: Collection[str] = (),
+        piped: Callable[[str], bool] = lambda server: False,
     ) -> None:  # fmt: skip
-        """`transport` is `network.transport` towards clients; towards servers it is tcp, for those in `piped` pipe."""
+        """`transport` is `network.transport` towards clients; towards servers it is tcp, for `piped` ones pipe."""
         self.registry = registry = CollectorRegistry()
         self._classify, self._transport, self._piped = classify, transport, piped
         self._calls = Counter("sluice_calls", _CALLS, ("server", "tool", "method", "outcome"), registry)
@@ -181,7 +181,7 @@ class Metrics:
         bound = self._bound_servers.get(key)
         if bound is None:
             name = target.own if target.item is not None else OTHER
-            transport = "pipe" if target.server in self._piped else "tcp"
+            transport = "pipe" if self._piped(target.server) else "tcp"
             labels = _conventional(call.method, target.kind, name, ending, transport)
             bound = self._client_seconds.labels(*self._limits["client_seconds"](*labels, target.server))
             _keep(self._bound_servers, key, bound)

@@ -42,7 +42,6 @@ class Router:
         self._servers = servers
         self._lists = lists
         self._may_see = may_see
-        self._transparent = lists.settings.transparent
         views = VisibleLists(may_list, permission_key)
         pages = CombinedLists(servers, lists, resolver, cursors, may_list, views)
         self._book = TaskRegistry(servers, store)
@@ -84,6 +83,8 @@ class Router:
             return not_found(call.method, call.params)
         if call.target.is_stored:
             return self._unavailable(call, call.target.server)
+        if call.target.server in self._lists.replaced and not self._lists.has(call.client, call.target):
+            return self._unavailable(call, call.target.server)
         server = self._servers[call.target.server]
         if "task" in call.params:
             return await self.tasks.begin(call, call.target, server)
@@ -109,7 +110,7 @@ class Router:
         seen = [(key, snapshot) for key, snapshot in snapshots if self._may_see(call, key)]
         ttls = [snapshot.ttl_ms if snapshot and self._servers[key].status == "up" else 0 for key, snapshot in seen]
         ttl_ms = min(ttls, default=0)
-        if self._transparent:
+        if self._lists.settings.transparent:
             about = next((snapshot.about for _, snapshot in seen if snapshot), None)
             return Result(await self._with_tasks(call, snapshots, discover_merge.mirrored(about, SUPPORTED, ttl_ms)))
         abouts = [(key, snapshot.about) for key, snapshot in seen if snapshot and self._servers[key].status != "down"]
@@ -132,13 +133,12 @@ class Router:
     def _if_declared(self, handler: Handler) -> Handler:
         """A list whose capability is not declared does not exist (conformance expects -32601); a merged front
         declares them all."""
-        if not self._transparent:
-            return handler
 
         async def declared(call: Call) -> Outcome:
-            (_, snapshot), *_ = await self._lists.all(call.client, "list")
-            if snapshot is not None and not snapshot.declares(LISTS[call.method].capability):
-                return Failure(METHOD_NOT_FOUND, "Method not found")
+            if self._lists.settings.transparent:
+                snapshots = await self._lists.all(call.client, "list")
+                if any(one is not None and not one.declares(LISTS[call.method].capability) for _, one in snapshots):
+                    return Failure(METHOD_NOT_FOUND, "Method not found")
             return await handler(call)
 
         return declared

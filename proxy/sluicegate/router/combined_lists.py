@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from sluicegate.catalog import uri_fields
-from sluicegate.catalog.cursor import Position, Seal, Unseal, open_cursor, seal_cursor
+from sluicegate.catalog.cursor import Generations, Position, Seal, Unseal, open_cursor, seal_cursor
 from sluicegate.catalog.snapshot import KINDS, Snapshot
 from sluicegate.catalog_cache import CatalogCache, MayList, Resolver
 from sluicegate.catalog_cache.list_walk import ask, next_cursor, page_of, ttl_of
@@ -44,22 +44,23 @@ _Part = tuple[VisibleList, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Cursors:
-    """Seals positions into cursors. `generation` is a digest of the servers configured: with others, old ones
-    are stale."""
+    """Seals positions into cursors. `generations` are of the servers configured now: with others ahead of it, a
+    cursor is stale."""
 
     seal: Seal
     unseal: Unseal
-    generation: str
+    generations: Callable[[], Generations]
 
     def close(self, call: Call, position: Position) -> str:
         return seal_cursor(
-            position, principal=call.client.principal, method=call.method, generation=self.generation, seal=self.seal
-        )
+            position, principal=call.client.principal, method=call.method, generations=self.generations(),
+            seal=self.seal,
+        )  # fmt: skip
 
     def open(self, call: Call) -> Position | None:
         return open_cursor(
             call.params["cursor"], principal=call.client.principal, method=call.method,
-            generation=self.generation, unseal=self.unseal,
+            generations=self.generations(), unseal=self.unseal,
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from anyio.lowlevel import checkpoint
 
 from sluicegate.catalog import discover_merge, uri_fields
 from sluicegate.catalog.uris import is_clean
-from sluicegate.catalog_cache import CatalogCache, Resolver
+from sluicegate.catalog_cache import RECONFIGURED, CatalogCache, Resolver
 from sluicegate.hub import Event, Hub, Subscription
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.protocol.methods import LISTS, OF_A_SESSION
@@ -67,15 +67,19 @@ _FILTERS: Final = {entry.filter: (entry.changed, entry.capability) for entry in 
 T = TypeVar("T")
 
 
-async def _when_reached(server: McpServer, attempt: Callable[[], Awaitable[T]], settled: anyio.Event) -> tuple[T, bool]:
-    """What the attempt gives as soon as the server can be reached, and whether it could not at first. Nobody waits for
-    a server that is down: `settled` is set then."""
+async def _when_reached(
+    server: McpServer, attempt: Callable[[], Awaitable[T]], settled: anyio.Event, is_configured: Callable[[], bool]
+) -> tuple[T, bool] | None:
+    """What the attempt gives as soon as the server can be reached, and whether it could not at first; None for a server
+    that is no longer configured. Nobody waits for a server that is down: `settled` is set then."""
     delay = 0.0
     while True:
         await server.ready()
         try:
             return await attempt(), delay > 0
         except ConnectionError:
+            if not is_configured():
+                return None
             settled.set()
             delay = min(max(RETRY_FIRST, 2 * delay), RETRY_MOST)
             await anyio.sleep(delay)
@@ -154,7 +158,12 @@ class Subscriptions:
         """Subscribes at one server as soon as it can be reached; `settled` when that is done or has to wait."""
         server, own = self._shared.servers[key], self._by_server[key]
         subscribe = partial(server.subscribe, self._as_read.client, tuple(own), partial(notify, key))
-        (release, refused), was_down = await _when_reached(server, subscribe, settled)
+        reached = await _when_reached(
+            server, subscribe, settled, lambda: self._shared.servers.get(key) is server
+        )
+        if reached is None:
+            return
+        (release, refused), was_down = reached
         releases.append(release)
         for uri, failure in refused.items():
             self._refuse(key, uri, failure)
@@ -196,7 +205,8 @@ class _Stream:
     methods: frozenset[str]
     subscriptions: Subscriptions
     followed: FollowedTasks
-    reached: set[str] = field(default_factory=set)
+    reached: dict[str, McpServer] = field(default_factory=dict)
+    """Another server may have the key by now."""
     releases: list[Callable[[], None]] = field(default_factory=list)
 
     def release(self) -> None:
@@ -213,7 +223,6 @@ class SubscriptionStreams:
         self._lists = lists
         self._hub = hub
         self._may_see = may_see
-        self._transparent = lists.settings.transparent
         self._versions = ListVersions(servers, lists, views, may_see)
         self._subscribing = Subscribing(servers, lists, resolver, decide)
         self._task_subscriptions = task_subscriptions
@@ -252,9 +261,10 @@ class SubscriptionStreams:
             group.start_soon(stream.followed.follow, id)
         async for event in events:
             method = event.notification.method
-            if stream.methods:
-                self._reach_also(stream, event.server, group)
-            if method in OF_A_SESSION:
+            self._reach_also(stream, event.server, group)
+            if method == RECONFIGURED:
+                self._pursue(stream, event.server, events, group)
+            elif method in OF_A_SESSION:
                 await call.emit(event.notification)
             elif method == UPDATED:
                 for shown in stream.subscriptions.shown(event.server, event.notification.params["uri"]):
@@ -268,14 +278,16 @@ class SubscriptionStreams:
         if event.notification.method in OF_A_SESSION:
             session = call.client.session
             return session is not None and event.scope == session_scope(session) and self._may_see(call, event.server)
+        if event.notification.method == RECONFIGURED:
+            return True
         if event.notification.method not in methods:
             return False
         return event.scope is None or event.scope == self._servers[event.server].scope(call.client)
 
     def _may_promise(self, call: Call, key: str) -> bool:
-        if not self._transparent:
+        if not self._lists.settings.transparent:
             return True
-        snapshot = self._lists.current(next(iter(self._servers)), call.client)
+        snapshot = next((self._lists.current(server, call.client) for server in self._servers), None)
         declared = discover_merge.relayed(snapshot.about["capabilities"]) if snapshot else discover_merge.MERGED
         return "listChanged" in declared.get(_FILTERS[key][1], {})
 
@@ -290,29 +302,42 @@ class SubscriptionStreams:
                 is_up, reached = server.status == "up", self._reach_soon(stream, server, group)
                 live += [reached] if is_up else []
         for key in stream.subscriptions.servers:
-            settled = anyio.Event()
-            group.start_soon(stream.subscriptions.pursue, key, partial(_put_update, events), stream.releases, settled)
+            settled = self._pursue(stream, key, events, group)
             subscribed += [settled] if self._servers[key].status == "up" else []
         await _all(live, ACKNOWLEDGE_WITHIN)
         is_patient = stream.call.client.era == "legacy"
         await _all(subscribed, self._lists.settings.list_timeout if is_patient else ACKNOWLEDGE_WITHIN)
 
+    def _pursue(self, stream: _Stream, key: str, events: Subscription, group: TaskGroup) -> anyio.Event:
+        """Subscribes to what the stream follows at this server, at its start and once the server is another one."""
+        settled = anyio.Event()
+        if key in stream.subscriptions.servers:
+            group.start_soon(stream.subscriptions.pursue, key, partial(_put_update, events), stream.releases, settled)
+        return settled
+
     def _reach_soon(self, stream: _Stream, server: McpServer, group: TaskGroup) -> anyio.Event:
         live = anyio.Event()
-        stream.reached.add(server.key)
+        stream.reached[server.key] = server
         group.start_soon(self._reach, stream, server, live)
         return live
 
     def _reach_also(self, stream: _Stream, key: str, group: TaskGroup) -> None:
-        """A changed policy may show a client what it did not see before."""
+        """A changed policy may show a client what it did not see before, and a server may be new."""
         server = self._servers[key]
-        if key not in stream.reached and server.status != "disabled" and self._may_see(stream.call, key):
+        if self._servers.get(key) is not server or stream.reached.get(key) is server:
+            return
+        if stream.methods and server.status != "disabled" and self._may_see(stream.call, key):
             self._reach_soon(stream, server, group)
 
     async def _reach(self, stream: _Stream, server: McpServer, live: anyio.Event) -> None:
         """Has the server's changes reach the hub, as soon as it can be reached, until they are released."""
         client = stream.call.client
-        release, was_down = await _when_reached(server, partial(server.hold, client), live)
+        reached = await _when_reached(
+            server, partial(server.hold, client), live, lambda: self._servers.get(server.key) is server
+        )
+        if reached is None:
+            return
+        release, was_down = reached
         stream.releases.append(release)
         if was_down:
             self._lists.outdate(server.key, server.scope(client))

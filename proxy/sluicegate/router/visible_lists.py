@@ -6,6 +6,7 @@ Knows snapshots and rights as functions. As long as the `permission_key` is equa
 from array import array
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 from anyio.lowlevel import checkpoint
@@ -92,16 +93,19 @@ class ListVersions:
         """The marks of all lists that these notifications are about, in the order of `positions`."""
         held = lists_of(notifications)
         seen = array("Q", bytes(8 * len(self.positions)))
-        for (key, method), at in self.positions.items():
+        for (key, method), at in tuple(self.positions.items()):
             if method in held:
                 seen[at] = await self._mark(call, key, method)
         return seen
 
     async def look_again(self, call: Call, key: str, notification: str, seen: "array[int]") -> bool:
-        """Whether a list of that server is another than it was; remembers what it is now."""
+        """Whether a list of that server is another than it was; remembers what it is now. Of a server that took
+        another's place that is known once it has listed."""
         changed = False
-        for method in lists_of((notification,)):
-            at = self.positions[key, method]
+        for method in () if self._lists.is_awaited(key, call.client) else lists_of((notification,)):
+            at = self.positions.setdefault((key, method), len(self.positions))
+            if at >= len(seen):  # of a server that is new since the stream began, nothing was shown
+                seen.extend(repeat(number(()), at + 1 - len(seen)))
             now = await self._mark(call, key, method)
             changed = changed or now != seen[at]
             seen[at] = now

@@ -1,0 +1,237 @@
+"""Which servers run, as config and operators say: they are started, replaced and stopped while Sluice runs.
+
+A switch from one set of servers to another is one step of the event loop, so that every call sees either set. Servers
+whose section did not change go on, with their connections and open calls.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Literal, get_args
+
+import anyio
+from anyio.abc import TaskGroup
+
+from sluicegate import telemetry
+from sluicegate.app import settings
+from sluicegate.catalog import cursor
+from sluicegate.catalog.uris import Rewriting
+from sluicegate.catalog_cache import CatalogCache
+from sluicegate.catalog_cache.definition_pins import DefinitionPins
+from sluicegate.config import AnyServer, Config, Tools
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.guards.inspect import Mode
+from sluicegate.protocol.model import Client
+
+log = logging.getLogger(__name__)
+
+ServerAct = Literal["restart", "reconnect", "enable", "disable"]
+ACTS: Final = get_args(ServerAct)
+
+_CHANGED: Final = "its configuration was changed"
+_DISABLED: Final = "an operator disabled it"
+
+
+class RunningServers(dict[str, DownstreamServer]):
+    """The servers that run now, in the order of the config. Under the key of one that was removed, a call that began
+    before still finds that one: it is stopped, and answers so. Nothing else shows it."""
+
+    def __init__(self, servers: Mapping[str, DownstreamServer]) -> None:
+        super().__init__(servers)
+        self._removed: dict[str, DownstreamServer] = {}
+
+    def __missing__(self, key: str) -> DownstreamServer:
+        return self._removed[key]
+
+    def replace(self, servers: Mapping[str, DownstreamServer]) -> list[DownstreamServer]:
+        """Those that no longer run."""
+        ended = [server for key, server in self.items() if servers.get(key) is not server]
+        removed = {server.key: server for server in ended}
+        self.clear()
+        self.update(servers)
+        self._removed = {key: one for key, one in (self._removed | removed).items() if key not in servers}
+        return ended
+
+
+class ServerTables:
+    """What guards and lists know of servers by their keys. Calls that are under way when a server is removed still need
+    its rows, so that none is ever taken out."""
+
+    def __init__(self) -> None:
+        self.rewriting: dict[str, Rewriting | None] = {}
+        self.inspection: dict[str, Mode] = {}
+        self.generations: cursor.Generations = {}
+
+    def update(self, config: Config, running: Collection[str]) -> None:
+        for key, server in config.servers.items():
+            self.rewriting[key] = Rewriting(server.prefix, server.uris == "plain") if server.prefix else None
+            self.inspection[key] = server.results
+        self.generations = cursor.generations(settings.generation(config, running))
+
+
+class ServerControl:
+    """`make` makes a server of its section; `run` is their life. `on_switch` is called when other servers run."""
+
+    def __init__(
+        self, config: Config, transport: str, make: Callable[[str, AnyServer, Config], DownstreamServer],
+        tables: ServerTables,
+    ) -> None:  # fmt: skip
+        self._started, self._transport, self._make = config, transport, make
+        self._config = config
+        self._switched_off: set[str] = set()
+        self._first_client: Client | None = None
+        self._pins: DefinitionPins | None = None
+        self._lists: CatalogCache | None = None
+        self._put_pins: Callable[[], None] | None = None
+        self._leaving: set[DownstreamServer] = set()
+        self._group: TaskGroup | None = None
+        self.on_switch: list[Callable[[], None]] = []
+        self.tables = tables
+        sections = self._wanted(config)
+        self.tables.update(config, sections)
+        self.servers = RunningServers({key: make(key, section, config) for key, section in sections.items()})
+
+    def __repr__(self) -> str:
+        return f"ServerControl({', '.join(self.servers)})"
+
+    def attach(self, lists: CatalogCache, pins: DefinitionPins) -> None:
+        """Both are made of the servers."""
+        self._lists, self._pins = lists, pins
+
+    @property
+    def config(self) -> Config:
+        """Of its servers those run that are enabled."""
+        return self._config
+
+    @property
+    def disabled(self) -> dict[str, str]:
+        """Servers that the file enables and that do not run: key to reason."""
+        return {**self._config.disabled, **dict.fromkeys(self._off(), _DISABLED)}
+
+    def _off(self) -> Iterable[str]:
+        servers = self._config.servers
+        return [key for key, server in servers.items() if server.enabled and key in self._switched_off]
+
+    def _wanted(self, config: Config) -> dict[str, AnyServer]:
+        servers = config.servers.items()
+        return {key: one for key, one in servers if one.enabled and key not in self._switched_off}
+
+    # ------------------------------------------------------------ a changed config
+
+    @asynccontextmanager
+    async def prepared(self, config: Config) -> AsyncIterator[None]:
+        """Whatever must be read for the servers of a config that is about to come into force has been, within."""
+        assert self._pins is not None
+        async with self._pins.configure(settings.pins(config)) as put:
+            self._put_pins = put
+            try:
+                yield
+            finally:
+                self._put_pins = None
+
+    def take(self, config: Config) -> None:
+        """A config is in force. What only a restart changes stays as it was for new servers, too."""
+        before = self._config.servers
+        self._config = self._started.keeping_servers_of(config)
+        if self._put_pins is not None:
+            self._put_pins()
+        again = {
+            key for key, server in self._config.servers.items()
+            if key in before and _as_reached(server) != _as_reached(before[key])
+        }  # fmt: skip
+        self._switch(again, _CHANGED)
+
+    # ------------------------------------------------------------ operators
+
+    def objection(self, key: str, act: ServerAct) -> str:
+        """Why that cannot be done with a server, in a sentence; empty where it can."""
+        server = self._config.servers.get(key)
+        if server is None:
+            return f"there is no server {key}"
+        if not server.enabled:
+            why = self._config.disabled.get(key, "servers.KEY.enabled is false there")
+            return f"the config file disables the server {key} ({why})"
+        if key in self._switched_off and act in ("restart", "reconnect"):
+            return f"the server {key} is disabled: enable it first"
+        return ""
+
+    def act(self, key: str, act: ServerAct) -> None:
+        """Does it at once, whatever is open at that server. What it was told to be stays for this run of Sluice."""
+        if act == "reconnect":
+            self.servers[key].reconnect()
+            return
+        (self._switched_off.add if act == "disable" else self._switched_off.discard)(key)
+        self._switch({key} if act == "restart" else set(), _DISABLED if act == "disable" else "an operator restarts it")
+
+    # ------------------------------------------------------------ switching
+
+    def _switch(self, again: Collection[str], why: str) -> None:
+        config, running = self._config, self.servers
+        servers = {
+            key: running[key] if key in running and key not in again else self._make(key, section, config)
+            for key, section in self._wanted(config).items()
+        }
+        keys = dict.fromkeys((*running, *servers))
+        changed = {key: running.get(key) for key in keys if running.get(key) is not servers.get(key)}
+        if not changed and list(running) == list(servers):
+            return
+        ended = running.replace(servers)
+        for server in ended:
+            server.retire(why if server.key in servers or server.key in self._switched_off else "it was removed")
+        self.tables.update(config, servers)
+        if self._lists is not None:
+            self._lists.configure(settings.lists(config, servers, self._transport), changed)
+        for listener in self.on_switch:
+            listener()
+        for server in ended:
+            self._leaving.add(server)
+            if self._group is not None:
+                self._group.start_soon(self._leave, server)
+        for key in changed.keys() & servers.keys():
+            if self._first_client is not None:
+                servers[key].expect(self._first_client)
+            self._start(servers[key])
+        for key in changed:
+            word = "server removed" if key not in servers else "server replaced" if changed[key] else "server added"
+            log.info(word, extra={"server": key})
+
+    # ------------------------------------------------------------ their life
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as self._group:
+            for server in self.servers.values():
+                self._start(server)
+            await anyio.sleep_forever()
+
+    def _start(self, server: DownstreamServer) -> None:
+        if self._group is not None:
+            self._group.start_soon(telemetry.supervise, f"server {server.key}", server.run)
+
+    async def _leave(self, server: DownstreamServer) -> None:
+        try:
+            await server.aclose()
+        finally:
+            self._leaving.discard(server)
+
+    async def aclose(self) -> None:
+        """All servers at once: a child that does not want to leave takes seconds, and ten of them no longer."""
+        async with anyio.create_task_group() as group:
+            for server in (*self.servers.values(), *self._leaving):
+                group.start_soon(server.aclose)
+
+    def expect(self, client: Client) -> None:
+        """This client comes first, for servers that are added later, too, while its session lasts."""
+        self._first_client = client
+        for server in self.servers.values():
+            server.expect(client)
+
+    def end_session(self, session: str) -> None:
+        if self._first_client is not None and self._first_client.session == session:
+            self._first_client = None
+        for server in (*self.servers.values(), *self._leaving):
+            server.end_session(session)
+
+
+def _as_reached(server: AnyServer) -> AnyServer:
+    """Its section without what policy goes by: that changes and the server goes on."""
+    return server.model_copy(update={"tools": Tools()})

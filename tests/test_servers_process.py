@@ -1,0 +1,234 @@
+"""Servers that come, change and go while Sluice runs: real processes, real clients of both eras, and others who notice
+nothing."""
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from e2e.wire import LEGACY, META, MODERN
+from policy_bed import Bed, Json, bearer, bed, client_keys, reason, recorder
+
+OPEN = "p, *, *, *, *, allow\np, local, sluice, admin:*, *, allow\n"
+CALLERS = 16
+TOOLS, RESOURCES = "notifications/tools/list_changed", "notifications/resources/list_changed"
+KINDS = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+
+
+@pytest.fixture
+def living(tmp_path: Path) -> Iterator[Bed]:
+    servers = {"fs": recorder(tmp_path, "fs", tools=["read"], prompts=["plain"])}
+    with bed(tmp_path, OPEN, servers, clients={"keys": client_keys(ann=[], bob=[])}) as made:
+        yield made
+
+
+@dataclass
+class Calls:
+    """What callers who never stop have got."""
+
+    answered: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def callers(made: Bed, name: str) -> Iterator[Calls]:
+    calls, is_over = Calls(), threading.Event()
+
+    def run() -> None:
+        with httpx.Client(timeout=30, headers=bearer("bob")) as client:
+            while not is_over.is_set():
+                answer = called(client, made.process.url, name)
+                if "ran " in answer.text:
+                    calls.answered += 1
+                else:
+                    calls.failed.append(answer.text)
+
+    with ThreadPoolExecutor(CALLERS) as pool:
+        running = [pool.submit(run) for _ in range(CALLERS)]
+        try:
+            yield calls
+        finally:
+            is_over.set()
+        for one in running:
+            one.result()
+
+
+def called(client: httpx.Client, url: str, name: str) -> httpx.Response:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": {}, "_meta": META}}
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": name}
+    return client.post(url, json=body, headers=headers | {"Accept": "application/json, text/event-stream"})
+
+
+@contextmanager
+def told(made: Bed, era: str) -> Iterator[Counter[str]]:
+    """The list changes that one client is told of, counted by method."""
+    heard: Counter[str] = Counter()
+    begun = threading.Event()
+    open_streams: list[httpx.Response] = []
+
+    def listen() -> None:
+        with httpx.Client(timeout=60, headers=bearer("ann") | {"Accept": "application/json, text/event-stream"}) as one:
+            if era == "modern":
+                body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen"}
+                headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
+                params = {"notifications": KINDS, "_meta": META}
+                stream = one.stream("POST", made.process.url, json=body | {"params": params}, headers=headers)
+            else:
+                stream = one.stream("GET", made.process.url, headers=greeted(one, made.process.url))
+            with stream as response:
+                open_streams.append(response)
+                if era == "legacy":
+                    begun.set()
+                for line in response.iter_lines():
+                    if line.startswith("data:") and line[5:].strip():
+                        method = json.loads(line[5:]).get("method", "")
+                        if method == "notifications/subscriptions/acknowledged":
+                            begun.set()
+                        else:
+                            heard[method] += 1
+
+    with ThreadPoolExecutor(1) as pool:
+        listening = pool.submit(_until_closed, listen)
+        assert begun.wait(20)
+        try:
+            yield heard
+        finally:
+            for response in open_streams:
+                response.extensions["network_stream"].get_extra_info("socket").shutdown(2)
+        listening.result()
+
+
+def _until_closed(listen: Any) -> None:
+    try:
+        listen()
+    except httpx.HTTPError:
+        pass  # closed in the middle of the stream, by us
+
+
+def greeted(client: httpx.Client, url: str) -> dict[str, str]:
+    hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    answer = client.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+    session = {"MCP-Protocol-Version": LEGACY, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
+    client.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
+    client.post(url, json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, headers=session)
+    return session | {"Accept": "text/event-stream"}
+
+
+def reconfigure(made: Bed, **servers: Json | None) -> None:
+    config = json.loads(made.process.config.read_text())
+    for key, section in servers.items():
+        if section is None:
+            del config["servers"][key]
+        else:
+            config["servers"][key] = section
+    made.write(json.dumps(config), "sluice.yaml")
+
+
+def state(made: Bed, key: str) -> Json:
+    token = (made.folder / "state" / "operator.token").read_text().strip()
+    url = f"{made.process.admin}/api/v1/servers"
+    rows = httpx.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=20).json()["servers"]
+    return next((row for row in rows if row["key"] == key), {})
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_a_server_comes_changes_and_goes_and_callers_of_others_notice_nothing(living: Bed, era: str) -> None:
+    more = recorder(living.folder, "more", tools=["dig", "fill"])
+    before = state(living, "fs")["pids"]
+    with told(living, era) as heard, callers(living, "fs__read") as calls:
+        living.until(lambda: calls.answered > CALLERS)
+        reconfigure(living, more=more)
+        living.until(lambda: heard[TOOLS] == 1)
+        assert living.names("ann") == ["fs__read", "more__dig", "more__fill"]
+        assert "ran dig" in living.call("ann", "more__dig").text
+        first = state(living, "more")["pids"]
+
+        (living.folder / "more" / "catalog.json").write_text(json.dumps({"tools": ["dig", "heap"]}))
+        reconfigure(living, more=more | {"timeout": "50s"})
+        living.until(lambda: heard[TOOLS] == 2)
+        living.until(lambda: not any(map(is_alive, first)))
+        second = state(living, "more")["pids"]
+        assert second and not set(first) & set(second)
+
+        reconfigure(living, more=None)
+        living.until(lambda: heard[TOOLS] == 3)
+        assert living.names("ann") == ["fs__read"]
+        assert "Unknown tool" in living.call("ann", "more__dig").text
+        living.until(lambda: not any(map(is_alive, second)))
+        answered = calls.answered
+        living.until(lambda: calls.answered > answered + CALLERS)
+    assert calls.failed == []
+    assert heard == {TOOLS: 3, RESOURCES: 3}  # that a server has resources is all that is known of them
+    assert state(living, "fs")["pids"] == before
+    assert living.notes() == []
+
+
+def in_flight(made: Bed, pool: ThreadPoolExecutor, server: str, name: str) -> "Future[httpx.Response]":
+    """A call that has reached its server."""
+    reached = len(made.seen(server))
+    asked = pool.submit(made.call, "ann", f"{server}__{name}")
+    made.until(lambda: len(made.seen(server)) > reached)
+    return asked
+
+
+@pytest.mark.parametrize("change", ["removed", "changed"])
+def test_a_call_that_is_open_at_a_server_that_goes_has_an_unknown_outcome(tmp_path: Path, change: str) -> None:
+    servers = {key: recorder(tmp_path, key, tools=["wait"], silent=["wait"]) for key in ("fs", "more")}
+    with (
+        bed(tmp_path, OPEN, servers, clients={"keys": client_keys(ann=[])}) as made,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        assert made.names("ann") == ["fs__wait", "more__wait"]
+        gone, other = in_flight(made, pool, "more", "wait"), in_flight(made, pool, "fs", "wait")
+        reconfigure(made, more=None if change == "removed" else servers["more"] | {"timeout": "50s"})
+        answer = gone.result(20)
+        assert reason(answer) == "outcome_unknown"
+        assert ("it was removed" if change == "removed" else "its configuration was changed") in answer.text
+        assert not other.done()
+        reconfigure(made, fs=None)
+        assert reason(other.result(20)) == "outcome_unknown"
+        made.until(lambda: len(ends(made, "wait")) == 2)
+        assert ends(made, "wait") == ["unknown", "unknown"]
+
+
+def ends(made: Bed, own: str) -> list[str]:
+    """How calls of a tool ended, by the audit log."""
+    return [one["outcome"] for one in made.audit() if one["type"] == "outcome" and one.get("own") == own]
+
+
+def test_a_file_in_which_prefixes_collide_leaves_all_servers_as_they_are(living: Bed) -> None:
+    more = recorder(living.folder, "more", tools=["dig"])
+    before = state(living, "fs")["pids"]
+    reconfigure(living, more=more | {"prefix": "fs"})
+    living.until(lambda: any("not in force" in note for note in living.notes()))
+    assert living.names("ann") == ["fs__read"] and state(living, "fs")["pids"] == before and not state(living, "more")
+    reconfigure(living, more=more)
+    living.until(lambda: living.names("ann") == ["fs__read", "more__dig"])
+    assert living.notes() == [] and state(living, "fs")["pids"] == before
+
+
+def test_another_server_under_a_key_serves_what_equals_accepted_definitions_alone(tmp_path: Path) -> None:
+    """The identity of a server is its program: nothing of another one is a first use."""
+    servers = {key: recorder(tmp_path, key, tools=["same", key]) for key in ("old", "new")}
+    clients = {"keys": client_keys(ann=[])}
+    with bed(tmp_path, OPEN, {"it": servers["old"]}, clients=clients) as made:
+        made.until(lambda: made.names("ann") == ["it__same", "it__old"])
+        reconfigure(made, it=servers["new"])
+        made.until(lambda: made.names("ann") == ["it__same"])
+        assert "Unknown tool" in made.call("ann", "it__new").text and made.seen("new") == []
