@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.audit import credentials, forms, names, values, vendors
+from sluicegate.audit import credentials, forms, names, randomness, values, vendors
 from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, canonical, dump
 
 KEY = b"k" * 32
@@ -256,11 +256,12 @@ SHAPES = (
     "echo a>a ",
     "echo a > token ", 'expect "assword:" ', "seed phrase: " + "abandon " * 5, "Authorization: a ", "Unseal Key 1",
     "QUJD", "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo= ", "1\tAAAA\n", "-----BEGIN PRIVATE KEY-----\n1\tAAAAAAAAAAAAAAAA\n",
-    "net use \\\\a ",
+    "net use \\\\a ", "A1b2C3d4E5f6G7h8J9k0L1m2 ", "-----BEGIN CERTIFICATE-----\n", "///////////////////// ",
+    "a,password\n1,2,3\n", 'a,password\n"', "key: A1b2C3d4E5f6G7h8J9k0 ",
 )  # fmt: skip
 
 
-DETECTORS = {module.__file__ for module in (credentials, forms, names, values, vendors)}
+DETECTORS = {module.__file__ for module in (credentials, forms, names, randomness, values, vendors)}
 
 
 def lines_run(text: str) -> int:
@@ -473,6 +474,55 @@ def test_the_cells_of_secrets_in_a_table_are_masked_and_no_others(table: str) ->
         whole = table.replace("*", f"'{secret}'" if "insert" in table.lower() else secret)
         assert without_marks(PLAIN.written(whole)) == table
         assert without_marks(PLAIN.arguments({"t": whole}, "s/t")["t"]) == table
+
+
+TABS = "\t" * 80
+
+
+@pytest.mark.parametrize(
+    ("table", "shown"),
+    [
+        ("name,password,age\nann,one,hunter2,7\nbob,hunter2,8\n", "name,password,age\nann,*\nbob,*,8\n"),
+        ("id,password,age\n1\n2,hunter2,8\n", "id,password,age\n1\n2,*,8\n"),
+        ('name,password,x\n"Lee, Ann",hunter2,8\nbob,"a,hunter2",8\n', 'name,password,x\n"Lee, Ann",*,8\nbob,*,8\n'),
+        ("password;name\nhunter2\nhunter2;ann;x\nhunter2;bob\n", None),
+        (f"name,password,age\nann,{'x' * 4_096},hunter2\nbob,hunter2,8\n", "name,password,age\n*\nbob,*,8\n"),
+        (f"name\tpassword\nann{TABS}hunter2\nbob\thunter2\n", "name\tpassword\n*\nbob\t*\n"),
+    ],
+)  # fmt: skip
+def test_a_row_that_does_not_fit_its_table_hides_neither_its_secrets_nor_those_of_the_rows_behind(
+    table: str, shown: str | None
+) -> None:
+    written = without_marks(PLAIN.written(table))
+    assert written == shown if shown else "hunter2;" not in written
+
+
+B64_LINE = "P0F354UFIsuK8u9gKDv1QUuJBcub6W/4aPBBmCSlKK6t4X6ODXmTZm0q4krMQsAk"
+
+
+@pytest.mark.parametrize("text", ["* is what they gave me", "2026-04-26 12:36:01 *", "use('*');", "deploy * now"])
+def test_a_random_word_is_a_secret_though_nothing_names_it(text: str) -> None:
+    for secret in (A + "+/", B64_LINE, "4L2QMyTm6Rr0o46ytGiReoG1", "JERZOR2XLQ4TUQG7YBZ7HLK3KSLRY6WB"):
+        assert without_marks(PLAIN.written(text.replace("*", secret))) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["integrity: sha512-*", "fileId: *", "etag: *", '"cursor": "*"', "https://docs.example/d/*/edit",
+     "data:a/b;base64,*", "ssh-rsa AAAAB3NzaC1yc2E*", "<DigestValue>*</DigestValue>", "public key: *",
+     "/srv/*/x", "message_id=*"],
+)  # fmt: skip
+def test_a_random_word_is_harmless_where_its_name_or_its_place_is_that_of_an_identifier(text: str) -> None:
+    whole = text.replace("*", A + "9xZ")
+    assert PLAIN.written(whole) == whole
+
+
+def test_a_random_word_is_harmless_under_the_name_of_an_identifier_and_in_a_public_block() -> None:
+    harmless = {"id": A, "digests": [A], "etag": A, "image": A}
+    assert PLAIN.arguments(harmless, "s/t") == harmless
+    assert PLAIN.arguments({"answers": [A]}, "s/t") != {"answers": [A]}
+    block = f"-----BEGIN CERTIFICATE-----\n{B64_LINE}\n{B64_LINE}\n-----END CERTIFICATE-----\n"
+    assert without_marks(PLAIN.written(block + B64_LINE)) == block + "*"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Final
 
 from sluicegate.audit import forms, values
 from sluicegate.audit.names import FOREIGN, has_numbers, is_secret_name, spelling
+from sluicegate.audit.randomness import by_randomness
 from sluicegate.audit.vendors import Span, by_look, may_look_secret
 
 __all__ = ["Span", "by_look", "by_name", "find", "is_secret_name", "may_look_secret", "may_name_secret"]
@@ -26,7 +27,7 @@ _INDENT: Final = 64
 _MOST: Final = 256  # names of secrets in one text; what follows the last of them is taken for one secret
 
 _HINTS: Final = (
-    "pass", "pwd", "psk", "pw", "secret", "token", "key",
+    "pass", "pwd", "psw", "pssw", "psk", "pw", "secret", "token", "key",
      "auth", "cred", "cookie", "bearer", "jwt", "otp", "pin", "sid",
     "sess", "dsn", "conn", "phrase", "code", "answer", "cvv", "cvc", "pat", "identified", "mnemonic", "seed", "tan",
     *sorted({spelling(word)[:4] for word in FOREIGN if word.isascii() and "pass" not in word}),
@@ -57,13 +58,14 @@ _DEFAULT: Final = re.compile(r"\"\s{0,4}\{[^{}]{0,400}?\b(?:default|value)\s{0,2
 _CALL: Final = re.compile(
     r"[ ]?\([ ]?(?=[\"'`])|(?:\\{0,7}[\"'`][)]{0,2})\s{0,4},\s{0,40}(?=\\{0,7}[\"'`])"  # name("...", "name", "..."
 )
+_CONSTANT: Final = re.compile(r"(?<=[A-Z]),[ ]{0,4}(?=\")")  # curl_easy_setopt(curl, CURLOPT_PASSWORD, "...")
 _TAG: Final = re.compile(r"(?:[ ][^<>]{0,80}[^<>=\-])?>(?:<!\[CDATA\[|\s{0,40}<\w{1,20}>)?"
                          r"|</\w{1,20}>\s{0,40}<\w{1,20}>")
 _ATTRIBUTE: Final = re.compile(r"[\"'][^<>=]{0,40}>(?=[^<>\s{])")
 _VALUE: Final = re.compile(r"[\"'](?:[ ][\w:\-]{1,30}=[\"'][^\"'<>]{0,80}[\"']){0,4}[ ]value=")
 _PAIR: Final = re.compile(
-    _CLOSE + r"(?:[,:;]?\s{1,40}|[,:;])(?:- )?(?:\\{0,7}[\"'])?(?i:value|val|content|text|string|data)" + _CLOSE
-    + r"\s{0,4}[:=][ \t]{0,8}"
+    _CLOSE + r"(?:[,:;]?\s{1,40}|[,:;])(?:- )?(?:\\{0,7}[\"'])?(?i:value|val|content|text|string|data)"
+    r"(?:\\{0,7}[\"'`\]])?\s{0,4}[:=][ \t]{0,8}"
 )  # fmt: skip
 _VERB: Final = re.compile(r"(?:[ ]|[*_`\"']{1,3}[ ])(?:is|was|are|will be|lautet|ist|est|es|é|è|er|är|jest|это|\|"
                           r"|=)(?: (?:now|set to|jetzt|ab jetzt))?:?[ ]")
@@ -111,9 +113,12 @@ _EXPRESSION: Final = re.compile(
     r"(?:self|this|process|os|env|config|cfg|settings|options|opts|args|request|req|params|props|state|data|user"
     r"|secrets|"
     r"vault|var|local|module|input|inputs|form|creds|ctx|context|event|body|import|window|session|values|Values"
-    r"|flask|aws\w*)"
+    r"|flask|json|res|response|result|aws\w*)"
     r"[.]\w|[A-Za-z_]\w*->|&\w"
 )
+# What a program says of a resource that has this name: `secret "pull-secret" not found`.
+_RESOURCE: Final = re.compile(r"[\"'`] (?:not|already|created|deleted|unchanged|configured|does|in namespace)\b")
+_VARIABLE: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){0,4}[,)\]}]")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z_.$!?]*$")
 
 
@@ -173,7 +178,12 @@ def _behind_sign(
 ) -> Span | None:
     if ":" in sign[0] and (name[2] == "PASS" or text[max(0, name.start() - 1)] == ":"):  # of a test; part of an ARN
         return None
-    if "->" in sign[0] and ")" in sign[0]:  # the type of a function
+    if ")" in sign[0] and (":" in sign[0] or "->" in sign[0]):  # the type of a function
+        return None
+    is_quoted = _QUOTE.match(text, sign.end()) is not None
+    if sign[0][0] == "]" and not is_quoted:  # an index: `styles[token] = style`
+        return None
+    if sign[0][0] in "'\"" and not is_quoted and _VARIABLE.match(text, sign.end()):  # of a dict: `"token": token,`
         return None
     if words := _MNEMONIC.match(text, sign.end()):
         return words.span()
@@ -295,7 +305,8 @@ def _quoted(text: str, quote: re.Match[str], is_fit: Callable[[str], bool] | Non
         found = _QUOTED[quote[2]].match(text, start)
         end = found.end() if found else start
     value = text[start:end]
-    if values.is_no_value(value) or (is_fit is _is_no_word and not is_fit(value)):
+    is_name = is_fit is not None and _RESOURCE.match(text, end)
+    if len(value) < 2 or values.is_no_value(value) or is_name or (is_fit is _is_no_word and not is_fit(value)):
         return end, end
     return start, end
 
@@ -307,6 +318,7 @@ _SYNTAXES: Final[tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], b
     (_ENCODED, (), None),
     (_DEFAULT, ('"',), None),
     (_CALL, (), _is_no_word),
+    (_CONSTANT, (), values.is_mixed),
     (_TAG, ("<", ">", ":"), None),
     (_VALUE, ('"', "'"), None),
     (_ATTRIBUTE, ('"', "'"), values.is_mixed_or_number),
@@ -334,15 +346,19 @@ def by_code(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
                 yield found.span()
 
 
-def find(text: str, is_secret: Callable[[str], bool] | None = None, hints: tuple[str, ...] = ()) -> list[Span]:
-    """Where secrets stand in the text, in order, none overlapping. Without `is_secret` names do not count."""
+def find(
+    text: str, is_secret: Callable[[str], bool] | None = None, hints: tuple[str, ...] = (), with_random: bool = True
+) -> list[Span]:
+    """Where secrets stand in the text, in order, none overlapping. Without `is_secret` only known looks count."""
     spans = list(by_look(text))
-    if is_secret is not None and may_name_secret(text, hints):
-        spans = sorted([*spans, *by_name(text, is_secret), *by_form(text), *forms.cells(text, is_secret)])
     if is_secret is not None:
-        spans = sorted([*spans, *by_code(text, is_secret)])
+        if may_name_secret(text, hints):
+            spans += [*by_name(text, is_secret), *by_form(text), *forms.cells(text, is_secret)]
+        spans += by_code(text, is_secret)
+        if with_random:
+            spans += by_randomness(text)
     found: list[Span] = []
-    for start, end in spans:
+    for start, end in sorted(spans):
         if found and start < found[-1][1]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:

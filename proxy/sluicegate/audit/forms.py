@@ -1,6 +1,6 @@
 """Secrets that have a place instead of a name: in commands, files, calls and tables. Pure.
 
-Most of this file is data: a pattern ends where a secret begins. Each has a bound on what it looks at.
+The commands, files and calls are in `forms.tsv`: an expression ends where a secret begins.
 """
 
 import re
@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from sluicegate.audit import values
+from sluicegate.audit import tables, values
 
 Fit = Callable[[str], bool]
 
@@ -18,25 +18,10 @@ CJK: Final = re.compile("(?:パスワード|暗証番号|合言葉|密码|密碼
 
 # What the options of a program give: `-p` a password; `-p+` one glued to the option; `-p?` one if it is a mixed word;
 # `-u:` a user and a password.
-_TABLE: Final = {
-    r"mysql\w{0,8}|mariadb[\w\-]{0,8}": "-p+ -p?",
-    "sshpass|az|oc|cf|twine|influx|cqlsh|cypher-shell|rdesktop|psexec|rabbitmqadmin|nxc|crackmapexec|netexec"
-    "|evil-winrm|ncftpput": "-p -p+",
-    r"(?:docker|podman|nerdctl|buildah|helm|crane|oras)[ ](?:registry[ ]|auth[ ])?login": "-p -p+",
-    r"mongo\w{0,8}|usermod|useradd|arangosh|clickhouse-client": "-p",
-    "redis-cli|valkey-cli|keydb-cli": "-a",
-    r"ldap\w{3,8}|kadmin|security": "-w",
-    "zip|unzip|zipcloak|mosquitto_pub|mosquitto_sub|ipmitool|sqlcmd|bcp|osql|isql|tsql": "-P -P+",
-    "7z|7za|7zz|rar|unrar": "-p+",
-    "plink|pscp|psftp": "-pw",
-    r"snmp(?:walk|get|set|bulkwalk|bulkget|getnext|status|table)": "-c -A -X",
-    "openssl": "-k -K",
-    "doctl|glab|vercel|flyctl|fly": "-t",
-    "smbclient|rpcclient|winexe|smbmap|wmic": "-U%",
-    "curl|wget|etcdctl|http|https|xh|lftp|skopeo": "-u: -U: -a: -u,",
-}  # fmt: skip
-_ROWS: Final = tuple(_TABLE.items())
-_PROGRAMS: Final = re.compile(rf"(?<![\w\-.])(?:{'|'.join(f'({programs})' for programs in _TABLE)})(?:\.exe)?(?=[ \t])")
+# The options in `forms.tsv`: `-p` gives a password; `-p+` one glued to the option; `-p?` one if it is a mixed word;
+# `-u:` a user and a password.
+_ROWS: Final = [(programs, options.split()) for programs, options, _ in tables.rows("forms", "program")]
+_PROGRAMS: Final = re.compile(rf"(?<![\w\-.])(?:{'|'.join(f'({row[0]})' for row in _ROWS)})(?:\.exe)?(?=[ \t])")
 _OPTION: Final = re.compile(
     r"(?<![\w\-/])(?:(-[pPawkKctAX]|-pw)(?:[ \t]{1,4}(?=[^\s\-])|=)|(-[pP])(?=[\w'\"])|"
     r"(-[uUa])[ =]?[\"']?(?:[\w.\-]{1,64}[/\\]{1,2})?[^\s:%,\"'/]{1,64}([:%,])(?![/\s])|"
@@ -55,7 +40,7 @@ def _options(text: str) -> Iterator[tuple[int, Fit | None]]:
         nearest = bisect_left(starts, option.start()) - 1
         known: list[str] = []
         if nearest >= 0 and option.start() - starts[nearest] < _COMMAND:
-            known = _ROWS[programs[nearest][2] - 1][1].split()
+            known = _ROWS[programs[nearest][2] - 1][1]
             if "\n" in text[programs[nearest][1] : option.start()]:
                 known = []
         if separate in known or (glued and f"{glued}+" in known):
@@ -86,116 +71,28 @@ _DATED: Final = re.compile(r"(?:19|20)\d\d-\d\d")
 
 # ---------------------------------------------------------------- places
 
-_TEXT: Final = r"(?:\\{0,3}[\"'][^\"'\n]{0,200}[\"']|[\w.$]{1,60})"
-_STDIN: Final = (
-    r"(?:sudo[ ][\-\w ]{0,40}?-\w{0,4}S|[^\n|]{0,120}?(?:--password-stdin|--with-token|--token-stdin"
-    r"|--passphrase-fd|--stdin|"
-    r"chpasswd|smbpasswd|vncpasswd|\bpasswd|cryptsetup|kinit|secret (?:create|put|set)|secrets (?:set|put)|su -))"
-)
-_HEREDOC: Final = r"<<-?[ ]?[\"']?\w{1,40}[\"']?"
-_SECRET_FILE: Final = r"[^\s<>]{0,100}(?:token|secret|passw(?:or)?d|credential|\.key|\.pw)\w{0,12}(?:\.\w{1,8})?[\"']?"
-_ONE_LINE: Final = r"[ ]{0,4}\n[ \t]{0,20}(?=[^\s:=]{6,400}[ \t]{0,20}\n)"
-# (what every text has in which the pattern may match, in small letters; what stands before the secret; what it must be)
-_PLACES: Final[tuple[tuple[str, str, Fit | None], ...]] = (
-    ("|", rf"\b(?:echo|printf)(?:[ ]-[neE]{{1,3}}|[ ][\"']%s(?:\\\\?n)?[\"'])?[ ](?=[^\n|]{{1,300}}\|[ "
-          rf"]?{_STDIN})", None),
-    (">", r"\b(?:echo|printf)(?:[ ]-[neE]{1,3})?[ ](?=[^\n>]{1,200}+>[ ]?([^\s;&|]{1,100}+)[^\n]{0,120}?"
-          r"(?:password|pass|passphrase|token|secret|key)-?file[= ]\1)", None),
-    (">", rf"\b(?:echo|printf)(?:[ ]-[neE]{{1,3}})?[ ](?=[^\n>]{{1,200}}+>{{1,2}}[ ]?{_SECRET_FILE}(?:\s|[;&]|$))",
-     values.is_odd),
-    ("assword:", r"assword:?[ ]?\*?\\{0,3}[\"'][^\n]{0,40}(?:\\n|\s){1,8}send(?:line)?[ ](?:--[ ])?"
-                  r"(?=\\{0,3}[\"'])", None),
-    ("/private-", r"/private-(?=[0-9a-f]{32}\b)", None),
-    ("<<<", r"(?:-S|--password-stdin|--with-token|chpasswd|kinit|passwd)\b[^\n<]{0,120}<<<[ ]?", None),
-    ("htpasswd", r"\bhtpasswd(?=[^\n]{0,40}[ ]-\w{0,6}b)(?:[ ]-\w{1,8}){0,3}[ ]-\w{0,6}n\w{0,6}(?:[ "
-                 r"]-\w{1,8}){0,3}[ ][\w.@\-]{1,64}[ ]", None),
-    ("htpasswd", r"\bhtpasswd(?=[^\n]{0,40}[ ]-\w{0,6}b)(?:[ ]-[^\sn]{1,8}){1,4}[ ][^\s\-]\S{0,200}[ "
-                 r"][\w.@\-]{1,64}[ ]", None),
-    ("net use", r"\b(?i:net use)[ ](?:\w:[ ]|\*[ ])?\\\\\S{1,200}[ ](?![/*])", None),
-    ("net use", r"\b(?i:net use)[ ][^\n]{1,200}?/user:\S{1,80}[ ](?![/*])", None),
-    ("net user", r"\b(?i:net user)[ ][^\s/]{1,64}[ ](?![/*])", None),
-    ("configure set", r"\bconfigure set[ ][\w.\-]{0,40}(?:secret|token|key|password)\w{0,30}[ ]", None),
-    ("secret set", r"\bsecret set\b[^\n|;]{0,160}?[ ](?:--body|-b|--value)[ =]", None),
-    ("secrets set", r"\b(?i:secrets set)[ ](?:-\w{1,10}[ ]\S{1,40}[ ])?[\w.\-]{1,60}=", None),
-    ("create secret", r"--from-literal[= ][\"']?[\w.\-]{1,60}=", None),
-    ("vault login", r"\bvault login[ ](?![\-\w]{0,40}=)", values.is_odd),
-    ("rabbitmqctl", r"\brabbitmqctl[ ](?:-\w[ ]\S{1,60}[ ])?(?:add_user|change_password)[ ]\S{1,64}[ ]", None),
-    ("wpa_passphrase", r"\bwpa_passphrase[ ](?:\"[^\"\n]{1,64}\"|\S{1,64})[ ]", None),
-    ("-passwd /", r"-passwd[ ]/\S{1,80}[ ]", None),
-    ("identify", r"\b(?i:nickserv[ ]:?identify)[ ]", None),
-    ("auth ", r"\bAUTH[ ](?:[a-z]{1,20}[ ])?", values.is_odd),
-    ("snmp", r"\bsnmp(?:-server)?[ ](?:community|host[ ]\S{1,60}(?:[ ]version[ ]\S{1,3})?)[ ](?!public\b)", None),
-    ("community", r"\br[ow]community6?[ ](?!public\b)", None),
-    ("psk", r"\bpsk[ ](?:ascii|hex)[ ](?:\d[ ])?", None),
-    ("key", r"\b(?:isakmp|tacacs|radius|tacacs-server|radius-server)\b[^\n]{0,60}?[ ]key[ ](?:\d[ ])?", values.is_odd),
-    ("", r"(?i:\b(?:password|secret|key|key-string|md5|pre-shared-key))[ ](?:[05789]|encrypted|sha\d{1,3}"
-         r"|plain-text|ascii-text)[ ](?=\S{5})", values.is_mixed),
-    ("jdbc:oracle", r"jdbc:oracle:\w{1,8}:[^\s/@:]{1,64}/", None),
-    ("sqlplus", r"\bsqlplus(?:[ ]-\w{1,4}){0,4}[ ][\"']?[^\s/@\"']{1,64}/", None),
-    ("dp ", r"\b(?:exp|imp|expdp|impdp)[ ](?:userid=)?[^\s/@]{1,64}/", values.is_mixed),
-    ("", r"(?m)^[^\s:#/]{1,100}:(?:\d{2,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?=[^\s:]{3,200}$)", None),
-    ("login", r"\blogin[ ]\S{1,64}\s{1,20}password[ ]", None),
-    ("_auth", r"(?<!\w)_auth[ ]?=[ ]?", None),
-    ("auth", r"\"auth\\{0,7}\"\s{0,3}:\s{0,3}(?=\\{0,7}\"[A-Za-z0-9+/]{12,400}={0,2}\\{0,7}\")", None),
-    ("pass ", r"(?m)^USER[ ]\S{1,64}\s{1,4}PASS[ ]", None),
-    ("", r"(?i)(?:mật khẩu|mat khau|kata sandi|รหัสผ่าน|كلمة (?:المرور|السر)|पासवर्ड)\s{0,2}[:：=]\s{0,2}", None),
-    ("wifi:", r"\bWIFI:[^\n]{0,120}?;P:", None),
-    ("securestring", r"(?i:ConvertTo-SecureString(?:[ ]-\w{1,20}){0,3})[ ](?=[\"'])", None),
-    ("(", r"(?:NetworkCredential|UserPassword|HTTPBasicAuth|HTTPDigestAuth|BasicAuth|UsernamePasswordCredentials"
-          r"|PasswordAuthentication|"
-     r"UsernamePasswordAuthenticationToken|basic_auth|basicAuth|SetBasicAuth|login|signIn|sign_in|authenticate|auth|"
-     rf"[cC]redentials)[ ]?=?[ ]?\(\s{{0,20}}{_TEXT}[ ]?,\s{{0,20}}(?=\\{{0,3}}[\"'])", None),
-    ("conn", rf"(?:getConnection|connect)[ ]?\((?:\s{{0,20}}{_TEXT}[ ]?,){{2}}\s{{0,20}}(?=\\{{0,3}}[\"'])", None),
-    ("(", rf"\b(?:mysqli(?:_connect)?|PlainAuth|ftp_login|ldap_bind|imap_open|ssh2_auth_password)[ ]?\("
-          rf"(?:\s{{0,20}}{_TEXT}[ ]?,){{2}}\s{{0,20}}(?=\\{{0,3}}[\"'])", None),
-    ("crypt", r"(?i)\b(?:pgp_sym_(?:en|de)crypt(?:_bytea)?|(?:aes_|des_)?(?:en|de)crypt)[ ]?\("
-              r"(?:[^()\n,]{1,200}|[^()\n,]{0,100}\([^()\n]{0,100}\)[^()\n,]{0,100}),\s{0,20}(?=\\{0,3}')", None),
-    ("random_password", r"\\{0,3}\"random_password\\{0,3}\"[^}]{0,1000}?\\{0,3}\"result\\{0,3}\"\s{0,4}:\s{0,4}", None),
-    ("accounts", r"\baccounts\s{0,4}:\s{0,4}\[\s{0,20}(?=[\"'](?:0x)?[0-9a-fA-F]{64}[\"'])", None),
-    ("<<", rf"(?:{_STDIN}|[ ]login\b)[^\n<]{{0,120}}{_HEREDOC}[^\n]{{0,80}}\n[ \t]{{0,20}}(?:[\w.\-]{{1,64}}:)?", None),
-    ("<<", rf"{_HEREDOC}[ ]{{0,4}}(?:>{{1,2}}|\|[^\n]{{0,40}}tee)[ ]{{0,4}}{_SECRET_FILE}{_ONE_LINE}", None),
-    ("<<", rf">{{1,2}}[ ]{{0,4}}{_SECRET_FILE}[ ]{_HEREDOC}{_ONE_LINE}", None),
-    ("pdo", rf"\bPDO[ ]?\((?:\s{{0,20}}{_TEXT}[ ]?,){{2}}\s{{0,20}}(?=[\"'])", None),
-    ("ac", r"[\"']AC[0-9a-f]{32}[\"'][ ]?,[ ]?", None),
-    ("login(", r"\.login\([ ]?(?=[\"'][^\"']{24,200}[\"'])", None),
-    ("(", r"\b(?:Fernet|SecretKeySpec|AES\.new|hmac\.new|createHmac\([\"'][\w\-]{1,20}[\"'],|jwt\.(?:sign|verify"
-          r"|encode|decode)\([^,\n]{1,80},)\(?[ ]?b?(?=[\"'])", None),
-    ("identified", r"(?i)\bidentified\s{1,4}(?:with\s{1,4}\S{1,40}\s{1,4})?(?:by"
-                   r"|as)\s{1,4}(?:password\s{1,4})?(?=[\"'])", None),
-    ("<input", r"(?i)<input\b(?=[^<>]{0,300}type=\\{0,3}[\"']?password)[^<>]{0,300}?\svalue=", None),
-    ("code", r"(?i)\b(?:your|use|enter|the)\b(?![^\n.]{0,40}\b(?:zip|postal|post|error|status|exit|area|country"
-             r"|response|return|"
-     r"http|product|source|dress|color|item|order|course)\b)[^\n.\d]{0,60}\bcode\b[^\n.\d]{0,40}?(?:is|:"
-     r"|=)\s{0,2}(?=\d{4,8}\b|\d{3}[- ]\d{3}\b)", None),
-    ("", r"\b(?=[\dA-Z\-]{4,10} (?:is your|as your|as the|ist Ihr|ist dein)\b)", values.is_mixed_or_number),
-    (" as ", r"(?<=\s)(?=[\"'`]?[^\s\"'`]{5,64}[\"'`]? as (?:the |a |my |your )?(?:password|passphrase|token|secret"
-             r"|pin|passwort)\b)", values.is_odd),
-    ("%5b", r"(?i)%5b\w{0,20}(?:password|passwd|pass|pwd|token|secret|pin|otp)\w{0,20}%5d=", None),
-    ("/p:", r"(?<![\w/.])/p:(?=\S)", _is_no_port),
-    ("/", r"(?i)/(?:reset|invit|magic|verif|confirm|activat|recover|unlock|log-?in|sign-?in|password|auth|token"
-          r"|secret)[\w\-]{0,24}(?:/|/?\?(?:[\w\-]{1,20}=[^\s&]{0,60}&){0,3}[\w\-]{1,20}=)"
-          r"(?=[\w~\-]{20,512}(?:[\s\"'<>&?#)\\]|$|[.,](?:\s|$)))", _is_link_token),
-    (" / ", r"(?i)\b(?:log ?in|sign ?in|login|logon|creds|credentials?|access|zugang|acceso)\b[^\n/]{0,100}+/[ "
-            r"]", values.is_odd),
-)  # fmt: skip
-_COMPILED: Final = tuple((needs, re.compile(pattern), fit) for needs, pattern, fit in _PLACES)
+# What a secret must be behind a form, by the name in `forms.tsv`.
+_FITS: Final[dict[str, Fit | None]] = {
+    "": None,
+    "odd": values.is_odd,
+    "mixed": values.is_mixed,
+    "mixed or number": values.is_mixed_or_number,
+    "no port": _is_no_port,
+    "link": _is_link_token,
+}
+# What every text has in which the form may be, in small letters; what stands before the secret; what it must be.
+_FORMS: Final = [
+    (needs, re.compile(pattern), _FITS[fit]) for pattern, needs, fit in tables.rows("forms", "form")
+]
 # What of these no name of a secret is in, so that a text must be looked at for their sake.
-HINTS: Final = (
-    "net use", "net user", "rabbitmqctl", "identify", "snmp", "communit", "jdbc:oracle", "sqlplus", "login", "log in",
-    "sign in", "wifi:", "mysqli", "plainauth", "ftp_login", "ldap_bind", "imap_open", "ssh2_auth", "crypt(", "accounts",
-    "crypt_bytea(", "<<", "/reset", "/invit", "/magic", "/verif", "/confirm", "/activat", "/recover", "/unlock",
-    "pdo(", "/private-", "userpassword", "is your", "ist ihr", "ist dein", "as your", "as the", "mat khau",
-    "kata sandi", "isakmp", "/p:", "fernet(",
-    "aes.new", "hmac", "sudo -s", "securestring", "kinit", "cryptsetup", "7z", "logon", "zugang", "acceso", "access",
-    "signin", "sign_in", "twilio", "expdp", "impdp", "su -", "assword",
-)  # fmt: skip
+HINTS: Final = tables.rows("forms", "hint")[0][0].split("|")
 
 
 def places(text: str) -> Iterator[tuple[int, Fit | None]]:
     """Where secrets begin that have no name, and what they must be like."""
     yield from _options(text)
     small = text.lower()
-    for needs, pattern, is_fit in _COMPILED:
+    for needs, pattern, is_fit in _FORMS:
         if needs in small:
             yield from ((found.end(), is_fit) for found in pattern.finditer(text))
 
@@ -212,6 +109,7 @@ _ENTRY: Final = re.compile(r"(?m)^[ ]{1,40}[\"']?[\w.\-]{1,100}[\"']?:[ ]{1,20}(
                            r"|^[ ]{1,40}([^\s:]{4,4000})[ ]*$")
 _DELIMITERS: Final = (re.compile(r"[ \t]*\|[ \t]*"), re.compile(
  r"\t"), re.compile(r"[ ]{2,60}"), re.compile(r"[ ]*;[ ]*"), re.compile(r",[ ]*"))
+_GAP: Final = r"[ ]{2,60}"
 _RULE: Final = re.compile(r"[\s\-+|=:─┼│┤├]+")
 _CELLS: Final = re.compile(r"[^\s|,;][ ]*[|\t,;][ ]*[^\s|,;]|\S[ ]{2}[ ]*\S")
 _COOKIES: Final = re.compile(  # RFC 6265 4.2.1; where there is one, it is the value of a name
@@ -245,22 +143,30 @@ def cells(text: str, is_secret: Callable[[str], bool]) -> Iterator[tuple[int, in
 
 
 def _columns(text: str, is_secret: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
+    """The cells under the names of secrets. An empty line ends a table; a line that does not fit its names does not:
+    what is right of the first secret's column is masked there."""
     at = 0
     delimiter: re.Pattern[str] | None = None
     wanted: list[bool] = []
+    was_row = False
     for line in text.splitlines(keepends=True):
         start, at = at, at + len(line)
-        if len(line) > _MAX_LINE:
-            delimiter = None
-        elif delimiter is not None and _RULE.fullmatch(line):
-            continue
-        elif delimiter is not None and len(row := _split(line, delimiter)) == len(wanted):
-            for is_column, (left, right) in zip(wanted, row, strict=True):
-                value = line[left:right]
-                if is_column and value.strip("-: =") and values.is_column_value(value.strip("`\"'*")):
-                    yield start + left, start + right
-        else:
-            delimiter, wanted = _header(line, is_secret) if _CELLS.search(line) else (None, [])
+        if not line.strip():
+            delimiter, was_row = None, False
+        elif delimiter is None:
+            if len(line) <= _MAX_LINE and not was_row and _CELLS.search(line):
+                delimiter, wanted = _header(line, is_secret)
+            was_row = "|" in line
+        elif _RULE.fullmatch(line) is None:
+            first = wanted.index(True)
+            row = _split(line, delimiter) if len(line) <= _MAX_LINE else []
+            if len(row) == len(wanted):
+                for is_column, (left, right) in zip(wanted, row, strict=True):
+                    value = line[left:right]
+                    if is_column and value.strip("-: =") and values.is_column_value(value.strip("`\"'*")):
+                        yield start + left, start + right
+            elif not row or (first < len(row) > 1 and delimiter.pattern != _GAP and ", " not in line):
+                yield start + (row[first][0] if row else 0), start + len(line.rstrip())
 
 
 def _header(line: str, is_secret: Callable[[str], bool]) -> tuple[re.Pattern[str] | None, list[bool]]:
@@ -278,11 +184,14 @@ def _header(line: str, is_secret: Callable[[str], bool]) -> tuple[re.Pattern[str
 
 
 def _split(line: str, delimiter: re.Pattern[str]) -> list[tuple[int, int]]:
-    """The places of a line's cells."""
+    """The places of a line's cells; none of a line with too many. A delimiter in quotes is part of a cell."""
     end = len(line.rstrip())
-    found, at = [], len(line) - len(line.lstrip())
-    for count, cut in enumerate(delimiter.finditer(line, at, end)):
-        if count > _MAX_CELLS:
+    found: list[tuple[int, int]] = []
+    at = len(line) - len(line.lstrip())
+    for cut in re.compile(f'"[^"]*"|{delimiter.pattern}').finditer(line, at, end):
+        if line[cut.start()] == '"':
+            continue
+        if len(found) > _MAX_CELLS:
             return []
         found.append((at, cut.start()))
         at = cut.end()

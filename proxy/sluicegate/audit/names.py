@@ -4,6 +4,8 @@ import re
 import unicodedata
 from typing import Final
 
+from sluicegate.audit import tables
+
 MAX_NAME: Final = 256
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]+")
 _OPERATOR_FORM: Final = re.compile(r"[_\-\s.]")
@@ -12,54 +14,16 @@ _HAS_SPELLING: Final = re.compile(r"[^A-Za-z_\-. ]")
 _LOOKS_LIKE: Final = str.maketrans("аеорсухіѕԁкмтнАЕОРСУХІЅКМТНВαοεινρτυκ", "aeopcyxisdkmthaeopcyxiskmthbaoeivptuk")
 _STANDS_FOR: Final = str.maketrans("01345$@!", "oleassai")
 # Names that end like this, without separators: `db_password`, `X-Api-Key`, `clientSecret`.
-_ENDS: Final = re.compile(
-    r"(?:passwords?|passwds?|passwrd|passphrases?|passcodes?|pwds?|psk|secrets?|token|"
-    r"(?:access|refresh|auth|api|bearer)tokens|(?:api|access|secret|private|encryption|decryption|signing|signature"
-    r"|master|"
-    r"account|storage|service|subscription|licen[cs]e|app|application|validation|client|deploy|shared|preshared|auth|session|hmac|aes|ssh"
-    r"|webhook|"
-    r"consumer|admin|root|write|server|ingest|sas|cipher|crypto|wifi|wpa|jwt|integration|host|function|unseal|"
-    r"stripe|openai|anthropic|sendgrid|twilio|mailgun|gemini|maps|azure|aws|datadog|sentry|algolia|github|gitlab"
-    r"|slack|groq|"
-    r"mistral|cohere|deepseek|pinecone|supabase|firebase|newrelic|cloudflare|servicerole|heroku|recaptcha|tavily)keys?|"
-    r""
-    r"codeverifier|clientassertion|samlresponse|authcode|(?:creditcard|cc|pan)(?:number|num)|accesskeyid|authorization|credentials?|creds|cookies?|bearer|jwt|[th]?otp(?:codes?)?|pincode|pinnumber|cvv2?|cvc2?|dsn|"
-    r"connectionstring|sessionid|sessid|sessiontoken|(?:seed|recovery|mnemonic|secret)(?:phrase|words)|mnemonic|"
-    r"securityanswer|requirepass|(?:recovery|backup|mfa|2fa|sms|verification|security|access|auth|authentication|login|"
-    r"onetime|twofactor|alarm|door|gate|safe|unlock|entry|confirmation|disarm|pin|sicherheits|bestatigungs"
-    r"|verifizierungs|freischalt|aktivierungs|einmal)codes?|identifiedby|"
-    r"(?:db|root|user|admin|smtp|ldap|become|http|sudo|ssh|ftp|mail|default|proxy|key|store|keystore|vault|my|sql|bind|"
-    r"redis|mongo|pg|vnc|wifi|login|encryption|sudo)pass)$"
-)
+_ENDS: Final = re.compile(f"(?:{tables.alternatives('name')})$")
 # Names of passwords in other languages, without accents where a letter has one.
-FOREIGN: Final = tuple(
-    "kennwort kennworter zugangscode zugangsdaten passwort passworter motdepasse motsdepasse mdp contrasena clave "
-    "senha "
-    "palavrapasse parola parolachiave password hasło haslo wachtwoord toegangscode losenord losenordet adgangskode "
-    "kodeord passord "
-    "salasana heslo jelszo sifre lozinka geslo slaptazodis parool katasandi matkhau codigodeacceso clausecrete "
-    "пароль пароля лозинка парола токен секретныйключ κωδικος סיסמה كلمةالمرور كلمةالسر पासवर्ड รหัสผ่าน パスワード "
-    "暗証番号 合言葉 トークン シークレット 密码 密碼 口令 密钥 秘钥 私钥 令牌 비밀번호 암호 토큰".split()
-)
+FOREIGN: Final = tuple(tables.words("foreign"))
 _FOREIGN_ENDS: Final = re.compile(f"(?:{'|'.join(FOREIGN)})$")
 # Short words count alone or as the last of several: `spin` is no `pin`.
-_LAST_WORDS: Final = frozenset("pin pins pass pw tan sid pat passin passout pincode cvv".split())
+_LAST_WORDS: Final = frozenset(tables.words("last"))
 # What may follow the name of a secret and still be its value: `password_old`, `apiKeyProd`, `SECRET_KEY_BASE`.
-_QUALIFIERS: Final = frozenset(
-    "old new current previous next confirm confirmation again repeat value raw plain text clear data string base base64"
-    " b64 env prod production staging dev test live main primary secondary default backup encrypted enc header hash"
-    " hashed admin".split()
-)
+_QUALIFIERS: Final = frozenset(tables.words("qualifier"))
 # What is no secret although it ends like one: places in lists, what a tokenizer knows, keys of requests.
-_NO_SECRETS: Final = re.compile(
-    r"(?:page|next|continuation|continue|sync|resume|progress|cursor|pagination|delta|change|cancel|cancellation"
-    r"|eos|bos|"
-    r"pad|padding|unk|unknown|sep|cls|mask|stop|special|end|begin|clientrequest|idempotency|lock|syntax|design"
-    r"|color)token|"
-    r"existingsecret|(?:password|passwd|token|secret|key|credentials|auth|user(?:name)?)secretkey|"
-    r"(?:^|[^a-z])(?:unexpected|illegal|invalid|missing|expired|no|has|is|needs|requires|show|hide|forgot)"
-    r"(?:token|password|passwd|secret|credentials|cookie|authorization|apikey)s?$"
-)
+_NO_SECRETS: Final = re.compile(tables.alternatives("no name"))
 _NUMBERS_FOR: Final = re.compile(r"(?:code|codes|otp|cvv|cvc|cvv2|cvc2|pin|pins|tan|pincode|passcode|暗証番号)$", re.I)
 # What stands behind the name in the label of a form's field.
 _FIELD: Final = re.compile(r"(?i)(?:[\W_]|text ?box|field|input|box|entry|edit|text ?area|element|control|id|form"

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
-from sluicegate.audit import credentials, forms, names, values
+from sluicegate.audit import credentials, forms, names, randomness, values
 from sluicegate.protocol.jsonrpc import Json
 
 IsSecret = Callable[[str], bool]
@@ -139,12 +139,12 @@ class Redactor:
         """Free text, such as what a program logs: also without what the text itself names as a secret."""
         return self._without(text, len(text) if limit is None else limit, self._is_secret_name)
 
-    def _without(self, text: str, limit: int, is_secret: IsSecret | None) -> str:
+    def _without(self, text: str, limit: int, is_secret: IsSecret | None, *, with_random: bool = True) -> str:
         cut = len(text) - limit
         seen = text if cut <= 0 else text[: limit + _OVERLAP]
         parts: list[str] = []
         at = 0
-        for start, end in credentials.find(seen, is_secret, self._hints):
+        for start, end in credentials.find(seen, is_secret, self._hints, with_random):
             if start >= limit:
                 break
             parts += seen[at:start], self._mark(seen[start:end])
@@ -198,10 +198,11 @@ class Redactor:
         """Everything but what looks like a credential: no setting lets a token into the log."""
         return self._walk(value, _Budget(), MAX_DEPTH, None)
 
-    def _walk(self, value: Any, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Any:
+    def _walk(self, value: Any, budget: _Budget, depth: int, is_secret: IsSecret | None, name: str = "") -> Any:
+        """`name` is that of the member that has the value, or the list around it."""
         budget.nodes -= 1
         if isinstance(value, str):
-            return self._string(value, budget, depth, is_secret)
+            return self._string(value, budget, depth, is_secret, name)
         if not isinstance(value, dict | list):
             if not isinstance(value, int) or abs(value) < 10**40:
                 return value
@@ -211,10 +212,10 @@ class Redactor:
             budget.is_cut = True
             return f"...({len(value)} more)"
         if isinstance(value, list):
-            return self._items(value, budget, depth, is_secret)
+            return self._items(value, budget, depth, is_secret, name)
         return self._members(value, budget, depth, is_secret)
 
-    def _string(self, value: str, budget: _Budget, depth: int, is_secret: IsSecret | None) -> str:
+    def _string(self, value: str, budget: _Budget, depth: int, is_secret: IsSecret | None, name: str) -> str:
         shown = value
         may_parse = is_secret is not None and len(value) <= budget.text and value[:64].lstrip()[:1] in _JSON_BEGINS
         if budget.chars < 0 or (may_parse and budget.nodes < 0):  # before the work: searching a text takes milliseconds
@@ -226,17 +227,18 @@ class Redactor:
                 inner = self._walk(parsed, budget, depth - _PARSED_DEPTH, is_secret)
                 shown = value if inner == parsed else json.dumps(inner, ensure_ascii=False)
         # Also where nothing was found: a parser sees only the last of two members of the same name.
-        text = self._without(shown, budget.text, is_secret)
+        with_random = budget.members and not (name and randomness.is_harmless_name(name))
+        text = self._without(shown, budget.text, is_secret, with_random=with_random)
         budget.chars -= len(text)
         budget.is_cut |= len(value) > budget.text or budget.chars < 0
         return text if budget.chars >= 0 else f"...({len(value)} more)"
 
     def _items(
-        self, value: list[Any], budget: _Budget, depth: int, is_secret: IsSecret | None, program: str = ""
+        self, value: list[Any], budget: _Budget, depth: int, is_secret: IsSecret | None, name: str, program: str = ""
     ) -> list[Any]:
         if is_secret is not None:
             value = self._without_options(value[: budget.nodes + 1], is_secret, program) + value[budget.nodes + 1 :]
-        kept = [self._walk(item, budget, depth - 1, is_secret) for item in value[: budget.nodes + 1]]
+        kept = [self._walk(item, budget, depth - 1, is_secret, name) for item in value[: budget.nodes + 1]]
         budget.is_cut |= len(kept) < len(value)
         return kept if len(kept) == len(value) else [*kept, f"...({len(value) - len(kept)} more)"]
 
@@ -284,9 +286,9 @@ class Redactor:
                 budget.nodes -= 1
             elif isinstance(item, list) and by_member is not None and name.lower() in _WORDS:
                 program = next((text for key in _PROGRAM if isinstance(text := value.get(key), str)), "")
-                kept[shown] = self._items(item, budget, depth - 1, is_secret, program[:MAX_NAME])
+                kept[shown] = self._items(item, budget, depth - 1, is_secret, name, program[:MAX_NAME])
             else:
-                kept[shown] = self._walk(item, budget, depth - 1, is_secret)
+                kept[shown] = self._walk(item, budget, depth - 1, is_secret, name)
         return kept
 
     def _is_secret_member(self, name: str, item: Any, is_secret: IsSecret, pair: str | None) -> bool:

@@ -4,62 +4,16 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from sluicegate.audit import tables
 from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
 
 _MOST: Final = 512  # characters of a text that is no value
 # Words about secrets, and settings of requests.
-NO_VALUES: Final = frozenset(
-    "must is are was were be been be the a an to in for of on off if it and or see not no yes none null nil "
-    "undefined true "
-    "false required optional invalid expired missing empty wrong incorrect malformed disabled enabled revoked "
-    "rejected strict unset str string int integer number bool boolean bytes text any object array type varchar char "
-    "field oauth oauth2 basic bearer digest token tokens password passwords secret secrets strong weak again with "
-    "from by "
-    "at has have should can cannot will may changed default new function await return raise self this include omit "
-    "accepted granted denied allowed essential rbac "
-    "same-origin inherit visible hidden unknown jwt totp otp webauthn passkey hs256 rs256 es256 sha256 sha512 bcrypt "
-    "argon2id argon2 scrypt md5 utf8 utf-8 base64 hex plain plaintext api_key apikey x-api-key authorization header "
-    "cookie query env file vault manual auto always never n/a na tbd todo ok error failed success active inactive "
-    "read write minimum maximum mindestens höchstens minimal maximal mínimo máximo "
-    "current latest awscurrent masked redacted removed secure insecure lax and but username user admin_password email "
-    "ist der die das ein eine wird und nicht darf muss est le la les doit una el es debe è il не и を は が".split()
-)
-_NAME: Final = r"[A-Za-z_][\w.\-]{0,100}"
-_REFERENCES: Final = (
-    # of shells, templates and build systems; a default behind the name is a value
-    rf"\$\{{(?:(?:env|input|inputs|vault|secrets?|ssm|file|config|sops|op|var|aws\w*|azure\w*|gcp\w*):)?{_NAME}(?::?\?[^{{}}\n]{{0,200}}|:?-?)?\}}",
-    r"`[^`\n]{0,200}`",
-    r"\$\{\{[^{}\n]{0,200}\}\}", r"\{\{(?![^{}\n]{0,200}default)[^{}\n]{0,200}\}\}", r"\{%[^{}\n]{0,200}%\}",
-    r"\$\([^\n]{0,200}?\)", r"\$\((?:[^()\n]"
-                            r"|\([^()\n"
-                            r"]{0,100}\)){0,200}\)", r"\$\$?(?:env:|Env:|ENV:)?(?:[A-Z][A-Z0-9_]{0,100}"
-                             r"|[A-Za-z_]{1,100})(?![\w.!#%+*^]|-(?!>))",
-    r"%%?[A-Z][A-Z0-9_]{0,100}%%?", r"%\(\w{1,100}\)s", r"%[sdvqr]", r"%\{[^{}\n]{0,200}\}", r"[#@]\{[^{}\n]{0,200}\}",
-    rf"\{{(?:{_NAME})?\}}", r"\$\d{1,3}", r"\?", r"[:@][A-Za-z_]{1,100}", r"__\w{1,100}__", r"@@\w{1,100}@@",
-    r"<%=?(?![^\n]{0,200}(?:fetch|\|\|))[^\n]{0,200}?%>", r"<(?![?%])"
-     r"/?[^<>\n]{0,100}>", r"\[[A-Za-z_ \-]{0,60}\]", r"\[redacted:[0-9a-f]{1,64}\]",
-    r"id=[\w.\-]{1,40}", r"(?i:max-age|path|domain|expires|samesite)=[^\s;]{1,60}",
-    # of stores of secrets
-    r"(?:(?:op|vault|keyring|secretref|secretsmanager|ssm|sm|awssm|gcpsm|akv|doppler|infisical|bws|env|file)://|"
-    r"(?:vault|keyring|secretref|ssm|file):(?=[/A-Z_a-z\-]{2})|env:(?=[A-Z_]{2}))[\w./#:?=\-]{1,200}",
-    r"arn:aws[\w\-]{0,10}:(?:secretsmanager|ssm"
-    r"|kms)[\w:/.\-]{1,200}", r"!(?:Ref|Sub|GetAtt|vault|env|secret|reference)\b[^\n]{0,200}",
-    r"@Microsoft\.KeyVault\([^\n]{0,200}\)", r"projects/"
-     r"[\w\-]{1,60}/secrets/[\w/\-]{1,200}", r"(?:\./|/run/|/var/run/|/etc/|~/)[\w./\-]{1,200}",
-    # masks and examples
-    r"[\w\-.]{0,16}?(?:\*{3,200}|[xX]{4,200}"
-    r"|[•●·∙█]{2,200})[\w\-]{0,6}", r"(?:\w{0,4}|[\w\-]{1,12}[-_])(?:\.{3,20}"
-     r"|…)[\w\-]{0,6}", r"\*{1,2}", r"[-=]{2,40}", r"_{2,40}",
-    r"(?i:(?:sk|pk|ghp|xoxb|key|token)?[-_]?(?:your|insert|enter|replace|put|add|paste|example|sample"
-    r"|dummy|fake|placeholder)"
-    r"[-_ ][a-z_\- ]{1,80})", r"(?i:[a-z_\-]{1,60}[-_](?:here|placeholder"
-     r"|goes[-_]here))", r"(?i:redacted|masked|hidden|placeholder|filtered|omitted|removed|"
-    r"sanitized|withheld|secret-value|example|sample|sensitive|encrypted|protected)",
-    r"[\w+/]{4,60}EXAMPLE(?:KEY)?",
-    r"\d{1,6} (?:bytes?|characters?|chars?|bits?|digits?)",
-)  # fmt: skip
-_REFERENCE: Final = re.compile(rf"(?:{'|'.join(_REFERENCES)})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
-_MIX: Final = re.compile(r"(?:[A-Za-z:_/. \-]{0,20}\$\{\{?[\w. \-:]{1,100}\}\}?){1,4}")
+NO_VALUES: Final = frozenset(tables.words("no value"))
+# References of shells, templates, build systems and stores of secrets; masks and examples.
+_REFERENCES: Final = "|".join(row[0] for row in tables.rows("words", "reference"))
+_REFERENCE: Final = re.compile(rf"(?:{_REFERENCES})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
+_MIX: Final = re.compile(r"(?:[A-Za-z:_/. \-]{0,20}\$\{\{?[^{}\n]{1,200}\}\}?){1,4}")
 _SCHEME: Final = re.compile(r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:)(?=\S)")
 _PROSE: Final = re.compile(
     r"(?i)\b(?:the|of|an?|is|are|be|your|you|to|for|and|or|not|by|from|in|on|der|die|das|des|ist|muss|von|zum|für"
@@ -160,19 +114,7 @@ def is_random(value: str) -> bool:
 # ---------------------------------------------------------------- of members
 
 # Names inside an object that tells about a secret: a schema, a reference, a policy.
-_TELLING: Final = frozenset(
-    "type format description title minlength maxlength pattern items properties required nullable writeonly readonly "
-    "deprecated $ref anyof oneof allof additionalproperties name kind namespace key keys ref refs version optional "
-    "file external "
-    "path source valuefrom secretkeyref secretref configmapkeyref remoteref vault env label placeholder hint "
-    "message scope "
-    "scopes scheme flow flows in algorithm alg issuer audience samesite domain expires expiresin expirydate maxage "
-    "length "
-    "strength rotation policy provider engine mode method field property autocomplete minlen maxlen help example_hint "
-    "roles permissions groups display_name displayname tooltip error errors secretname claimname defaultmode "
-    "tokenurl authorizationurl "
-    "bearerformat created createdat updated updatedat".split()
-)
+_TELLING: Final = frozenset(tables.words("description"))
 # A connection without a password: a URL, or names and values.
 _CONNECTION_NAME: Final = re.compile(r"(?i)(?:dsn|connection[_\- ]?string)$")
 _SETTING: Final = r"[\w \-]{1,40}=[^;=]{0,100}"

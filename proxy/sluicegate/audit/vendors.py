@@ -1,6 +1,6 @@
 """The credentials that are known by their look, whatever stands around them. Pure.
 
-`vendors.tsv` has a row for each vendor: name, source, and prefixes or a pattern. The source `gitleaks` is
+`vendors.tsv` has a row for each vendor: prefixes or a pattern, name, source. The source `gitleaks` is
 https://github.com/gitleaks/gitleaks (config/gitleaks.toml, MIT License), from which prefixes are taken. Its patterns
 are for an engine that never backtracks. Here one class of characters with a bound follows each prefix: linear work.
 """
@@ -9,17 +9,16 @@ import base64
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
+from sluicegate.audit import tables
 from sluicegate.audit.names import is_secret_name
 from sluicegate.audit.values import is_no_value, is_random
 
 Span = tuple[int, int]
 
-_ROWS: Final = [row.split("\t") for row in Path(__file__).with_suffix(".tsv").read_text("utf-8").splitlines()[1:]]
-_PREFIXES: Final = [re.escape(prefix) for row in _ROWS if row[2] == "prefix" for prefix in row[3].split()]
-_PATTERNS: Final = [row[3] for row in _ROWS if row[2] == "pattern"]
+_PREFIXES: Final = [re.escape(prefix) for row in tables.rows("vendors", "prefix") for prefix in row[0].split()]
+_PATTERNS: Final = [row[0] for row in tables.rows("vendors", "pattern")]
 # What follows a prefix: 16 characters or more, of which one is a digit.
 _TOKEN: Final = (
     rf"(?:{'|'.join(_PREFIXES)})(?=[A-Za-z_\-.+/=]{{0,80}}\d|[A-Za-z]{{20}})"
@@ -45,7 +44,7 @@ _PARAMETERS: Final = "|".join(
         "x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|subscription-key",
         r"(?:key|code|session)(?==[^\s&]{0,64}\d[^\s&]{5})",
         r"(?!page|next|sync|cont|start|delta)(?:[a-z\-]{0,24}_?(?:token|key|secret)|t|tk|k|sid|jwt|otp|ticket|invite"
-        r"|access|magic|reset|verify|hash)(?==(?=[\w\-]{0,64}\d)(?=[\w\-]{0,64}[A-Za-z])[\w\-]{20})",
+        r"|access|magic|reset|verify|hash|appid)(?==(?=[\w\-]{0,64}\d)(?=[\w\-]{0,64}[A-Za-z])[\w\-]{20})",
     )
 )
 _LOOKS: Final = re.compile(
@@ -60,7 +59,7 @@ _LOOKS: Final = re.compile(
             r"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2\w{1,2}|scrypt|pbkdf2[\w\-]{0,16})\$[./A-Za-z0-9$=,+\-]{20,300}",
             r"\{S?(?:SHA|MD5|CRYPT)\d{0,3}\}[A-Za-z0-9+/=$.]{16,200}",
             r"\bpbkdf2_sha\d{1,3}\$\d{1,9}\$[A-Za-z0-9+/=$]{16,200}",
-            rf"(?<![A-Za-z0-9])(?:{'|'.join((_TOKEN, *_PATTERNS))})",
+            rf"(?:(?<![A-Za-z0-9])|(?<=\[\dm)|(?<=\[\d\dm))(?:{'|'.join((_TOKEN, *_PATTERNS))})",
         )
     )
 )

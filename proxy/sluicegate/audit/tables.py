@@ -1,0 +1,22 @@
+"""The data of the redaction: `words.tsv`, `forms.tsv` and `vendors.tsv`. Pure but for reading them at import.
+
+A row is a kind and its fields, with tabs between them: words, or one regular expression (of `re`). An expression needs
+a bound on what it looks at, because the work must be linear in the length of a text.
+"""
+
+from pathlib import Path
+
+
+def rows(table: str, kind: str) -> list[list[str]]:
+    """The fields of the rows of one kind, in order."""
+    lines = Path(__file__).with_name(f"{table}.tsv").read_text("utf-8").splitlines()[1:]
+    return [fields for name, *fields in (line.split("\t") for line in lines) if name == kind]
+
+
+def words(kind: str) -> list[str]:
+    return [word for (text,) in rows("words", kind) for word in text.split()]
+
+
+def alternatives(kind: str) -> str:
+    """One expression for all words or expressions of a kind that has no blanks in them."""
+    return "|".join(words(kind))
