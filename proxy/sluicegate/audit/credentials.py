@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Final
 
 from sluicegate.audit import forms, values
-from sluicegate.audit.names import FOREIGN, has_numbers, is_secret_name, spelling
-from sluicegate.audit.randomness import by_randomness
+from sluicegate.audit.names import FOREIGN, has_numbers, is_secret_name, plain, spelling
+from sluicegate.audit.randomness import by_randomness, is_harmless_name, is_random
 from sluicegate.audit.vendors import Span, by_look, may_look_secret
 
 __all__ = ["Span", "by_look", "by_name", "find", "is_secret_name", "may_look_secret", "may_name_secret"]
@@ -43,8 +43,10 @@ _NAME: Final = re.compile(
 )
 # What stands between a name and its value.
 _CLOSE: Final = r"""(?:\\{0,7}["'`\])*]){0,4}"""
-_SIGN: Final = re.compile(r"(?:\[\d{0,6}\])?" + _CLOSE + r"[ \t]{0,16}(?::=|=>|->|\?=|\|\|=|[:=：＝]{1,2})[ "
- r"\t*]{0,16}(?:</\w{1,10}>[ \t]{0,4})?")
+_SIGN: Final = re.compile(
+    r"(?:\[\d{0,6}\])?" + _CLOSE + r"[ \t]{0,16}(?::=|=>|->|\?=|\|\|=|[:=：＝]{1,2})"
+    r"[ \t*]{0,16}(?:</\w{1,10}>[ \t]{0,4})?(?:&quot;|&#3[49];)?"
+)
 # What of code may come between a name and a text in quotes: a type, a call, an index.
 _CODE: Final = re.compile(
     r"[ ]?:[ ]?(?:&(?:'static )?)?[A-Za-z\[][\w.<>\[\]]{0,40}(?:;[ ]?\d{1,4}\])?(?: \| None)?[ ]?=[ ]?(?=b?[\"'`])|"
@@ -59,7 +61,7 @@ _CALL: Final = re.compile(
     r"[ ]?\([ ]?(?=[\"'`])|(?:\\{0,7}[\"'`][)]{0,2})\s{0,4},\s{0,40}(?=\\{0,7}[\"'`])"  # name("...", "name", "..."
 )
 _CONSTANT: Final = re.compile(r"(?<=[A-Z]),[ ]{0,4}(?=\")")  # curl_easy_setopt(curl, CURLOPT_PASSWORD, "...")
-_TAG: Final = re.compile(r"(?:[ ][^<>]{0,80}[^<>=\-])?>(?:<!\[CDATA\[|\s{0,40}<\w{1,20}>)?"
+_TAG: Final = re.compile(r"(?:[ ][^<>]{0,80}[^<>=\-])?>(?!@)(?:<!\[CDATA\[|\s{0,40}<\w{1,20}>)?"
                          r"|</\w{1,20}>\s{0,40}<\w{1,20}>")
 _ATTRIBUTE: Final = re.compile(r"[\"'][^<>=]{0,40}>(?=[^<>\s{])")
 _VALUE: Final = re.compile(r"[\"'](?:[ ][\w:\-]{1,30}=[\"'][^\"'<>]{0,80}[\"']){0,4}[ ]value=")
@@ -116,10 +118,18 @@ _EXPRESSION: Final = re.compile(
     r"|flask|json|res|response|result|aws\w*)"
     r"[.]\w|[A-Za-z_]\w*->|&\w"
 )
+_LISTED: Final = re.compile(r"""(["'`]),\s{0,20}(?:\1[\w\- ]{1,40}\1,\s{0,20}){2}$""")  # a list of words
 # What a program says of a resource that has this name: `secret "pull-secret" not found`.
 _RESOURCE: Final = re.compile(r"[\"'`] (?:not|already|created|deleted|unchanged|configured|does|in namespace)\b")
+_ATTRIBUTES: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){1,4}\s")  # `password = parsed.auth`
 _VARIABLE: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){0,4}[,)\]}]")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z_.$!?]*$")
+
+
+# Names under which a value is a secret if it is random.
+_MAYBE: Final = re.compile(r"(?i)(?:key|auth|session|api|sig)$")
+_KEY: Final = re.compile(_SIGN.pattern + r"[\"'`]?([A-Za-z0-9+/_\-]{16,512}+={0,2})(?![\w.:/])")
+_REPEATED: Final = 16  # secrets of one text that are masked wherever they stand
 
 
 def may_name_secret(text: str, hints: tuple[str, ...] = ()) -> bool:
@@ -144,6 +154,9 @@ def by_name(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
         if not is_secret(shown):
             cjk = None if shown.isascii() else forms.CJK.search(shown)
             if cjk is None:
+                is_key = _MAYBE.search(shown) is not None and not is_harmless_name(shown)
+                if is_key and (word := _KEY.match(text, name.end())) and is_random(word[1]):
+                    yield word.span(1)
                 continue
             at = name.start() + cjk.end() + len(name[1] or "")
             far = _CJK_FAR.match(text, at)
@@ -165,6 +178,8 @@ def _value(text: str, name: re.Match[str], is_secret: Callable[[str], bool]) -> 
     at, before = name.end(), text[max(0, name.start() - 1) : name.start()]
     if before in _CLOSED and _CLOSED[before].match(text, at):
         return None
+    if name[2][-1] == "." and text[at : at + 1] == " ":  # the end of a sentence
+        return None
     for pattern, first, is_fit in _SYNTAXES:
         if (not first or before in first) and (found := pattern.match(text, at)):
             return _after(text, found.end(), is_secret, is_fit)
@@ -176,12 +191,15 @@ def _value(text: str, name: re.Match[str], is_secret: Callable[[str], bool]) -> 
 def _behind_sign(
     text: str, name: re.Match[str], sign: re.Match[str], is_secret: Callable[[str], bool]
 ) -> Span | None:
-    if ":" in sign[0] and (name[2] == "PASS" or text[max(0, name.start() - 1)] == ":"):  # of a test; part of an ARN
+    is_test = name[2] == "PASS" and _starts_a_line(text, name.start())
+    if ":" in sign[0] and (is_test or text[max(0, name.start() - 1)] == ":"):  # of a test; part of an ARN
         return None
     if ")" in sign[0] and (":" in sign[0] or "->" in sign[0]):  # the type of a function
         return None
     is_quoted = _QUOTE.match(text, sign.end()) is not None
-    if sign[0][0] == "]" and not is_quoted:  # an index: `styles[token] = style`
+    if not is_quoted and (sign[0][0] == "]" or "==" in sign[0]):  # `styles[token] = style`, `if token == end`
+        return None
+    if not is_quoted and " = " in sign[0] and _ATTRIBUTES.match(text, sign.end()):
         return None
     if sign[0][0] in "'\"" and not is_quoted and _VARIABLE.match(text, sign.end()):  # of a dict: `"token": token,`
         return None
@@ -193,7 +211,12 @@ def _behind_sign(
         return _below(text, name.end(), name[2])
     if span and name[2].lower() in _EVERYDAY and text[slice(*span)].isalpha() and _PROSE_NEXT.match(text, span[1]):
         return None
-    return span
+    return None if span and _is_own_label(name[2], text[slice(*span)], is_secret) else span
+
+
+def _is_own_label(name: str, value: str, is_secret: Callable[[str], bool]) -> bool:
+    """Whether a constant has the text of its own name: `TXT_PSK = "psk"`."""
+    return len(value) <= _INDENT and plain(value) in plain(name) and is_secret(value)
 
 
 def _behind_words(text: str, name: re.Match[str], is_secret: Callable[[str], bool]) -> Span | None:
@@ -206,6 +229,8 @@ def _behind_words(text: str, name: re.Match[str], is_secret: Callable[[str], boo
             return (span[1], span[1]) if span and values.METAVAR.fullmatch(text[slice(*span)]) else span
         is_fit = _is_number if name[2].lower() == "pin" else values.is_odd if name[2].isalpha() else values.is_mixed
         span = _after(text, blank.end(), is_secret, is_fit)
+    if span and name[2].lower() in _EVERYDAY and text[slice(*span)].isalpha() and text[slice(*span)].islower():
+        return None
     if span is None and not name[1] and (far := _FAR.match(text, at)):
         is_fit = _is_code if has_numbers(name[2]) else values.is_odd
         span = _after(text, far.end(), is_secret, is_fit)
@@ -305,6 +330,8 @@ def _quoted(text: str, quote: re.Match[str], is_fit: Callable[[str], bool] | Non
         found = _QUOTED[quote[2]].match(text, start)
         end = found.end() if found else start
     value = text[start:end]
+    if is_fit is _is_no_word and _LISTED.search(text[max(0, quote.start() - _INDENT) : quote.start()]):
+        return end, end
     is_name = is_fit is not None and _RESOURCE.match(text, end)
     if len(value) < 2 or values.is_no_value(value) or is_name or (is_fit is _is_no_word and not is_fit(value)):
         return end, end
@@ -346,6 +373,15 @@ def by_code(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
                 yield found.span()
 
 
+def _again(text: str, named: list[Span]) -> Iterator[Span]:
+    """Where the secrets that a text names stand in it once more."""
+    secrets = {text[start:end].strip("\"'") for start, end in named if 8 <= end - start <= _SHORT}
+    mixed = sorted(secret for secret in secrets if values.is_mixed(secret))[:_REPEATED]
+    if mixed:
+        whole = "|".join(map(re.escape, mixed))
+        yield from (found.span() for found in re.finditer(rf"(?<!\w)(?:{whole})(?!\w)", text))
+
+
 def find(
     text: str, is_secret: Callable[[str], bool] | None = None, hints: tuple[str, ...] = (), with_random: bool = True
 ) -> list[Span]:
@@ -353,7 +389,8 @@ def find(
     spans = list(by_look(text))
     if is_secret is not None:
         if may_name_secret(text, hints):
-            spans += [*by_name(text, is_secret), *by_form(text), *forms.cells(text, is_secret)]
+            named = [*by_name(text, is_secret), *by_form(text), *forms.cells(text, is_secret)]
+            spans += [*named, *_again(text, named)]
         spans += by_code(text, is_secret)
         if with_random:
             spans += by_randomness(text)

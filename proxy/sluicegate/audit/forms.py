@@ -149,12 +149,14 @@ def _columns(text: str, is_secret: Callable[[str], bool]) -> Iterator[tuple[int,
     delimiter: re.Pattern[str] | None = None
     wanted: list[bool] = []
     was_row = False
-    for line in text.splitlines(keepends=True):
+    lines = text.splitlines(keepends=True)
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
         start, at = at, at + len(line)
         if not line.strip():
             delimiter, was_row = None, False
         elif delimiter is None:
-            if len(line) <= _MAX_LINE and not was_row and _CELLS.search(line):
+            is_first = not was_row and (not line.startswith("|") or _RULE.fullmatch(following))
+            if is_first and len(line) <= _MAX_LINE and _CELLS.search(line):
                 delimiter, wanted = _header(line, is_secret)
             was_row = "|" in line
         elif _RULE.fullmatch(line) is None:

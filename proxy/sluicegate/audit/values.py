@@ -13,7 +13,10 @@ NO_VALUES: Final = frozenset(tables.words("no value"))
 # References of shells, templates, build systems and stores of secrets; masks and examples.
 _REFERENCES: Final = "|".join(row[0] for row in tables.rows("words", "reference"))
 _REFERENCE: Final = re.compile(rf"(?:{_REFERENCES})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
-_MIX: Final = re.compile(r"(?:[A-Za-z:_/. \-]{0,20}\$\{\{?[^{}\n]{1,200}\}\}?){1,4}")
+# A template: `Bearer ${token}`, `<user>:<password>`, `{}_suffix`.
+_MIX: Final = re.compile(
+    r"(?:[A-Za-z:_/. \-]{0,20}(?:\$\{\{?[^{}\n]{1,200}\}\}?|<[\w \-]{1,40}>|\{\w{0,40}\})){1,4}[A-Za-z_]{0,20}"
+)
 _SCHEME: Final = re.compile(r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:)(?=\S)")
 _PROSE: Final = re.compile(
     r"(?i)\b(?:the|of|an?|is|are|be|your|you|to|for|and|or|not|by|from|in|on|der|die|das|des|ist|muss|von|zum|für"
@@ -56,6 +59,8 @@ def is_reference(text: str) -> bool:
         return False
     if scheme := _SCHEME.match(text):
         text = text[scheme.end() :]
+        if METAVAR.fullmatch(text):
+            return True
     if not text or text.lower() in NO_VALUES:
         return True
     return _REFERENCE.fullmatch(text) is not None or _MIX.fullmatch(text) is not None
