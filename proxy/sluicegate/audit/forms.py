@@ -16,8 +16,6 @@ CJK: Final = re.compile("(?:パスワード|暗証番号|合言葉|密码|密碼
 
 # ---------------------------------------------------------------- options of programs
 
-# What the options of a program give: `-p` a password; `-p+` one glued to the option; `-p?` one if it is a mixed word;
-# `-u:` a user and a password.
 # The options in `forms.tsv`: `-p` gives a password; `-p+` one glued to the option; `-p?` one if it is a mixed word;
 # `-u:` a user and a password.
 _ROWS: Final = [(programs, options.split()) for programs, options, _ in tables.rows("forms", "program")]

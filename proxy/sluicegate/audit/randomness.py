@@ -26,10 +26,11 @@ _LONG_RUNS: Final = re.compile(r"[0-9a-f]{8,}|[a-z]{7,}|[A-Z]{9,}")
 _SWITCH: Final = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Za-z])\d|(?<=\d)[A-Za-z]")
 _ONE_CASE: Final = re.compile(r"(?:[a-z0-9]+|[A-Z0-9]+)=*")
 _HARMLESS: Final = re.compile("|".join(row[0] for row in tables.rows("words", "harmless form")))
-_NAME: Final = re.compile(r"([\w.$ -]{1,60})[\"'`\])]{0,3}[ \t]{0,8}(?:[:=>|]|=>)[ \t]{0,8}[\[\"'`(]{0,4}$")
+# What stands before a word, read backwards: a name and a sign, and the rest of a URL or a path.
+_NAME: Final = re.compile(r"[\[\"'`(]{0,4}[ \t]{0,8}(?:>=|[:=>|])[ \t]{0,8}[\"'`\])]{0,3}([\w.$ -]{1,60})")
+_AROUND: Final = re.compile(r"[^\s\"'`,;()<>{}]*")
 _BEFORE: Final = re.compile(f"(?i:{'|'.join(row[0] for row in tables.rows('words', 'before harmless'))})$")
 _EXPECTED: Final = re.compile(r"(?i)public|digest|certificate|(?:page|sync|next|continuation)[ _-]?token|cursor")
-_AROUND: Final = re.compile(r"[^\s\"'`,;()<>{}]{0,200}$")  # the rest of a URL or a path
 _ABOUT: Final = 200
 _NEAR: Final = 40
 # Last words of names under which random words are harmless.
@@ -58,17 +59,14 @@ def by_randomness(text: str) -> Iterator[Span]:
     for found in _WORD.finditer(text):
         if found[1] and is_random(found[1]) and not _is_text(found[1]):
             before = text[max(0, found.start() - _ABOUT) : found.start()]
-            name, around = _NAME.search(before), _AROUND.search(before)
-            is_path = around is not None and ("/" in around[0] or ":\\" in around[0])
-            if not (is_path or _BEFORE.search(before[-_NEAR:]) or (name and is_harmless_name(name[1].strip()))):
+            name, around = _NAME.match(before[::-1]), _AROUND.match(before[::-1])
+            is_path = around is not None and ("/" in around[0] or "\\:" in around[0])
+            if not (is_path or _BEFORE.search(before[-_NEAR:]) or (name and is_harmless_name(name[1][::-1].strip()))):
                 yield found.span()
 
 
 def _is_text(word: str) -> bool:
     """Whether a word is a text in base64 (RFC 4648), which `credentials` reads."""
-    data = word.rstrip("=")
-    try:
-        inner = base64.b64decode(data[: len(data) // 4 * 4], altchars=b"-_", validate=True)
-    except ValueError:
-        return False
+    data = word.rstrip("=").replace("-", "+").replace("_", "/")
+    inner = base64.b64decode(data[: len(data) // 4 * 4])
     return sum(32 <= byte < 127 or byte in b"\n\r\t" for byte in inner) > len(inner) * 0.95
