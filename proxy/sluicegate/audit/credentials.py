@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from sluicegate.audit import forms, values
+from sluicegate.audit import forms, tables, values
 from sluicegate.audit.names import FOREIGN, has_numbers, is_secret_name, plain, spelling
 from sluicegate.audit.randomness import by_randomness, is_harmless_name, is_random
 from sluicegate.audit.vendors import Span, by_look, may_look_secret
@@ -37,53 +37,18 @@ _OPTION_HINTS: Final = ("-p", "-a", "-w", "-u", "/user", "-s ", "-c ", "-k ", "-
 _ANY_HINT: Final = re.compile("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))))
 _PORT: Final = re.compile(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
 _SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
-_NAME: Final = re.compile(
-    r"(?:(?<![\w@.\-])|(?<=%[2357][0-9A-Fa-f]))(--?)?((?:2(?=[fF]))?[^\W\d][\w.\-@$\u0300-\u036f\u200b-\u200d]{0,127}+"
-    r"(?(1)|(?:[ ](?i:key|code|id|phrase|words?|string|token|by|de[ ]passe)s?\b(?:[ ]\d{1,2}(?=:))?)?))"
-)
+_NAME: Final = tables.pattern("name")
 # What stands between a name and its value.
 _CLOSE: Final = r"""(?:\\{0,7}["'`\])*]){0,4}"""
-_SIGN: Final = re.compile(
-    r"(?:\[\d{0,6}\])?" + _CLOSE + r"[ \t]{0,16}(?::=|=>|->|\?=|\|\|=|[:=：＝]{1,2})"
-    r"[ \t*]{0,16}(?:</\w{1,10}>[ \t]{0,4})?(?:&quot;|&#3[49];)?"
-)
+_SIGN: Final = tables.pattern("sign")
 # What of code may come between a name and a text in quotes: a type, a call, an index.
-_CODE: Final = re.compile(
-    r"[ ]?:[ ]?(?:&(?:'static )?)?[A-Za-z\[][\w.<>\[\]]{0,40}(?:;[ ]?\d{1,4}\])?(?: \| None)?[ ]?=[ ]?(?=b?[\"'`])|"
-    r"[ ][A-Za-z][\w.<>\[\]]{0,40}[ ]=[ ]?(?=[\"'`])|"
-    r"[\\\"'`\])]{1,8}\s?\.\s?(?:value[ ]?=|(?:fill|type|sendKeys|send_keys|setValue|set_value|press_sequentially|"
-    r"pressSequentially|val|set|input|to)[ ]?\()[ ]?(?=\\{0,7}[\"'`])"
-)
-_PERCENT: Final = "(?:%5C){0,3}(?:%22|%27)?(?:%20){0,2}"
-_ENCODED: Final = re.compile(rf"(?i){_PERCENT}(?:%3A|%3D)(?:%20){{0,2}}{_PERCENT}(?=[^%]|%2)")
-_DEFAULT: Final = re.compile(r"\"\s{0,4}\{[^{}]{0,400}?\b(?:default|value)\s{0,20}=\s{0,4}(?=\")")  # of Terraform
-_CALL: Final = re.compile(
-    r"[ ]?\([ ]?(?=[\"'`])|(?:\\{0,7}[\"'`][)]{0,2})\s{0,4},\s{0,40}(?=\\{0,7}[\"'`])"  # name("...", "name", "..."
-)
-_CONSTANT: Final = re.compile(r"(?<=[A-Z]),[ ]{0,4}(?=\")")  # curl_easy_setopt(curl, CURLOPT_PASSWORD, "...")
-_TAG: Final = re.compile(r"(?:[ ][^<>]{0,80}[^<>=\-])?>(?!@)(?:<!\[CDATA\[|\s{0,40}<\w{1,20}>)?"
-                         r"|</\w{1,20}>\s{0,40}<\w{1,20}>")
-_ATTRIBUTE: Final = re.compile(r"[\"'][^<>=]{0,40}>(?=[^<>\s{])")
-_VALUE: Final = re.compile(r"[\"'](?:[ ][\w:\-]{1,30}=[\"'][^\"'<>]{0,80}[\"']){0,4}[ ]value=")
-_PAIR: Final = re.compile(
-    _CLOSE + r"(?:[,:;]?\s{1,40}|[,:;])(?:- )?(?:\\{0,7}[\"'])?(?i:value|val|content|text|string|data)"
-    r"(?:\\{0,7}[\"'`\]])?\s{0,4}[:=][ \t]{0,8}"
-)  # fmt: skip
-_VERB: Final = re.compile(r"(?:[ ]|[*_`\"']{1,3}[ ])(?:is|was|are|will be|lautet|ist|est|es|é|è|er|är|jest|это|\|"
-                          r"|=)(?: (?:now|set to|jetzt|ab jetzt))?:?[ ]")
+_VERB: Final = tables.pattern("verb")
 # A name, some words, and then a verb or a colon: `the password for the printer is ...`.
-_FAR: Final = re.compile(
-    r"(?![ ](?i:policy|policies|reset|strength|length|field|hash|manager|must|should|expir\w{1,6}|rotation|type"
-    r"|file|path|"
-    r"limit|count|name|prompt|hint|bucket|auth|validation)\b)(?:[ ][^\s:;.!?=|：]{1,24}){0,9}?(?:[ ]?[:：][ \t]{0,3}|"
-    r"[ ](?:is|was|are|lautet|ist|est|es|é|è|er|är|jest|это|on|to|olarak)(?: now| set to| jetzt)?:?[ ])(?=\S)"
-)
-_COLON: Final = re.compile(r"(?![ ](?:polic|reset|strength|length|field|hash|expir|file|path|prompt"
-                           r"|hint))[^\n:：;.!?]{1,80}+[:：][ \t]{1,3}(?=\S)")
+_FAR: Final = tables.pattern("far")
+_COLON: Final = tables.pattern("colon")
 _CJK_FAR: Final = re.compile(r"[^\n:：=a-zA-Z]{0,24}?(?:は|为|為|是|이|가|:|：|=|＝)[ 　「『“\"'`]{0,3}(?=[!-~]{4})")
 _NEXT: Final = re.compile(r"(?P<end>[\"'*_`]{0,3}:?)[ \t]{0,8}\r?\n|[^\n]{0,100}?[:：][*_ \t]{0,8}\r?\n")
-_LINE: Final = re.compile(r"(?:[ \t\r]{0,40}\n){0,3}[ \t>*\-|•`]{0,12}(?:\d{1,2}[.)][ \t]{1,4})?([^\s`|]{4,200})[`"
-                          r"|]{0,3}[ \t\r]{0,40}(?=\n|$)")
+_LINE: Final = tables.pattern("line")
 _MNEMONIC: Final = re.compile(r"(?:[a-z]{3,8}[ ,]{1,3}){11,23}[a-z]{3,8}\b")  # BIP-39
 _ENCODED_TEXT: Final = re.compile(r"(?<![\w+/=.\-])(?=[A-Za-z0-9+/]{0,64}[A-Z0-9])[A-Za-z0-9+/]{24,}={0,2}")
 _CODES: Final = 24
@@ -100,24 +65,13 @@ _CLOSING: Final = {"“": "”", "„": "“", "«": "»"}
 _QUOTED: Final = {
     mark: re.compile(rf"(?:[^{_CLOSING.get(mark, mark)}\\]|\\[\s\S]){{0,{_WINDOW}}}+") for mark in "\"'`“„«"
 }
-_SCHEME: Final = re.compile(
-    r"(?<=uthorization: )[A-Za-z][\w\-]{1,24}[ ](?=[^\s\"']{8})|"
-    r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:|base64:)(?=\S)"
-)
+_SCHEME: Final = tables.pattern("scheme")
 _STOP: Final = r"(?![&;,|][ \t]{0,16}[\w.\- ]{1,64}[=:]|[ \t]{1,16}(?:#|--?\w|[\w.\-]{1,64}[=:]))"
 _ONE: Final = re.compile(rf"""[^\s"'`<>](?:[^\s"'`<>&;,|]++|{_STOP}[&;,|])*+""")
 _REST: Final = re.compile(rf"""[^\n"'`<>](?:[^\n"'`<>&;,| \t]++|{_STOP}[&;,| \t])*+""")
 _LINE_START: Final = re.compile(r"[ \t]*(?:- |\* |\+|-)?[ \t]*(?:export |set |ENV |setx |declare -x )?[\"'*]{0,3}")
 # An expression of a program, in which a name is no value.
-_EXPRESSION: Final = re.compile(
-    r"\\n|[)({\[*]|%\}|[A-Za-z_][\w.$]*[(\[{]|(?:[A-Za-z_]\w*(?:::|\.))+\w+!?\((?:[)\"']|$)|"
-    r"(?:await|new|return|typeof) |"
-    r"(?:self|this|process|os|env|config|cfg|settings|options|opts|args|request|req|params|props|state|data|user"
-    r"|secrets|"
-    r"vault|var|local|module|input|inputs|form|creds|ctx|context|event|body|import|window|session|values|Values"
-    r"|flask|json|res|response|result|aws\w*)"
-    r"[.]\w|[A-Za-z_]\w*->|&\w"
-)
+_EXPRESSION: Final = tables.pattern("expression")
 _LISTED: Final = re.compile(r"""(["'`]),\s{0,20}(?:\1[\w\- ]{1,40}\1,\s{0,20}){2}$""")  # a list of words
 # What a program says of a resource that has this name: `secret "pull-secret" not found`.
 _RESOURCE: Final = re.compile(r"[\"'`] (?:not|already|created|deleted|unchanged|configured|does|in namespace)\b")
@@ -260,10 +214,6 @@ def _is_code(value: str) -> bool:
     return values.is_odd(value) or _NUMBER.match(value) is not None
 
 
-def _is_no_word(value: str) -> bool:
-    return not value.replace("_", "a").replace("-", "a").replace(" ", "a").isalpha()
-
-
 def _below(text: str, at: int, name: str) -> Span | None:
     """Values on the lines below a label, each alone: `Recovery codes:`."""
     label = _NEXT.match(text, at)
@@ -330,26 +280,18 @@ def _quoted(text: str, quote: re.Match[str], is_fit: Callable[[str], bool] | Non
         found = _QUOTED[quote[2]].match(text, start)
         end = found.end() if found else start
     value = text[start:end]
-    if is_fit is _is_no_word and _LISTED.search(text[max(0, quote.start() - _INDENT) : quote.start()]):
+    if is_fit is forms.is_no_word and _LISTED.search(text[max(0, quote.start() - _INDENT) : quote.start()]):
         return end, end
     is_name = is_fit is not None and _RESOURCE.match(text, end)
-    if len(value) < 2 or values.is_no_value(value) or is_name or (is_fit is _is_no_word and not is_fit(value)):
+    if len(value) < 2 or values.is_no_value(value) or is_name or (is_fit is forms.is_no_word and not is_fit(value)):
         return end, end
     return start, end
 
 
-# (what follows the name, what stands before it, what the value must be)
-_SYNTAXES: Final[tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], bool] | None], ...]] = (
-    (_PAIR, (), None),
-    (_CODE, (), None),
-    (_ENCODED, (), None),
-    (_DEFAULT, ('"',), None),
-    (_CALL, (), _is_no_word),
-    (_CONSTANT, (), values.is_mixed),
-    (_TAG, ("<", ">", ":"), None),
-    (_VALUE, ('"', "'"), None),
-    (_ATTRIBUTE, ('"', "'"), values.is_mixed_or_number),
-)
+# What follows the name, what stands before it, what the value must be.
+_SYNTAXES: Final = [
+    (re.compile(pattern), tuple(before), forms.FITS[fit]) for pattern, before, fit in tables.rows("forms", "syntax")
+]
 
 
 def by_form(text: str) -> Iterator[Span]:

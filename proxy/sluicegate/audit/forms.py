@@ -20,11 +20,7 @@ CJK: Final = re.compile("(?:パスワード|暗証番号|合言葉|密码|密碼
 # `-u:` a user and a password.
 _ROWS: Final = [(programs, options.split()) for programs, options, _ in tables.rows("forms", "program")]
 _PROGRAMS: Final = re.compile(rf"(?<![\w\-.])(?:{'|'.join(f'({row[0]})' for row in _ROWS)})(?:\.exe)?(?=[ \t])")
-_OPTION: Final = re.compile(
-    r"(?<![\w\-/])(?:(-[pPawkKctAX]|-pw)(?:[ \t]{1,4}(?=[^\s\-])|=)|(-[pP])(?=[\w'\"])|"
-    r"(-[uUa])[ =]?[\"']?(?:[\w.\-]{1,64}[/\\]{1,2})?[^\s:%,\"'/]{1,64}([:%,])(?![/\s])|"
-    r"(?:--user|--proxy-user|--[\w\-]{0,20}creds|/user|-user|--auth)[ :=]{1,4}[\"']?[^\s:\"'/]{1,64}:(?!/))"
-)
+_OPTION: Final = tables.pattern("option")
 _COMMAND: Final = 256  # characters of a command before its option
 _STRONG: Final = re.compile(r"[^a-z0-9]")
 _PORTS: Final = re.compile(r"[\d:.,]+(?:/\w{3})?$|[/.~\-]")
@@ -56,6 +52,10 @@ def _is_no_port(value: str) -> bool:
     return _PORTS.match(value) is None
 
 
+def is_no_word(value: str) -> bool:
+    return not value.replace("_", "a").replace("-", "a").replace(" ", "a").isalpha()
+
+
 def _is_mixed_option(value: str) -> bool:
     return _PORTS.match(value) is None and values.is_mixed(value) and _STRONG.search(value) is not None
 
@@ -70,17 +70,18 @@ _DATED: Final = re.compile(r"(?:19|20)\d\d-\d\d")
 # ---------------------------------------------------------------- places
 
 # What a secret must be behind a form, by the name in `forms.tsv`.
-_FITS: Final[dict[str, Fit | None]] = {
+FITS: Final[dict[str, Fit | None]] = {
     "": None,
     "odd": values.is_odd,
     "mixed": values.is_mixed,
     "mixed or number": values.is_mixed_or_number,
     "no port": _is_no_port,
     "link": _is_link_token,
+    "no word": is_no_word,
 }
 # What every text has in which the form may be, in small letters; what stands before the secret; what it must be.
 _FORMS: Final = [
-    (needs, re.compile(pattern), _FITS[fit]) for pattern, needs, fit in tables.rows("forms", "form")
+    (needs, re.compile(pattern), FITS[fit]) for pattern, needs, fit in tables.rows("forms", "form")
 ]
 # What of these no name of a secret is in, so that a text must be looked at for their sake.
 HINTS: Final = tables.rows("forms", "hint")[0][0].split("|")
@@ -97,23 +98,17 @@ def places(text: str) -> Iterator[tuple[int, Fit | None]]:
 
 # ---------------------------------------------------------------- tables
 
-INSERT: Final = re.compile(r"(?i)\binsert\s{1,4}into\s{1,4}[\w.\"`\[\]]{1,100}\s"
-                            r"{0,4}\(([^()]{1,1000})\)\s{0,4}values\s{0,4}")
-_TUPLE: Final = re.compile(r"\(((?:[^()'\"]|'(?:[^'\\]|''|\\.){0,2000}'|\"[^\"]{0,2000}\""
-                           r"|\([^()]{0,100}\)){0,4000})\)\s{0,4},?\s{0,4}")
+INSERT: Final = tables.pattern("insert")
+_TUPLE: Final = tables.pattern("tuple")
 _ITEM: Final = re.compile(r"\s{0,20}('(?:[^'\\]|''|\\.){0,2000}'|\"[^\"]{0,2000}\"|[^,]{1,2000})\s{0,4}(?:,|$)")
 _MANIFEST: Final = re.compile(r"(?m)^([ ]{0,20})(?:data|stringData):[ ]*\n((?:\1[ ]+[^\n]*(?:\n|$)){1,400})")
-_ENTRY: Final = re.compile(r"(?m)^[ ]{1,40}[\"']?[\w.\-]{1,100}[\"']?:[ ]{1,20}(?![|>][+\-]?[ ]*$)(\S[^\n]*?)[ ]*$"
-                           r"|^[ ]{1,40}([^\s:]{4,4000})[ ]*$")
+_ENTRY: Final = tables.pattern("entry")
 _DELIMITERS: Final = (re.compile(r"[ \t]*\|[ \t]*"), re.compile(
  r"\t"), re.compile(r"[ ]{2,60}"), re.compile(r"[ ]*;[ ]*"), re.compile(r",[ ]*"))
 _GAP: Final = r"[ ]{2,60}"
 _RULE: Final = re.compile(r"[\s\-+|=:─┼│┤├]+")
 _CELLS: Final = re.compile(r"[^\s|,;][ ]*[|\t,;][ ]*[^\s|,;]|\S[ ]{2}[ ]*\S")
-_COOKIES: Final = re.compile(  # RFC 6265 4.2.1; where there is one, it is the value of a name
-    r"(?i)(?<![\w\-])cookie[ \t]{0,2}:[ \t]{0,4}"
-    r"((?:[^\s=;,\"']{1,128}=[^\s;,\"']{0,4096};[ ]?){1,100}[^\s=;,\"']{1,128}=[^\s;,\"']{0,4096})"
-)
+_COOKIES: Final = tables.pattern("cookies")
 _MAX_CELLS: Final = 64
 _MAX_LINE: Final = 4_096
 

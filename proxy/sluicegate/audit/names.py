@@ -26,8 +26,7 @@ _QUALIFIERS: Final = frozenset(tables.words("qualifier"))
 _NO_SECRETS: Final = re.compile(tables.alternatives("no name"))
 _NUMBERS_FOR: Final = re.compile(r"(?:code|codes|otp|cvv|cvc|cvv2|cvc2|pin|pins|tan|pincode|passcode|暗証番号)$", re.I)
 # What stands behind the name in the label of a form's field.
-_FIELD: Final = re.compile(r"(?i)(?:[\W_]|text ?box|field|input|box|entry|edit|text ?area|element|control|id|form"
-                           r"|required)+$")
+_FIELD: Final = tables.pattern("field")
 _LABEL_ENDS: Final = re.compile(r"[(:]|\s(?:for|of|on|to|für|de|del|du|от|für|di)\s")
 
 

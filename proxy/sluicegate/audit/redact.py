@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
-from sluicegate.audit import credentials, forms, names, randomness, values
+from sluicegate.audit import credentials, forms, names, randomness, tables, values
 from sluicegate.protocol.jsonrpc import Json
 
 IsSecret = Callable[[str], bool]
@@ -52,9 +52,7 @@ _COLUMNS: Final = frozenset("columns header headers fields cols column_names col
 _ROWS: Final = frozenset("rows data values records result results".split())
 # Parameters of a statement, what binds a name to one of them, and the private members of a JSON Web Key.
 _PARAMETERS: Final = frozenset("variables params parameters bindings binds bind args values vars".split())
-_BINDING: Final = re.compile(
-    r"(?:\b([A-Za-z_]\w{0,63})[\"`\]]?\s{0,4}(?::|=|=>)\s{0,4})?(?:(?<![\w:$])[$:@](\w{1,64})|\?(?=[\s,;)]|$))"
-)
+_BINDING: Final = tables.pattern("binding")
 _CARD: Final = re.compile(r"(?i)^(?:cvc|cvv|csc|exp[_a-z]{0,8}(?:month|date|iry)|expiry)")
 _PRIVATE: Final = frozenset("d p q dp dq qi oth k".split())
 _WORDS: Final = frozenset("args argv arguments command cmd".split())

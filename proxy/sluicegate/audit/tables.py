@@ -1,9 +1,10 @@
-"""The data of the redaction: `words.tsv`, `forms.tsv` and `vendors.tsv`. Pure but for reading them at import.
+"""The data of the redaction: `words.tsv`, `patterns.tsv`, `forms.tsv` and `vendors.tsv`. Pure but for reading them at import.
 
 A row is a kind and its fields, with tabs between them: words, or one regular expression (of `re`). An expression needs
 a bound on what it looks at, because the work must be linear in the length of a text.
 """
 
+import re
 from pathlib import Path
 
 
@@ -20,3 +21,8 @@ def words(kind: str) -> list[str]:
 def alternatives(kind: str) -> str:
     """One expression for all words or expressions of a kind that has no blanks in them."""
     return "|".join(words(kind))
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """One of the expressions in `patterns.tsv`."""
+    return re.compile(rows("patterns", name)[0][0])

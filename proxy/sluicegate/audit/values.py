@@ -14,22 +14,12 @@ NO_VALUES: Final = frozenset(tables.words("no value"))
 _REFERENCES: Final = "|".join(row[0] for row in tables.rows("words", "reference"))
 _REFERENCE: Final = re.compile(rf"(?:{_REFERENCES})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
 # A template: `Bearer ${token}`, `<user>:<password>`, `{}_suffix`.
-_MIX: Final = re.compile(
-    r"(?:[A-Za-z:_/. \-]{0,20}(?:\$\{\{?[^{}\n]{1,200}\}\}?|<[\w \-]{1,40}>|\{\w{0,40}\})){1,4}[A-Za-z_]{0,20}"
-)
+_MIX: Final = tables.pattern("mix")
 _SCHEME: Final = re.compile(r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:)(?=\S)")
-_PROSE: Final = re.compile(
-    r"(?i)\b(?:the|of|an?|is|are|be|your|you|to|for|and|or|not|by|from|in|on|der|die|das|des|ist|muss|von|zum|für"
-    r"|ein|eine|ihr|"
-    r"le|la|les|du|de|votre|est|pour|el|los|su|tu|para|es|il|della|è|het|uw|voor)\b"
-)
+_PROSE: Final = tables.pattern("prose")
 _SAYS: Final = re.compile(r"(?i)(?:is|was|must|has|may|can|cannot|should|not|no) [^\d\W_][^\d_]{0,100}")
 _LONG: Final = re.compile(r"[^\W\d_]{3,}")
-_WEAK: Final = re.compile(
-    r"(?i)\b(?:must|have|has|at|least|too|this|that|will|can|cannot|should|than|with|when|only|required|characters"
-    r"|invalid|"
-    r"incorrect|minimum|maximum|was|were|already|again|does|match|mindestens|zeichen|darf|kann)\b"
-)
+_WEAK: Final = tables.pattern("weak")
 _WORDS: Final = re.compile(r"[^\W\d_]{1,40}(?:[ '][^\W\d_]{1,40}){0,12}[ ]?[?!.:…*]{0,3}")
 _LABEL: Final = re.compile(r"[^\W\d_]{2,40}(?:[ '’\-][^\W\d_]{1,40}){0,30}[ ]?[?!.:…*]{0,3}")
 _LANGUAGE: Final = re.compile(r"[a-z]{2}(?:[-_][A-Za-z]{2,4})?")
@@ -39,12 +29,7 @@ METAVAR: Final = re.compile(r"[A-Z]{2,20}(?:[_-][A-Z]{1,20}){0,5}\.{0,3}")
 SLUG: Final = re.compile(r"(?:(?:[A-Za-z]{1,40}+|v?\d{1,2}(?![0-9]))(?:[-_./ ]|$)){1,12}")
 _MIXED: Final = re.compile(r"(?=[^\s]{0,64}[A-Za-z])(?=[^\s]{0,64}[0-9!#%^&*+])[^\s/:]{5,}$")
 _NUMBER: Final = re.compile(r"\d{3,12}$")
-_MEASURE: Final = re.compile(
-    r"(?i)v?\d+(?:\.\w+)+$|\d+-?[a-z]{1,2}$|\d+-[a-z]+s?$|\d{4}-\d\d\S*$|\d+(?:st|nd|rd|th)$|"
-    r"(?:rs|hs|es|ps|sha|md|aes|oauth|ipv|utf|http|step|node|line|level|rfc|base|tls|v|part|page|room|day|week"
-    r"|phase|x|ed|p|pkcs|cve|iso)-?\d[\d.\-]*[a-z]?$|"
-    r"(?-i:[a-z]{1,5}[-_]?\d{1,2}|[A-Z]{1,5}-\d{1,5})$|[a-z\-]+[!*]+$"
-)
+_MEASURE: Final = tables.pattern("measure")
 
 
 def is_no_value(text: str) -> bool:
@@ -124,9 +109,7 @@ _TELLING: Final = frozenset(tables.words("description"))
 _CONNECTION_NAME: Final = re.compile(r"(?i)(?:dsn|connection[_\- ]?string)$")
 _SETTING: Final = r"[\w \-]{1,40}=[^;=]{0,100}"
 _CONNECTION: Final = re.compile(rf"[\w+\-]{{2,30}}://\S{{1,500}}|(?:{_SETTING};){{1,20}}(?:{_SETTING})?")
-_CONNECTION_SECRET: Final = re.compile(
-    r"(?i)://[^/@\s]*:[^/@\s]*@|(?:pass|pwd|secret|token|key|sig|auth|cred)\w*\s*=(?!\w*/)|://[\w\-]{16,}@"
-)
+_CONNECTION_SECRET: Final = tables.pattern("connection secret")
 _INSIDE: Final = 6
 # Pins of chips, and tests that passed: a person's PIN has four digits.
 _COUNTED: Final = frozenset({"pin", "pins", "pass"})
