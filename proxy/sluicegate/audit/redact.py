@@ -36,15 +36,11 @@ _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS: Final = re.compile(f"({_STRING}:)|({_STRING})")  # the strings of a JSON text: names and values
 _JSON_BEGINS: Final = frozenset('{["')
 # Objects that are one name and one value: `{"name": "password", "value": "..."}`.
-_PAIR_NAMES: Final = frozenset(
-    "name key header field variable var option param parameter property attribute setting id k column question".split()
-)
+_PAIR_NAMES: Final = frozenset(tables.words("pair names"))
 # Names of members that describe a field of a form, and of those that say where a value goes.
 _LABELS: Final = frozenset("element selector label placeholder locator target xpath css field aria prompt".split())
 _PATHS: Final = frozenset("path file filename filepath type format".split())
-_PAIR_VALUES: Final = frozenset(
-    "value values val content contents data default string v text input answer fill body".split()
-)
+_PAIR_VALUES: Final = frozenset(tables.words("pair values"))
 _MAX_PAIR: Final = 16
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z_]*")
 # Members with the names of a table's columns, with its rows, and with the words of a command.

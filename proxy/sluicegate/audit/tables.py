@@ -1,4 +1,4 @@
-"""The data of the redaction: `words.tsv`, `patterns.tsv`, `forms.tsv` and `vendors.tsv`. Pure but for reading them at import.
+"""The data of the redaction: `words.tsv`, `patterns.tsv`, `forms.tsv` and `vendors.tsv`, which are read at import.
 
 A row is a kind and its fields, with tabs between them: words, or one regular expression (of `re`). An expression needs
 a bound on what it looks at, because the work must be linear in the length of a text.

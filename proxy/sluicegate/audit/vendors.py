@@ -38,27 +38,13 @@ _KEY_BODY: Final = (
 )
 _PEM: Final = r"[A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
 # Parameters of a URL's query that are secrets, and those that are secrets if they look like one.
-_PARAMETERS: Final = "|".join(
-    (
-        "access_token|refresh_token|id_token|token|api_?key|secret|client_secret|password|passwd|pwd|auth|sig|signature",
-        "x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|subscription-key",
-        r"(?:key|code|session)(?==[^\s&]{0,64}\d[^\s&]{5})",
-        r"(?!page|next|sync|cont|start|delta)(?:[a-z\-]{0,24}_?(?:token|key|secret)|t|tk|k|sid|jwt|otp|ticket|invite"
-        r"|access|magic|reset|verify|hash|appid)(?==(?=[\w\-]{0,64}\d)(?=[\w\-]{0,64}[A-Za-z])[\w\-]{20})",
-    )
-)
+_PARAMETERS: Final = "|".join(row[0] for row in tables.rows("vendors", "parameter"))
 _LOOKS: Final = re.compile(
     "|".join(
         (
             rf"-----BEGIN {_PEM}{_KEY_BODY}(?:-----END {_PEM})?",
-            r"(?<=Private-Lines: )\d{1,3}\s{1,4}(?:[A-Za-z0-9+/=]{1,80}+\s{0,4}+){1,100}+",
-            r"(?<=://)[^\s/:\"'<>]{0,256}+:[^\s/]{1,256}(?=@)",  # the user and password of a URL
-            r"(?<=://)(?=[A-Za-z_\-]{0,64}\d)[\w\-]{20,256}+(?=@)",
+            *(row[0] for row in tables.rows("vendors", "look")),
             rf"(?:(?<=[?&;#])|(?<=\\u0026))(?i:{_PARAMETERS})=[^\s&;#\"'<>`\\]{{1,2048}}",
-            r"(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3[Dd])[A-Za-z0-9%+/]{20,400}={0,2}",  # a shared access signature
-            r"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2\w{1,2}|scrypt|pbkdf2[\w\-]{0,16})\$[./A-Za-z0-9$=,+\-]{20,300}",
-            r"\{S?(?:SHA|MD5|CRYPT)\d{0,3}\}[A-Za-z0-9+/=$.]{16,200}",
-            r"\bpbkdf2_sha\d{1,3}\$\d{1,9}\$[A-Za-z0-9+/=$]{16,200}",
             rf"(?:(?<![A-Za-z0-9])|(?<=\[\dm)|(?<=\[\d\dm))(?:{'|'.join((_TOKEN, *_PATTERNS))})",
         )
     )
