@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import anyio
@@ -13,9 +14,10 @@ from test_approval_webhook import SECRET, Hook, serving, until
 
 from sluicegate.approval.presentation import take
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import BUILT_IN, Approval
+from sluicegate.approval.record import BUILT_IN, Approval, bind
 from sluicegate.approval.webhook import Receiver, Webhooks
-from sluicegate.audit.redact import Redactor
+from sluicegate.audit.record import fingerprint
+from sluicegate.audit.redact import Redactor, canonical
 from sluicegate.protocol.model import Client
 from sluicegate.store.memory import MemoryStore
 
@@ -251,6 +253,19 @@ async def test_an_approval_that_was_never_asked_for_is_neither_approved_nor_used
     assert not await town.desk.is_approved(approval.matter) and not await town.desk.consume(approval.id)
 
 
+async def test_settings_of_a_changed_config_are_in_force_at_once_for_what_is_asked_and_for_what_was_agreed() -> None:
+    town = Town()
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    town.people[LEA.principal] = replace(LEA, roles=())
+    few = replace(town.desk.settings, per_client=1, profiles={"one-of-leads": BUILT_IN["one-of-leads"]})
+    town.desk.configure(few)
+    assert town.desk.settings is few and town.desk.pending() == {"one-of-leads": 0}
+    assert reason(await town.run(amount=2)) == "rate_limited"
+    town.people[LEA.principal] = LEA
+    assert not await town.desk.consume(approval.id), "what was withdrawn stays so when the change is undone"
+
+
 async def test_one_who_agreed_and_may_no_longer_ends_the_approval_for_whoever_uses_it() -> None:
     for change in ("person", "policy"):
         town = Town()
@@ -298,6 +313,16 @@ def test_what_is_kept_of_a_call_says_whose_words_are_whose_and_nothing_where_the
     for _ in range(200):
         deep = [deep]
     assert take(replace(call, params={"arguments": [deep, "y" * 300_000]}), redactor, "")["is_cut"]
+
+
+def test_the_digest_of_a_tools_call_is_of_what_is_bound_alone_so_that_a_store_of_before_still_answers() -> None:
+    params = {"name": "pay", "arguments": {"b": 1, "a": "\u00e9"}, "_meta": {"x": 1}, "requestState": "s"}
+    bound = {
+        "principal": "key:ann", "server": "bank", "tool": "pay", "definition": fingerprint(TOOL.item or {}),
+        "params": {"name": "pay", "arguments": {"b": 1, "a": "\u00e9"}},
+    }  # fmt: skip
+    made = bind(ANN, "tools/call", TOOL, params, "r", BUILT_IN["confirm"])
+    assert made.digest == f"sha256:{sha256(canonical(bound).encode()).hexdigest()}"
 
 
 def test_the_built_in_profiles_are_what_the_reference_says() -> None:
