@@ -22,6 +22,7 @@ from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
 from sluicegate.audit.publish import Publisher
 from sluicegate.audit.queue import MAX_BATCH, QueuedRecord, RecordQueue
 from sluicegate.audit.recover import Torn, list_files, look, recover
+from sluicegate.audit.redact import Redactor
 from sluicegate.audit.retain import Old, delete, find_old
 from sluicegate.audit.settings import Checkpointing, Rotation, SinkSettings
 from sluicegate.audit.sinks import AuditSink
@@ -483,3 +484,12 @@ def test_a_name_of_which_only_what_qualifies_it_is_there_is_no_secrets() -> None
     assert [is_word_for_secret(word) for word in ("PIN", "Passcode", "OTP", "Passwort", "pins", "word")] == [
         True, True, True, True, False, False]  # fmt: skip
     assert (last_word("parameter_Value"), last_word("__"), last_word("x")) == ("value", "", "x")
+
+
+def test_behind_a_word_for_a_password_in_another_script_a_word_of_prose_stays_and_a_mixed_one_goes() -> None:
+    redactor = Redactor(b"k" * 32)
+    for text, value in (("密码是 hunter2x 好", "hunter2x"), ("你的密码是 20261122 好", "20261122")):
+        masked = redactor.arguments({"text": text}, "t")["text"]
+        assert masked == text.replace(value, f"[redacted:{redactor.short_digest(value)}]")
+    for text in ("密码是 hello there", "密码是 required"):
+        assert redactor.arguments({"text": text}, "t") == {"text": text}
