@@ -13,8 +13,9 @@ from approval_kit import ANN, LEA, LEO, TOOL, Clock, Town, about, reason
 from test_approval_webhook import SECRET, Hook, serving, until
 
 from sluicegate.approval.presentation import take
-from sluicegate.approval.queue import ApprovalQueue
+from sluicegate.approval.queue import MAX_WHOLE, ApprovalQueue
 from sluicegate.approval.record import BUILT_IN, Approval, bind
+from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.approval.webhook import Receiver, Webhooks
 from sluicegate.audit.record import fingerprint
 from sluicegate.audit.redact import Redactor, canonical
@@ -335,6 +336,60 @@ def test_the_built_in_profiles_are_what_the_reference_says() -> None:
         "one-of-leads": ("one-of-leads", "other", 1, ("role:lead",), ("api",), 1800.0, ("once", "15m"), False),
         "two-person": ("two-person", "other", 2, ("role:lead",), ("api",), 3600.0, ("once",), True),
     }
+
+
+# ---------------------------------------------------------------- the very moment, the very size
+
+
+async def test_an_approval_is_over_at_its_very_end_for_whoever_looks_uses_or_asks() -> None:
+    for is_over in (False, True):
+        town = timed_town()
+        for amount in (1, 2, 3):
+            await town.decide(await town.pending(amount=amount))
+        looked, used, asked = town.desk.open_ones()
+        town.clock.now = looked.expires - (0.0 if is_over else 0.01)
+        assert (await town.get(looked.id)).state == ("expired" if is_over else "approved")
+        assert await town.desk.consume(used.id) is not is_over
+        assert reason(await town.run(amount=3)) == ("approval_pending" if is_over else "")
+        assert (await town.get(asked.id)).state == ("expired" if is_over else "consumed")
+
+
+async def test_a_grant_is_over_at_its_very_end_and_at_the_very_end_of_its_holders_last_token() -> None:
+    town = timed_town()
+    town.tokens[ANN.principal] = START + 100
+    await town.decide(await town.pending(amount=1), scope="15m")
+    (grant,) = town.desk.grants.all()
+    assert (grant.token_end, grant.expires) == (START + 100, START + 900)
+    for now, end, is_orphaned in ((99.9, None, False), (100, None, True), (100, 99, True), (100, 100, True),
+                                  (100, 100.1, False), (99.9, 50, False)):  # fmt: skip
+        assert grant.is_orphaned(START + now, None if end is None else START + end) is is_orphaned
+    bare = replace(grant, token_end=None)
+    assert not bare.is_orphaned(START + 10**6, None) and bare.is_orphaned(START + 5, START + 5)
+    town.clock.now = START + 899.9
+    assert town.desk.grants.all() == list(town.desk.grants.alive()) == [grant]
+    town.clock.now = START + 900
+    assert town.desk.grants.all() == list(town.desk.grants.alive()) == []
+
+
+async def test_what_is_too_much_is_refused_with_its_status_and_what_is_just_not_is_taken() -> None:
+    town = timed_town(per_client=1)
+    call = town.call(amount=2)
+    matter = bind(ANN, "tools/call", TOOL, call.params, "policy.csv:7", BUILT_IN["one-of-leads"])
+    assert isinstance(await town.desk.ask(call, matter, "write", dict), Approval)
+    other = bind(ANN, "tools/call", TOOL, {"name": "pay"}, "policy.csv:7", BUILT_IN["one-of-leads"])
+    refused = await town.desk.ask(call, other, "write", dict)
+    assert isinstance(refused, VoteRefused) and refused.status == 429
+    (approval,) = town.desk.open_ones()
+    long = len('{"a":""}')
+    for size, is_told in ((MAX_WHOLE + 1, False), (MAX_WHOLE, True)):
+        town.desk.keep_whole(approval, {"a": "x" * (size - long)})
+        told = await town.desk.reveal(approval.id, LEA)
+        assert isinstance(told, dict) if is_told else isinstance(told, VoteRefused) and told.status == 409
+    voted = await town.decide(approval, word="deny", comment="c" * 2001)
+    assert isinstance(voted, Approval) and voted.comment == "c" * 2000 and voted.by == "key:lea"
+    assert town.told[-1]["approval"]["comment"] == "c" * 2000
+    told = await town.desk.reveal(approval.id, LEA)
+    assert isinstance(told, VoteRefused) and told.status == 409
 
 
 # ---------------------------------------------------------------- receivers
