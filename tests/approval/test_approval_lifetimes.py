@@ -1,5 +1,6 @@
 """How long the store holds what belongs to an approval, and what is left behind by calls and receivers that wait."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -449,3 +450,18 @@ async def test_what_is_decided_or_erased_while_its_receiver_fails_is_told_no_mor
                 else:
                     await town.decide(approval)
                 await until(lambda: repr(webhooks).startswith("Webhooks(0 on their way, 0 sent, "))
+
+
+async def test_a_message_is_signed_for_the_time_it_names_in_every_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    town, hook = Town(), Hook(200)
+    try:
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        async with serving(hook) as port:
+            async with telling(town.desk, Receiver(f"http://127.0.0.1:{port}/hook", SECRET)) as webhooks:
+                approval = await town.pending(amount=1)
+                await until(lambda: webhooks.sent == 1)
+        assert hook.told()["data"]["id"] == approval.id, "told verifies the signature, which covers the time"
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 import threading
 from hashlib import sha256
 from itertools import pairwise
@@ -439,6 +440,19 @@ async def test_a_sink_that_waits_for_its_place_is_behind_since_its_first_failure
         assert audit.tally().records["s", "ok"] == 0 and audit.tally().records["s", "failed"] >= 4
         channel.failures = 0
         await until(lambda: audit.tally().records["s", "ok"] > 0 and audit.tally().lag["s"] == 0)
+
+
+async def test_a_collector_that_takes_a_batch_and_never_answers_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "TIMEOUT", 0.05)
+    monkeypatch.setattr(sinks, "_PAUSE", (0.01, 0.02))
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        sink = SinkSettings("siem", f"http://127.0.0.1:{silent.getsockname()[1]}/in")
+        async with open_audit(tmp_path, sinks=(sink,)) as audit:
+            await one_call(audit, "c1")
+            await until(lambda: audit.tally().records["siem", "failed"] >= 2)
+            assert audit.tally().records["siem", "ok"] == 0
 
 
 # ---------------------------------------------------------------- sums, words, bounds
