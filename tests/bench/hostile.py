@@ -31,6 +31,7 @@ from subjects import HERE, LOAD_CORE, Subject, free_port, pinned, running
 
 CONCURRENCY, CONNECTIONS, CLIENTS, SERVERS = 16, 4, 4, 2
 BARS = {"ratio": 1.5, "livez": 50.0}
+WARM = 1.0  # seconds: by then each hostile peer has used up what it may take at once, which /livez is held against
 IDLE = "chrt", "--idle", "0"
 SHORT = "^(wide, small|batches)$"
 RESULTS = HERE / "results" / "hostile.json"
@@ -111,8 +112,8 @@ def attacking(attack: Attack, bed: Bed, client: httpx.Client, folder: Path, idle
         command = [*idle, *pinned(LOAD_CORE, ["wrk", *options])]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     watch = threading.Thread(target=_watch, args=(bed.admin, over, found))
-    time.sleep(0.3)
     watch.start()
+    time.sleep(WARM)
     try:
         yield found
     finally:
