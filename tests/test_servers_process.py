@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run
 from e2e.wire import LEGACY, META, MODERN
 from policy_bed import Bed, Json, bearer, bed, client_keys, reason, recorder
 
@@ -232,3 +233,93 @@ def test_another_server_under_a_key_serves_what_equals_accepted_definitions_alon
         reconfigure(made, it=servers["new"])
         made.until(lambda: made.names("ann") == ["it__same"])
         assert "Unknown tool" in made.call("ann", "it__new").text and made.seen("new") == []
+
+
+# ---------------------------------------------------------------- operators
+
+
+def test_an_operator_restarts_disables_and_enables_a_server_and_callers_of_others_notice_nothing(
+    tmp_path: Path,
+) -> None:
+    servers = {key: recorder(tmp_path, key, tools=[key]) for key in ("fs", "more")}
+    with bed(tmp_path, OPEN, servers, clients={"keys": client_keys(ann=[], bob=[])}) as made:
+        assert made.names("ann") == ["fs__fs", "more__more"]
+        first = state(made, "more")["pids"]
+        with told(made, "modern") as heard, callers(made, "fs__fs") as calls:
+            made.until(lambda: calls.answered > CALLERS)
+            done = run(tmp_path, "servers", "restart", "more")
+            assert (done.returncode, done.stdout) == (0, "more: restart\n"), done.stderr
+            made.until(lambda: not any(map(is_alive, first)) and bool(state(made, "more").get("pids")))
+            assert "ran more" in made.call("ann", "more__more").text
+            made.until(lambda: heard[RESOURCES] == 1)
+            assert heard[TOOLS] == 0  # they are the same
+
+            assert run(tmp_path, "servers", "disable", "more").returncode == 0
+            made.until(lambda: heard[TOOLS] == 1)
+            assert made.names("ann") == ["fs__fs"] and state(made, "more")["status"] == "disabled"
+            reconfigure(made, more=servers["more"] | {"timeout": "50s"}, other=recorder(tmp_path, "other", tools=["x"]))
+            made.until(lambda: made.names("ann") == ["fs__fs", "other__x"])  # the file was read: it stays disabled
+            refused = run(tmp_path, "servers", "restart", "more")
+            assert refused.returncode == 1 and "the server more is disabled: enable it first" in refused.stderr
+            assert run(tmp_path, "servers", "enable", "more", "--json").returncode == 0
+            made.until(lambda: made.names("ann") == ["fs__fs", "more__more", "other__x"])
+            assert run(tmp_path, "servers", "reconnect", "more").returncode == 0
+        assert calls.failed == []
+        done_so = ("restart", "disable", "enable", "reconnect")
+        assert acts(made) == [(f"server_{action}", "more", "local") for action in done_so]
+
+
+def test_a_restart_says_how_many_open_calls_end_and_the_call_has_an_unknown_outcome(tmp_path: Path) -> None:
+    servers = {"fs": recorder(tmp_path, "fs", tools=["wait"], silent=["wait"])}
+    with (
+        bed(tmp_path, OPEN, servers, clients={"keys": client_keys(ann=[])}) as made,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        made.names("ann")
+        gone = in_flight(made, pool, "fs", "wait")
+        assert run(tmp_path, "servers", "restart", "fs").stdout == "fs: restart; calls that were open there: 1\n"
+        assert reason(gone.result(20)) == "outcome_unknown"
+        made.until(lambda: ends(made, "wait") == ["unknown"])
+        records = [one.get("act") or one["type"] for one in made.audit() if one["type"] == "admin" or "own" in one]
+        assert records[-3:] == ["intent", "server_restart", "outcome"]  # it is on the disk before it takes effect
+
+
+READING = OPEN + "p, key:ann, sluice, admin:servers, read, allow\n"
+
+
+def test_without_the_right_to_write_nobody_restarts_a_server_and_the_log_says_who_tried(tmp_path: Path) -> None:
+    servers = {"fs": recorder(tmp_path, "fs", tools=["read"])}
+    with bed(tmp_path, READING, servers, clients={"keys": client_keys(ann=[])}) as made:
+        before = state(made, "fs")["pids"]
+        for action in ("restart", "reconnect", "enable", "disable"):
+            refused = act(made, "fs", action, **bearer("ann"))
+            assert refused.status_code == 403 and "admin:servers write" in refused.json()["error"]
+        assert act(made, "fs", "restart").status_code == 401
+        shown = httpx.get(f"{made.process.admin}/api/v1/servers", headers=bearer("ann"), timeout=20)
+        assert [row["pids"] for row in shown.json()["servers"]] == [before]
+        tried = [one for one in made.audit() if one["type"] == "decision" and one.get("act") == "write"]
+        assert [(one["principal"], one["object"]) for one in tried] == [("key:ann", "admin:servers")] * 4
+        assert acts(made) == []
+
+
+def test_what_is_no_action_or_no_server_is_refused_and_done_to_nobody(living: Bed) -> None:
+    operator = {"Authorization": f"Bearer {(living.folder / 'state' / 'operator.token').read_text().strip()}"}
+    assert act(living, "none", "restart", **operator).status_code == 404
+    assert act(living, "fs", "explode", **operator).status_code == 405
+    assert act(living, "fs", "restart", b'{"when": "now"}', **operator).status_code == 400
+    assert httpx.post(f"{living.process.admin}/api/v1/servers/fs/restart", headers=operator).status_code == 415
+    assert httpx.get(f"{living.process.admin}/api/v1/servers/fs/restart", headers=operator).status_code == 405
+    reconfigure(living, off=recorder(living.folder, "off", tools=["x"]) | {"enabled": False})
+    living.until(lambda: act(living, "off", "enable", **operator).status_code == 409)
+    assert acts(living) == []
+
+
+def acts(made: Bed) -> list[tuple[str, str, str]]:
+    """What was done with which server by whom, by the audit log."""
+    found = [one for one in made.audit() if one["type"] == "admin" and one["act"].startswith("server_")]
+    return [(one["act"], one["server"], one["by"]) for one in found]
+
+
+def act(made: Bed, server: str, action: str, body: bytes = b"{}", **headers: str) -> httpx.Response:
+    url = f"{made.process.admin}/api/v1/servers/{server}/{action}"
+    return httpx.post(url, content=body, headers={"Content-Type": "application/json", **headers}, timeout=20)

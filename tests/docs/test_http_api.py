@@ -21,11 +21,11 @@ def test_each_request_is_served_for_the_right_that_the_page_names(tmp_path: Path
     config = {"servers": {}, "clients": clients, "policy": {"files": ["policy.csv"]}}
     with sluice(config, tmp_path) as process, httpx.Client(base_url=process.admin, timeout=30) as http:
         token = (tmp_path / "state" / "operator.token").read_text().strip()
-        assert len(requests) == 15
+        assert len(requests) == 16
         for method, target, area, act in requests:
             if target.endswith("/events"):  # a stream: that it is refused shows that it is there
                 continue
-            path = target.replace("{id}", "apr_7f3k2m9q4x1z")
+            path = target.replace("{id}", "apr_7f3k2m9q4x1z").replace("{key}/{action}", "files/restart")
             refused = http.request(method, path, headers={"Authorization": f"Bearer {key}"})
             assert refused.status_code == 403 and f"{area} {act}" in refused.text, (target, refused.text)
             served = http.request(method, path, headers={"Authorization": f"Bearer {token}"}, content=b"{}")

@@ -254,3 +254,35 @@ def test_a_worker_does_not_come_back_with_a_policy_that_is_not_in_force(tmp_path
         process.process.send_signal(signal.SIGHUP)
         until(lambda: process.get("/readyz")[0] == 200)
         assert tools(process, ONE) == tools(process, OTHER) == set(), "both have the newer one"
+
+
+def test_every_worker_takes_a_server_into_use_restarts_it_and_disables_it_also_one_that_comes_later(
+    tmp_path: Path,
+) -> None:
+    settings = config(tmp_path)
+    more = recorder(tmp_path, "more", tools=["dig"])
+    with sluice(settings, tmp_path, 2) as process:
+        written = json.loads(process.config.read_text())
+        written["servers"] |= {"more": more}
+        (tmp_path / "policy.csv").write_text(ROWS + "p, role:authenticated, more, *, *, allow\n")
+        process.config.write_text(json.dumps(written))
+        process.process.send_signal(signal.SIGHUP)
+        until(lambda: tools(process, ONE) == tools(process, OTHER) == {"bank__wire", "more__dig"})
+        before = set(row(process, "more")["pids"])
+        assert len(before) == 2
+        done = run(process, "servers", "restart", "more")
+        assert (done.returncode, done.stdout) == (0, "more: restart\n"), done.stderr
+        until(lambda: len(set(row(process, "more").get("pids", [])) - before) == 2)
+        assert run(process, "servers", "disable", "more").returncode == 0
+        assert tools(process, ONE) == tools(process, OTHER) == {"bank__wire"}
+        first = workers(process)[0]
+        os.kill(first, signal.SIGKILL)
+        until(lambda: first not in workers(process) and process.get("/readyz")[0] == 200)
+        assert tools(process, ONE) == tools(process, OTHER) == {"bank__wire"}
+        assert run(process, "servers", "enable", "more").returncode == 0
+        until(lambda: tools(process, ONE) == tools(process, OTHER) == {"bank__wire", "more__dig"})
+
+
+def row(process: Sluice, key: str) -> Json:
+    done = run(process, "servers", "--json")
+    return next(row for row in json.loads(done.stdout)["servers"] if row["key"] == key)

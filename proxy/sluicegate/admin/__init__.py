@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 import anyio
 
 from sluicegate.admin import approval_page as pages
+from sluicegate.admin import server_actions
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.audit import AuditHeads
@@ -69,6 +70,7 @@ class AdminDeps:
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
     principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
     may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
+    change_server: server_actions.ChangeServer | None = None
     pins: PinsApi | None = None  # None: nothing is pinned
     approvals: ApprovalsApi | None = None  # None: nobody is asked anything
     audit: AuditHeads | None = None
@@ -92,6 +94,8 @@ def _methods(path: str) -> tuple[str, ...]:
     match path.removeprefix(_API).split("/"):
         case ["pins"]:
             return "GET", "HEAD", "POST"
+        case parts if server_actions.is_action(tuple(parts)):
+            return ("POST",)
         case ["approvals", _, "decisions" | "cancel" | "reveal"]:
             return ("POST",)
         case ["grants", _]:
@@ -244,6 +248,8 @@ class _Admin:
             return error_response(413, f"the body is larger than {MAX_BODY} bytes")
         if parts == ("pins",) and self._sources.pins is not None:
             return json_response(*await accept(self._sources.pins, body, who))
+        if server_actions.is_action(parts) and self._sources.change_server is not None:
+            return json_response(*await server_actions.change(self._sources.change_server, parts, body, who))
         if self._sources.approvals is None:
             return error_response(404, "no such path")
         keys = header(scope, "idempotency-key")

@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
+from sluicegate.admin import server_actions
 from sluicegate.admin.approval_page import PATH as PAGES
 from sluicegate.admin.approvals import MAX_LISTED
 from sluicegate.admin.credentials import Scope
@@ -43,12 +44,14 @@ MAX_BEHIND: Final = 1_000
 
 class Gateway:
     """`down` says which workers are not up, and why Sluice as a whole is not ready; `owner_of` gives the number of
-    the worker that a principal belongs to."""
+    the worker that a principal belongs to. `server_changed` learns what an operator did with which server."""
 
     def __init__(
-        self, up: Up, down: Callable[[], list[str]], owner_of: Callable[[str], int], names: ServedNames
-    ) -> None:
+        self, up: Up, down: Callable[[], list[str]], owner_of: Callable[[str], int], names: ServedNames,
+        server_changed: Callable[[str, str], None] = lambda server, action: None,
+    ) -> None:  # fmt: skip
         self._up, self._down, self._owner_of = up, down, owner_of
+        self._server_changed = server_changed
         self._policy = HostOriginPolicy(names, ADMIN_PORT)
         self._merged, self._merging = Merged(), anyio.Lock()
 
@@ -120,12 +123,37 @@ class Gateway:
         return _nobody() if owner is None else await owner.ask(scope, b"") or _nobody()
 
     async def _change(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
+        parts = tuple(scope["path"].removeprefix(_API).split("/"))
+        if server_actions.is_action(parts):
+            return await self._change_server(scope, body, peers, parts)
         answer = await self._whoever_has_it(scope, body, peers)
         if answer.status == _DONE and scope["path"] == _API + "pins":
             async with anyio.create_task_group() as group:
                 for peer in peers:
                     group.start_soon(peer.ask, scope, b"", "GET", LOOK)
         return answer
+
+    async def _change_server(
+        self, scope: Scope, body: bytes, peers: Sequence[Peer], parts: tuple[str, ...]
+    ) -> AdminResponse:
+        """Every worker does it, once the first one has: a worker that starts later begins so."""
+        first, *others = peers
+        answer = await first.ask(scope, body) or _nobody()
+        if answer.status != _DONE:
+            return answer
+        self._server_changed(parts[1], parts[2])
+        answers: list[AdminResponse | None] = [answer]
+
+        async def one(peer: Peer) -> None:
+            answers.append(await peer.ask(scope, body))
+
+        async with anyio.create_task_group() as group:
+            for peer in others:
+                group.start_soon(one, peer)
+        if failed := next((one for one in answers if one is not None and one.status != _DONE), None):
+            return failed
+        told = [json.loads(one.body) for one in answers if one is not None]
+        return json_response(_DONE, {**told[0], "open_calls": sum(one["open_calls"] for one in told)})
 
     # ------------------------------------------------------------ all of them
 
@@ -283,7 +311,9 @@ def _servers(rows: list[Json]) -> list[Json]:
 
 
 def _server(parts: list[Json]) -> Json:
-    return {name: _told(name, [part[name] for part in parts]) for name in parts[0]}
+    """Workers take a change into use one after the other, so that a row may have more at one of them."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: _told(name, [part[name] for part in parts if name in part]) for name in names}
 
 
 def _told(name: str, values: list[Any]) -> Any:

@@ -60,6 +60,7 @@ def admin_application(
             ready=partial(_unready, inner, is_stopping),
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
             describe_servers=inner.measured,
+            change_server=partial(_change_server, inner),
             list_tools=list_tools,
             pins=inner.behind.pins,
             approvals=ApprovalsApi(inner.desk, people(judges, history, operator), inner.desk.book.store),
@@ -74,6 +75,17 @@ def admin_application(
             notes=judges.notes,
         ),
     )
+
+
+async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[int, Json]:
+    """It is on the disk before it takes effect."""
+    control = inner.behind.control
+    if key in control.config.servers and not control.objection(key, action):
+        if not await inner.services.notes.act_durably(f"server_{action}", server=key, by=who):
+            return 503, {"error": "the audit log cannot be written: nothing was done"}
+    if objection := control.objection(key, action):
+        return 409 if key in control.config.servers else 404, {"error": objection}
+    return 200, {"server": key, "action": action, "open_calls": control.act(key, action)}
 
 
 def _bearer(token: str) -> bytes:

@@ -7,7 +7,7 @@ whose section did not change go on, with their connections and open calls.
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, Literal, get_args
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -24,9 +24,6 @@ from sluicegate.guards.inspect import Mode
 from sluicegate.protocol.model import Client
 
 log = logging.getLogger(__name__)
-
-ServerAct = Literal["restart", "reconnect", "enable", "disable"]
-ACTS: Final = get_args(ServerAct)
 
 _CHANGED: Final = "its configuration was changed"
 _DISABLED: Final = "an operator disabled it"
@@ -74,11 +71,11 @@ class ServerControl:
 
     def __init__(
         self, config: Config, transport: str, make: Callable[[str, AnyServer, Config], DownstreamServer],
-        tables: ServerTables,
+        tables: ServerTables, switched_off: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self._started, self._transport, self._make = config, transport, make
         self._config = config
-        self._switched_off: set[str] = set()
+        self._switched_off = set(switched_off)
         self._first_client: Client | None = None
         self._pins: DefinitionPins | None = None
         self._lists: CatalogCache | None = None
@@ -143,7 +140,7 @@ class ServerControl:
 
     # ------------------------------------------------------------ operators
 
-    def objection(self, key: str, act: ServerAct) -> str:
+    def objection(self, key: str, action: str) -> str:
         """Why that cannot be done with a server, in a sentence; empty where it can."""
         server = self._config.servers.get(key)
         if server is None:
@@ -151,17 +148,20 @@ class ServerControl:
         if not server.enabled:
             why = self._config.disabled.get(key, "servers.KEY.enabled is false there")
             return f"the config file disables the server {key} ({why})"
-        if key in self._switched_off and act in ("restart", "reconnect"):
+        if key in self._switched_off and action in ("restart", "reconnect"):
             return f"the server {key} is disabled: enable it first"
         return ""
 
-    def act(self, key: str, act: ServerAct) -> None:
-        """Does it at once, whatever is open at that server. What it was told to be stays for this run of Sluice."""
-        if act == "reconnect":
+    def act(self, key: str, action: str) -> int:
+        """Does it at once; how many open calls of that server end so. What is disabled stays so while Sluice runs."""
+        running = self.servers.get(key)
+        if action == "reconnect":
             self.servers[key].reconnect()
-            return
-        (self._switched_off.add if act == "disable" else self._switched_off.discard)(key)
-        self._switch({key} if act == "restart" else set(), _DISABLED if act == "disable" else "an operator restarts it")
+            return 0
+        (self._switched_off.add if action == "disable" else self._switched_off.discard)(key)
+        is_restart = action == "restart"
+        self._switch({key} if is_restart else (), "an operator restarts it" if is_restart else _DISABLED)
+        return running.numbers()["in_flight"] if running is not None and self.servers.get(key) is not running else 0
 
     # ------------------------------------------------------------ switching
 

@@ -148,7 +148,9 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
                 break
         for key, why in config.disabled.items():
             log.warning("server is disabled", extra={"server": key, "why": why})
-        control = ServerControl(services.config.keeping_servers_of(config), transport, server, tables)
+        control = ServerControl(
+            services.config.keeping_servers_of(config), transport, server, tables, services.share.switched_off
+        )
         servers = control.servers
         for key in servers:
             if notice := pins.notice(key):

@@ -232,6 +232,13 @@ class Notes:
         """What an operator did to Sluice itself."""
         self._note("admin", {"act": act, **fields})
 
+    async def act_durably(self, act: str, **fields: str) -> bool:
+        """The same, before it takes effect: whether it may."""
+        if self._audit is None:
+            return True
+        is_kept = await self._audit.note_durably("admin", {"act": act, **fields})
+        return is_kept or self._audit.settings.on_failure == "allow_and_alarm"
+
     def pin(self, event: PinEvent) -> None:
         """What became of a definition."""
         note_pin(self._audit, event)

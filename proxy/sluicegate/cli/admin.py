@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Final, NoReturn, ParamSpec
@@ -36,6 +37,7 @@ WIDTH: Final = 60  # of a column on a terminal
 TOKEN_FILE: Final = "operator.token"
 KEY_VARIABLE: Final = "SLUICE_KEY"
 MAX_KEY: Final = 65_536
+_SERVER_KEY: Final = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _KEY: Final = re.compile(r"[!-~]{1,65536}")
 
 AdminKey = Annotated[
@@ -243,9 +245,28 @@ def reachable(address: config.Address) -> config.Address:
 # ---------------------------------------------------------------- commands
 
 
+class ServerAction(StrEnum):
+    """What `sluice servers ACTION KEY` does."""
+
+    RESTART = "restart"
+    RECONNECT = "reconnect"
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
 @asks_running
-def servers(admin: Admin, as_json: AsJson = False) -> None:
-    """Show the servers of a running Sluice and their health."""
+def servers(
+    admin: Admin,
+    action: Annotated[
+        ServerAction | None, typer.Argument(metavar="ACTION", help="restart, reconnect, enable or disable a server.")
+    ] = None,
+    server: Annotated[str | None, typer.Argument(metavar="SERVER", help="Its key in the config file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the servers of a running Sluice and their health. Or restart, reconnect, enable or disable one."""
+    if action is not None:
+        _change_server(admin, action, server, as_json)
+        return
     body = _get(admin, "servers", {})
     _show(body, "servers", as_json)
     for row in () if as_json else body.get("servers", []):
@@ -253,6 +274,20 @@ def servers(admin: Admin, as_json: AsJson = False) -> None:
             print_out(f"\n{row['key']} is {row['status']}. The last lines that it wrote to stderr:")
             for line in row["stderr"]:
                 print_out(f"  | {printable(line)}")
+
+
+def _change_server(admin: Admin, action: ServerAction, key: str | None, as_json: bool) -> None:
+    if key is None or not _SERVER_KEY.fullmatch(key):
+        stop(Code.USAGE, f"sluice servers {action} takes the key of a server")
+    response = admin.exchange(f"servers/{key}/{action}", body={})
+    if response.status_code in (404, 409, 503):
+        admin.stop(Code.NEGATIVE, *_said(response))
+    body = answer(response)
+    if as_json:
+        print_json(body)
+        return
+    ended = body["open_calls"]
+    print_out(f"{key}: {action}" + (f"; calls that were open there: {ended}" if ended else ""))
 
 
 @asks_running

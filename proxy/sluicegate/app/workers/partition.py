@@ -12,6 +12,8 @@ class WorkerPartition:
 
     index: int = 0
     count: int = 1
+    switched_off: frozenset[str] = frozenset()
+    """Servers that an operator had disabled when this process was started."""
 
     def has(self, principal: str) -> bool:
         """Whether what belongs to a principal is here."""

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +57,8 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         meeting = stack.enter_context(new_worker_sockets(state))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
         crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
-        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config))
+        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
+                          crew.server_changed)  # fmt: skip
         backstage = admin_port(config, gateway.application(), open_files.raise_limit() // 8)
         admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())
@@ -110,6 +112,7 @@ class Crew:
         self._token = token
         self._workers = [_Worker(WorkerPartition(index, count)) for index in range(count)]
         self._marks = 0
+        self._switched_off: set[str] = set()
         self._stopped = anyio.Event()
         self.code = 0
         self.ended_by: signal.Signals | None = None
@@ -128,6 +131,13 @@ class Crew:
         if self._stopped.is_set():
             return ["Sluice is stopping: open calls may end"]
         return [f"worker {one.share.index + 1} is not up" for one in self._workers if one.mark is None]
+
+    def server_changed(self, server: str, action: str) -> None:
+        """A server that an operator disabled stays so in workers that are started later."""
+        if action == "disable":
+            self._switched_off.add(server)
+        elif action == "enable":
+            self._switched_off.discard(server)
 
     # ------------------------------------------------------------ their life
 
@@ -191,7 +201,8 @@ class Crew:
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(), *sockets)
             )
         task = Task(
-            self._config, self._file, worker.share, self._meeting.path, sockets, admin, self._token,
+            self._config, self._file, replace(worker.share, switched_off=frozenset(self._switched_off)),
+            self._meeting.path, sockets, admin, self._token,
             is_first=worker.share.index == 0 and not worker.was_up,
         )  # fmt: skip
         reader, writer = await asyncio.open_unix_connection(sock=orders)
