@@ -268,6 +268,21 @@ async def test_settings_of_a_changed_config_are_in_force_at_once_for_what_is_ask
     assert not await town.desk.consume(approval.id), "what was withdrawn stays so when the change is undone"
 
 
+async def test_what_ends_an_approval_is_recorded_with_who_and_why_and_with_neither_where_time_did() -> None:
+    town = timed_town()
+    cancelled, expired = await town.pending(amount=1), await town.pending(amount=2)
+    tool = {"principal": "key:ann", "server": "bank", "own": "pay"}
+    ended = await town.desk.end(cancelled.id, "cancelled", "key:ann", "not any more")
+    said = {"id": cancelled.id, "state": "cancelled", "digest": cancelled.matter.digest, "profile": "one-of-leads"}
+    assert town.told[-1] == {"approval": {**said, "approver": "key:ann", "comment": "not any more"}, **tool}
+    assert ended is not None and (ended.by, ended.comment, ended.ended) == ("key:ann", "not any more", START)
+    town.clock.now = expired.expires
+    over = await town.get(expired.id)
+    said = {"id": expired.id, "state": "expired", "digest": expired.matter.digest, "profile": "one-of-leads"}
+    assert town.told[-1] == {"approval": said, **tool}
+    assert (over.state, over.by, over.comment, over.ended) == ("expired", "", "", expired.expires)
+
+
 async def test_one_who_agreed_and_may_no_longer_ends_the_approval_for_whoever_uses_it() -> None:
     for change in ("person", "policy"):
         town = Town()
