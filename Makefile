@@ -10,7 +10,7 @@ ARGS ?=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 # What depends on the Python: TLS and sockets, event loops, processes, threads, files, and the command line.
-SHORT := tests/network tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
+SHORT := tests/http tests/runtime tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
 .PHONY: demo test short under-load compat lint docs bench mutants soak accept lock clean

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import anyio
 import httpx
 import pytest
-from network.authority import context_for
+from authority import context_for
 
 from sluicegate.http.client import connection, pool
 from sluicegate.http.client.connection import Reply

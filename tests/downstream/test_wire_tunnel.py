@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import httpx
 import pytest
-from network.authority import context_for
+from authority import context_for
 
 from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.egress import Egress

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import pytest
-from network.authority import context_for
+from authority import context_for
 
 from sluicegate.http.egress import AddressRefused, Egress
 from sluicegate.http.fetch import MAX_BYTES, Fetcher, Unfetched

@@ -13,7 +13,7 @@ import pytest
 from e2e.wire import LEGACY, META, MODERN
 from policy_bed import Bed, Json, bearer, bed, client_keys
 
-LIAR = str(Path(__file__).parent / "lying_server.py")
+LIAR = str(Path(__file__).parents[1] / "lying_server.py")
 ERAS = ("legacy", "modern")
 CELLS = pytest.mark.parametrize(("server", "client"), list(product(ERAS, ERAS)))
 EVERYTHING: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}

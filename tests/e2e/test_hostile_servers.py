@@ -46,7 +46,7 @@ def test_who_comes_late_takes_no_name_that_is_served(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- definitions that hide something
 
-TURNCOAT = str(Path(__file__).parent / "turncoat_server.py")
+TURNCOAT = str(Path(__file__).parents[1] / "turncoat_server.py")
 
 
 def test_what_hides_in_a_definition_is_flagged_and_left_as_it_is(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import anyio
 import pytest
 from e2e.sluice_process import Sluice, sluice
 from e2e.wire import META, Client
-from observe.test_dashboard import DASHBOARD, TARGETS, declared
+from metrics.test_dashboard import DASHBOARD, TARGETS, declared
 from peers.debian import provide
 from peers.fleet import free_port, running, wait_for_port
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from observe.test_dashboard import DASHBOARD
+from metrics.test_dashboard import DASHBOARD
 from peers.install import MODULES, NODE
 
 URL = os.environ.get("GRAFANA_URL", "").rstrip("/")

@@ -260,7 +260,7 @@ def test_an_empty_policy_denies_everything(tmp_path: Path) -> None:
 
 def test_an_engine_that_breaks_lets_nothing_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = tmp_path / "broken"
-    launcher = [sys.executable, str(Path(__file__).parent / "breaking_sluice.py"), str(flag)]
+    launcher = [sys.executable, str(Path(__file__).parents[1] / "breaking_sluice.py"), str(flag)]
     monkeypatch.setattr("e2e.sluice_process.COMMAND", launcher)
     servers = {"fs": recorder(tmp_path, "fs", tools=["read", "stat"])}
     with bed(tmp_path, "p, *, *, *, *, allow\n", servers, clients={"keys": client_keys(ann=[])}) as made:

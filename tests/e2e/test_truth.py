@@ -16,7 +16,7 @@ from policy_bed import Bed, Json, bed, client_keys
 from sluicegate.protocol.reserved_keys import REASONS
 
 OPEN = "p, *, *, *, *, allow\np, local, sluice, admin:*, *, allow\np, *, *, res:file:///secret*, *, deny\n"
-LIAR = str(Path(__file__).parent / "lying_server.py")
+LIAR = str(Path(__file__).parents[1] / "lying_server.py")
 ERAS = ("legacy", "modern")
 
 

@@ -23,7 +23,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ADD: Json = {"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}
 SUB: Json = {"name": "sub", "description": "Subtracts.", "inputSchema": {"type": "object"}}
-SERVER = str(Path(__file__).parent / "turncoat_server.py")
+SERVER = str(Path(__file__).parents[1] / "turncoat_server.py")
 UNKNOWN = {"code": -32602, "message": "Unknown tool: "}
 
 

@@ -32,7 +32,7 @@ p2, group:careful, web, tool:*, *, one-of-leads
 p, role:lead, sluice, admin:*, *, allow
 """
 ACCEPT = {"Accept": "application/json, text/event-stream"}
-ASKING = str(Path(__file__).parent / "e2e" / "asking_server.py")
+ASKING = str(Path(__file__).with_name("asking_server.py"))
 METADATA = "https://mcp.example.com/.well-known/oauth-protected-resource/tools/mcp"
 WITHIN = 10.0  # seconds until whoever is no longer welcome has gone: five, and as many for a busy machine
 

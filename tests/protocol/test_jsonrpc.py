@@ -22,6 +22,7 @@ from sluicegate.protocol.jsonrpc import (
     Response,
     SharedList,
     TooMany,
+    check_nodes,
     decode,
     decode_fast,
     decode_weighed,
@@ -231,7 +232,7 @@ def test_what_has_more_values_than_it_may_is_refused_before_it_is_decoded(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jsonrpc, "from_json", None)
-    for read_it in (decode, lambda data: decode_fast(data, 20_000)):
+    for read_it in (decode, lambda data: check_nodes(data, 20_000)):
         with pytest.raises(TooMany) as caught:
             read_it(body)
         assert (caught.value.code, caught.value.text) == (INVALID_REQUEST, "more than 20000 values in a message")
@@ -242,7 +243,8 @@ def test_what_has_more_values_than_it_may_is_refused_before_it_is_decoded(
 )
 def test_a_long_text_of_whatever_characters_is_one_value(text: str) -> None:
     for data in (dump({"a": [text, text]}), json.dumps({"a": [text, text]}).encode()):
-        assert decode(data) == decode_fast(data, 1_000) == {"a": [text, text]}
+        check_nodes(data, 1_000)
+        assert decode(data) == decode_fast(data) == {"a": [text, text]}
 
 
 def test_duplicate_keys_of_a_large_message_are_refused() -> None:
