@@ -27,9 +27,7 @@ _INDENT: Final = 64
 _MOST: Final = 256  # names of secrets in one text; what follows the last of them is taken for one secret
 
 _HINTS: Final = (
-    "pass", "pwd", "psw", "pssw", "psk", "pw", "secret", "token", "key",
-     "auth", "cred", "cookie", "bearer", "jwt", "otp", "pin", "sid",
-    "sess", "dsn", "conn", "phrase", "code", "answer", "cvv", "cvc", "pat", "identified", "mnemonic", "seed", "tan",
+    *tables.words("name hint"),
     *sorted({spelling(word)[:4] for word in FOREIGN if word.isascii() and "pass" not in word}),
 )  # fmt: skip
 _FOREIGN_HINTS: Final = tuple(sorted({spelling(word)[:3] for word in FOREIGN if not word.isascii()}))
@@ -46,7 +44,7 @@ _VERB: Final = tables.pattern("verb")
 # A name, some words, and then a verb or a colon: `the password for the printer is ...`.
 _FAR: Final = tables.pattern("far")
 _COLON: Final = tables.pattern("colon")
-_CJK_FAR: Final = re.compile(r"[^\n:：=a-zA-Z]{0,24}?(?:は|为|為|是|이|가|:|：|=|＝)[ 　「『“\"'`]{0,3}(?=[!-~]{4})")
+_CJK_FAR: Final = tables.pattern("cjk far")
 _NEXT: Final = re.compile(r"(?P<end>[\"'*_`]{0,3}:?)[ \t]{0,8}\r?\n|[^\n]{0,100}?[:：][*_ \t]{0,8}\r?\n")
 _LINE: Final = tables.pattern("line")
 _MNEMONIC: Final = re.compile(r"(?:[a-z]{3,8}[ ,]{1,3}){11,23}[a-z]{3,8}\b")  # BIP-39
@@ -60,7 +58,7 @@ _EVERYDAY: Final = frozenset("secret key token pass pin code".split())
 # The values themselves.
 _BLOCK: Final = re.compile(r"[|>][+\-]?[ \t]*\n((?:[ \t]+[^\n]*(?:\n|$)){1,200})")
 _LIST: Final = re.compile(r"[\[{(]{1,2}[ \t]*(?=\\{0,7}[\"'])[^\]})\n]{1,1024}")
-_QUOTE: Final = re.compile(r"""[fFrRbBN@]{0,2}(\\{0,7})(["'`“„«])""")
+_QUOTE: Final = re.compile(r"""[fFrRbBN@]{0,2}(?:""(?=")|''(?='))?(\\{0,7})(["'`“„«])""")
 _CLOSING: Final = {"“": "”", "„": "“", "«": "»"}
 _QUOTED: Final = {
     mark: re.compile(rf"(?:[^{_CLOSING.get(mark, mark)}\\]|\\[\s\S]){{0,{_WINDOW}}}+") for mark in "\"'`“„«"
