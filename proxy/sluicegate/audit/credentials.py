@@ -75,6 +75,7 @@ _LISTED: Final = re.compile(r"""(["'`]),\s{0,20}(?:\1[\w\- ]{1,40}\1,\s{0,20}){2
 _RESOURCE: Final = re.compile(r"[\"'`] (?:not|already|created|deleted|unchanged|configured|does|in namespace)\b")
 _ATTRIBUTES: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){1,4}\s")  # `password = parsed.auth`
 _VARIABLE: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){0,4}[,)\]}]")
+_CODE_WORD: Final = re.compile(r"[A-Za-z]{2,20}(?=[})\];,])")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z_.$!?]*$")
 
 
@@ -120,7 +121,7 @@ def by_name(text: str, is_secret: Callable[[str], bool]) -> Iterator[Span]:
             yield name.end(), len(text)
             return
         if spans is not None:
-            if spans[0] < spans[1]:
+            if spans[0] < spans[1] and not _is_own_label(shown, text[slice(*spans)], is_secret):
                 yield spans
             at = spans[1]
 
@@ -149,7 +150,8 @@ def _behind_sign(
     if ")" in sign[0] and (":" in sign[0] or "->" in sign[0]):  # the type of a function
         return None
     is_quoted = _QUOTE.match(text, sign.end()) is not None
-    if not is_quoted and (sign[0][0] == "]" or "==" in sign[0]):  # `styles[token] = style`, `if token == end`
+    is_index = sign[0][0] == "]" and "=>" not in sign[0]  # `styles[token] = style`
+    if not is_quoted and (is_index or "==" in sign[0]):  # `if token == end`
         return None
     if not is_quoted and " = " in sign[0] and _ATTRIBUTES.match(text, sign.end()):
         return None
@@ -163,7 +165,7 @@ def _behind_sign(
         return _below(text, name.end(), name[2])
     if span and name[2].lower() in _EVERYDAY and text[slice(*span)].isalpha() and _PROSE_NEXT.match(text, span[1]):
         return None
-    return None if span and _is_own_label(name[2], text[slice(*span)], is_secret) else span
+    return span
 
 
 def _is_own_label(name: str, value: str, is_secret: Callable[[str], bool]) -> bool:
@@ -257,6 +259,8 @@ def _after(
     value = found[0].rstrip(" \t\r\\,;)}]" if is_fit is None else " \t\r\\,;)}].!?:。、")
     words = value.split(None, 1)
     first = words[0].strip(".,;:!?)}]*-") if words else ""
+    if code := _CODE_WORD.match(value):  # `password=null}return`
+        first = code[0]
     if len(first) < 2 or first.lower() in values.NO_VALUES or _EXPRESSION.match(value):
         return None
     if is_fit and not is_fit(value):

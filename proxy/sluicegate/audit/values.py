@@ -126,7 +126,8 @@ def is_secret_value(value: Any, name: str = "") -> bool:
             return False
         if value[:1] in ("/", "~") and last_word(name) == "pwd":
             return False
-        return not is_reference(value)  # a passphrase is prose, too
+        # A passphrase is prose, too; the word for a secret in some language is a label.
+        return not is_reference(value) and not is_word_for_secret(value.replace(" ", ""))
     if isinstance(value, dict | list):
         is_labels = isinstance(value, dict) and are_labels(value, is_secret_name)
         return not is_labels and not _is_telling(value, last_word(name), _INSIDE)
