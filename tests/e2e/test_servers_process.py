@@ -77,21 +77,29 @@ def told(made: Bed, era: str) -> Iterator[Counter[str]]:
 
     def listen() -> None:
         with httpx.Client(timeout=60, headers=bearer("ann") | {"Accept": "application/json, text/event-stream"}) as one:
-            if era == "modern":
+            if era == "HTTP+SSE":
+                stream = one.stream("GET", made.process.url.replace("/mcp", "/sse"))
+            elif era == "modern":
                 body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen"}
                 headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
                 params = {"notifications": KINDS, "_meta": META}
                 stream = one.stream("POST", made.process.url, json=body | {"params": params}, headers=headers)
             else:
-                stream = one.stream("GET", made.process.url, headers=greeted(one, made.process.url))
+                stream = one.stream("GET", made.process.url, headers=greeted(made.process.url))
             with stream as response:
                 open_streams.append(response)
                 if era == "legacy":
                     begun.set()
                 for line in response.iter_lines():
-                    if line.startswith("data:") and line[5:].strip():
+                    if line.startswith("data: /"):
+                        greet(made.process.url.replace("/mcp", line[6:].strip()), "2024-11-05", {})
+                    elif line.startswith("data:") and line[5:].strip():
                         method = json.loads(line[5:]).get("method", "")
-                        if method == "notifications/subscriptions/acknowledged":
+                        if json.loads(line[5:]).get("id") == 2:
+                            begun.set()  # the answer to its tools/list
+                        elif not method:
+                            pass
+                        elif method == "notifications/subscriptions/acknowledged":
                             begun.set()
                         else:
                             heard[method] += 1
@@ -114,13 +122,19 @@ def _until_closed(listen: Any) -> None:
         pass  # closed in the middle of the stream, by us
 
 
-def greeted(client: httpx.Client, url: str) -> dict[str, str]:
-    hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    answer = client.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
-    session = {"MCP-Protocol-Version": LEGACY, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
-    client.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
-    client.post(url, json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, headers=session)
-    return session | {"Accept": "text/event-stream"}
+def greet(url: str, revision: str, headers: dict[str, str]) -> dict[str, str]:
+    """The handshake of an older client, and its first list: the headers of its session."""
+    hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    with httpx.Client(timeout=60, headers=bearer("ann") | {"Accept": "application/json, text/event-stream"}) as client:
+        answer = client.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+        session = headers | {"Mcp-Session-Id": answer.headers.get("mcp-session-id", "")}
+        client.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
+        client.post(url, json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, headers=session)
+    return session
+
+
+def greeted(url: str) -> dict[str, str]:
+    return greet(url, LEGACY, {"MCP-Protocol-Version": LEGACY}) | {"Accept": "text/event-stream"}
 
 
 def reconfigure(made: Bed, **servers: Json | None) -> None:
@@ -148,7 +162,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("era", ["modern", "legacy", "HTTP+SSE"])
 def test_a_server_comes_changes_and_goes_and_callers_of_others_notice_nothing(living: Bed, era: str) -> None:
     more = recorder(living.folder, "more", tools=["dig", "fill"])
     before = state(living, "fs")["pids"]

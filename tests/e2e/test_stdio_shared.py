@@ -101,3 +101,24 @@ def test_a_state_directory_that_others_may_write_to_is_refused(tmp_path: Path, w
     (tmp_path / "state").chmod(0o777)
     done = subprocess.run(command, input=b"", cwd=ROOT, env=clean_environment(), capture_output=True, timeout=60)
     assert done.returncode == 3 and b"chmod" in done.stderr and done.stdout == b""
+
+
+def test_a_client_that_joins_with_changed_servers_makes_all_of_them_use_these(tmp_path: Path) -> None:
+    """Nobody watches the file: who joins has it read. Nothing needs a restart."""
+    with desktops(tmp_path, 1) as (one,):
+        file = tmp_path / "sluice.yaml"
+        settings = json.loads(file.read_text())
+        assert {name.partition("__")[0] for name in one.tools()} == {"asks"}
+        settings["servers"] = {"more": settings["servers"]["asks"]}
+        settings["policy"] |= {"watch": False}
+        file.write_text(json.dumps(settings))
+        two = Desktop([*one.process.args], "two")  # type: ignore[misc]
+        try:
+            two.hello()
+            assert {name.partition("__")[0] for name in two.tools()} == {"more"}
+            while one.hear().get("method") != "notifications/tools/list_changed":
+                pass
+            assert {name.partition("__")[0] for name in one.tools()} == {"more"}
+            assert "restart" not in two.said()
+        finally:
+            two.close()

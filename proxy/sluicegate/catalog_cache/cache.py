@@ -100,6 +100,7 @@ class CatalogCache:
         self._watchers: dict[object, Client] = {}
         self._news: dict[str, dict[str | None, set[str]]] = {key: {} for key in servers}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._patience: dict[str, asyncio.TimerHandle] = {}  # with servers that took another's place
         self._tasks: set[asyncio.Task[None]] = set()
         self._abouts = ServerInfos()
         self.replaced: set[str] = set()
@@ -111,27 +112,12 @@ class CatalogCache:
         when it has listed, or does not in time."""
         self.settings = settings
         for key, before in changed.items():
-            catalogs = self._catalogs.get(key, {})
-            for task in filter(None, (task for one in catalogs.values() for task in (one.walk, one.recall))):
-                task.cancel()
-            if (timer := self._timers.pop(key, None)) is not None:
-                timer.cancel()
-            self._catalogs[key], self._news[key] = {}, {}
-            self._abouts.forget(key)
-            self.starts.forget(key)
-            server = self.servers.get(key)
-            if server is None:
-                continue
-            self.namings[key] = self._naming(key)
-            if before is not None and before.identity != server.identity:
-                self.replaced.add(key)
-            for scope, earlier in catalogs.items():
-                if earlier.snapshot is not None:
-                    catalog = self._catalogs[key][scope] = ServerCatalog(server, scope)
-                    catalog.is_awaited, catalog.changed = True, set(KINDS)
-                    catalog.announced[LIST_OF["res"]] = earlier.announced[LIST_OF["res"]] + 1
-            if self._catalogs[key]:
-                asyncio.get_running_loop().call_later(self.settings.list_timeout, self._stop_awaiting, key)
+            earlier = self._forget(key)
+            if (server := self.servers.get(key)) is not None:
+                self.namings[key] = self._naming(key)
+                self._succeed(server, earlier)
+                if before is not None and before.identity != server.identity:
+                    self.replaced.add(key)
         for key in changed:
             self._hub.publish(Event(key, None, Notification(RECONFIGURED, {})))
             if key in self.servers:
@@ -139,12 +125,39 @@ class CatalogCache:
             for method in KINDS:
                 self._tell(key, None, method)
 
+    def _forget(self, server_key: str) -> dict[str, ServerCatalog]:
+        """What was held of a server that does not run any more: nothing goes on about it."""
+        catalogs = self._catalogs.get(server_key, {})
+        for catalog in catalogs.values():
+            for task in filter(None, (catalog.walk, catalog.recall)):
+                task.cancel()
+        for timers in (self._timers, self._patience):
+            if (timer := timers.pop(server_key, None)) is not None:
+                timer.cancel()
+        self._catalogs[server_key], self._news[server_key] = {}, {}
+        self._abouts.forget(server_key)
+        self.starts.forget(server_key)
+        return catalogs
+
+    def _succeed(self, server: McpServer, earlier: Mapping[str, ServerCatalog]) -> None:
+        """Where there was a list of the server before, this one's is awaited, at most as long as a list may take."""
+        held = {scope: catalog for scope, catalog in earlier.items() if catalog.snapshot is not None}
+        for scope, before in held.items():
+            catalog = self._catalogs[server.key][scope] = ServerCatalog(server, scope)
+            catalog.is_awaited, catalog.changed = True, set(KINDS)
+            catalog.announced[LIST_OF["res"]] = before.announced[LIST_OF["res"]] + 1
+        if held:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(self.settings.list_timeout, self._stop_awaiting, server.key)
+            self._patience[server.key] = timer
+
     def is_awaited(self, server_key: str, client: Client) -> bool:
         """Whether this server took another's place, and what it lists is not known yet."""
         catalog = self._catalogs[server_key].get(self.servers[server_key].scope(client))
         return catalog is not None and catalog.is_awaited
 
     def _stop_awaiting(self, server_key: str) -> None:
+        self._patience.pop(server_key, None)
         awaited = [catalog for catalog in self.of(server_key) if catalog.is_awaited]
         for catalog in awaited:
             catalog.is_awaited = False
@@ -499,5 +512,5 @@ class CatalogCache:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for timer in self._timers.values():
+        for timer in (*self._timers.values(), *self._patience.values()):
             timer.cancel()

@@ -212,6 +212,8 @@ class DefinitionPins:
             return f"no server {server} is pinned"
         wanted = tuple(wanted)
         async with self._lock:
+            if server not in self._modes:  # its configuration was changed meanwhile
+                return f"no server {server} is pinned"
             while True:
                 books, events = {era: self._books[server, era] for era in ERAS}, list[PinEvent]()
                 for one in wanted:
