@@ -32,7 +32,8 @@ class Position:
 
 
 Generations = Mapping[str, str]
-"""For each server a digest of it and of those after it: what a walk that has come so far still depends on."""
+"""For each server a digest of it and of those after it: what a walk that has come so far still depends on. A list that
+is not made of servers depends on none."""
 
 
 def generations(servers: Json) -> Generations:
@@ -58,7 +59,7 @@ def open_cursor(
         return None
     payload = unseal(PURPOSE, text, _bound(principal, method))
     position = None if payload is None else _position(payload)
-    if payload is None or position is None or payload.get("g") != generations.get(position.server):
+    if payload is None or position is None or payload.get("g") != generations.get(position.server, ""):
         return None
     return position
 
