@@ -491,6 +491,14 @@ def test_durations_of_exports_are_exact_however_long_a_call_took() -> None:
     assert export.ecs({**made, "seconds": 86_400.25})["event"]["duration"] == 86_400_250_000_000
 
 
+def test_a_decision_that_is_none_is_no_word_of_an_export() -> None:
+    made = {"v": 1, "writer": "w", "epoch": 2, "seq": 3, "prev": "p", "time": TIME, "type": "outcome", "method": "x"}
+    for odd in ("allow", None, ["deny"], 1):
+        document, event = export.ecs({**made, "decision": odd}), export.ocsf({**made, "decision": odd})
+        assert document["event"]["type"] == ["access"] and "rule" not in document
+        assert not {"action", "action_id", "disposition", "authorizations"} & event.keys()
+
+
 def test_a_tail_is_what_is_behind_the_newest_signature() -> None:
     for first, last, covered, tail in ((1, 9, 9, 0), (1, 9, 8, 0), (1, 9, 7, 1), (1, 9, 0, 9), (5, 9, 0, 5),
                                        (5, 9, 4, 4), (5, 9, 5, 3), (0, 0, 0, 0)):  # fmt: skip
