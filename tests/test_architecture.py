@@ -14,7 +14,7 @@ LAYERS = {
     0: {"protocol", "telemetry", "config", "__init__"},
     1: {"catalog", "outcomes"},
     2: {"policy", "approval", "audit", "hub", "store", "metrics", "tracing", "otlp", "series", "http", "runtime"},
-    3: {"guards", "router", "catalog_cache", "listen", "downstream", "admin"},
+    3: {"guards", "router", "catalog_cache", "listen", "downstream", "admin", "console"},
     4: {"app", "cli", "__main__", "demo"},
 }
 LAYER = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
@@ -37,6 +37,7 @@ HOMES = {
     "httptools": {"http", "listen"},
     "jwt": {"listen"},
     "uvicorn": {"listen"},
+    "starlette": {"console"},
     "typer": {"cli", "__main__"},
     "ruamel": {"config", "cli", "policy"},
 }
@@ -56,6 +57,7 @@ pydantic_core
 ruamel
 sluicegate
 standardwebhooks
+starlette
 structlog
 typer
 uvicorn

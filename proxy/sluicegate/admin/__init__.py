@@ -131,6 +131,8 @@ class _Admin:
             if bearer(scope) is None:
                 self._refused(scope, "admin_none")
             return error_response(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
+        if path == _API + "me" and method in ("GET", "HEAD"):
+            return json_response(200, {"principal": who})
         is_write = method in ("POST", "DELETE")
         if refusal := self._refusal(who, path, is_write):
             return refusal

@@ -16,7 +16,9 @@ from sluicegate.app import explain_facts, settings
 from sluicegate.app.approvals import people
 from sluicegate.app.core import Core
 from sluicegate.app.services import bearer_of
+from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
+from sluicegate.console import Console
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import Identity, Principal
 from sluicegate.listen.http_request import Serve
@@ -86,6 +88,18 @@ async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[
     if objection := control.objection(key, action):
         return 409 if key in control.config.servers else 404, {"error": objection}
     return 200, {"server": key, "action": action, "open_calls": control.act(key, action)}
+
+
+def with_console(config: Config, application: Application, audit: AuditLog | None) -> Application:
+    """The admin port as people have it: with the console in front, unless the config says otherwise."""
+    if not config.console.enabled:
+        return application
+
+    async def note(fields: Json) -> bool:
+        return audit is None or await audit.note_durably("admin", fields)
+
+    refused = audit.identity_failure if audit is not None else lambda address, why: None
+    return Console(application, settings.names(config), note, refused)
 
 
 def _bearer(token: str) -> bytes:

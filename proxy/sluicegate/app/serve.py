@@ -18,7 +18,7 @@ from sluicegate.admin.approval_page import link
 from sluicegate.admin.peers import front
 from sluicegate.admin.response import Application
 from sluicegate.app import metric_sources, settings
-from sluicegate.app.admin_app import admin_application
+from sluicegate.app.admin_app import admin_application, with_console
 from sluicegate.app.core import ME, Core, core
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
@@ -101,7 +101,8 @@ async def running(
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_stopping)
         port.bind()
         if place is None:
-            backstage = admin_port(config, application, files // 8)
+            served = with_console(config, application, inner.services.audit)
+            backstage = admin_port(config, served, files // 8)
             backstage.bind()
         admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
         for page in (url(config.listen.mcp, port.port), admin_url, config.listen.public_url or ""):

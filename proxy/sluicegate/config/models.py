@@ -251,6 +251,11 @@ class Telemetry(Section):
     """Base URL of an OpenTelemetry collector that takes spans over HTTP; nothing: there are no spans."""
 
 
+class ConsoleSection(Section):
+    enabled: Flag = True
+    """Whether the admin port also serves the console, a page for a browser: on loopback, or behind https."""
+
+
 class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged, to stderr."""
@@ -287,6 +292,8 @@ class Config(Section):
     """What is measured."""
     log: Log = Log()
     """What is logged."""
+    console: ConsoleSection = ConsoleSection()
+    """The page for a browser."""
     drain: Duration = written("30s")
     """How long open calls may still take at the end."""
 

@@ -1,0 +1,364 @@
+"""The console: a page in the browser, in front of the admin API.
+
+It serves a document without data, static files and sessions. What a session asks of the API goes on to the admin port
+as any client would ask it, with the credential that the session stands for: rights, records and the merging of workers
+stay there. Whoever asks without a session passes through untouched.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sluicegate.console.origin import LINK, SITE, Site, site_of
+from sluicegate.console.sessions import Attempts, Codes, Halves, Session, Sessions, Way
+from sluicegate.console.static_files import PREFIX, StaticFiles
+from sluicegate.http.forwarded_headers import ForwardedHeaders
+from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
+from sluicegate.protocol.jsonrpc import Json
+
+log = logging.getLogger(__name__)
+
+Note = Callable[[Json], Awaitable[bool]]
+"""Keeps an `admin` record; False: it could not, and nothing may be done unrecorded."""
+Refused = Callable[[str, str], None]
+"""Somebody was not let in: an address and a word for why."""
+
+API: Final = "/api/v1/"
+PATH: Final = "/console"
+ME: Final = "/api/v1/me"
+PAGE_KEY: Final = "x-sluice-page"
+BACKGROUND: Final = "x-sluice-background"
+"""Of a request that no person made: it keeps no session alive."""
+MAX_BODY: Final = 128 * 1024
+LOOK_EVERY: Final = 1.0
+_READS: Final = ("GET", "HEAD")
+_OWN: Final = frozenset({b"cookie", PAGE_KEY.encode(), BACKGROUND.encode()})
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+def needs_step_up(method: str, path: str) -> bool:
+    """What shows a secret is asked for by somebody who was asked who they are a moment ago."""
+    return method == "POST" and path.startswith(f"{API}approvals/") and path.endswith("/reveal")
+
+
+class Console:
+    """An ASGI application around the one of the admin port."""
+
+    def __init__(
+        self,
+        inner: ASGIApp,
+        names: ServedNames,
+        note: Note,
+        refused: Refused = lambda address, why: None,
+        sessions: Sessions | None = None,
+        codes: Codes | None = None,
+    ) -> None:
+        self._inner, self._note, self._refused = inner, note, refused
+        self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
+        self._sessions, self._codes, self._attempts = sessions or Sessions(), codes or Codes(), Attempts()
+        self._static = StaticFiles()
+        self._router = Router([
+            Route("/", lambda request: RedirectResponse(PATH, 303)),
+            Route(f"{PREFIX}{{digest}}/{{name:path}}", self._file),
+            Route(f"{PATH}/codes", self._make_code, methods=["POST"]),
+            Route(f"{PATH}/session", self._show_session, methods=["GET"]),
+            Route(f"{PATH}/session", self._log_in, methods=["POST"]),
+            Route(f"{PATH}/session", self._log_out, methods=["DELETE"]),
+            Route(f"{PATH}/sessions", self._log_out_everywhere, methods=["DELETE"]),
+            Route(f"{PATH}/session/step-up", self._step_up, methods=["POST"]),
+            Route(PATH, self._document),
+            Route(f"{PATH}/{{page}}", self._document),
+            Route(f"{PATH}/{{page}}/{{item}}", self._document),
+        ])  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Console({self._sessions!r})"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        is_own = path in ("/", PATH) or path.startswith(f"{PATH}/")
+        headers = Headers(scope=scope)
+        has_half = PAGE_KEY in headers or any(name in headers.get("cookie", "") for name in ("sluice-", "__Host-sluice"))
+        if not is_own and not (path.startswith(API) and has_half):
+            await self._inner(scope, receive, send)
+            return
+        refusal = self._hosts.check(scope["headers"], scope.get("server"), path)
+        site = site_of(scope, self._forwarded)
+        try:
+            if refusal is not None:
+                answer: ASGIApp = _error(refusal.status, refusal.text)
+            elif site is None:
+                answer = _error(404, "the console is served on loopback, or over https")
+            elif is_own:
+                scope = {**scope, SITE: site}
+                answer = self._router
+            else:
+                await self._ask(scope, receive, send, site, headers)
+                return
+            await answer(scope, receive, send)
+        except ClientDisconnect:
+            return
+
+    # ------------------------------------------------------------ what a session asks of the API
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send, site: Site, headers: Headers) -> None:
+        method, path, is_write = scope["method"], scope["path"], scope["method"] not in _READS
+        session = self._session(site, headers, is_activity=BACKGROUND not in headers)
+        if "authorization" in headers:
+            refusal: Response | None = _error(400, "a session or an Authorization header, not both")
+        else:
+            refusal = site.refusal(headers, is_write)
+        if refusal is None and session is None:
+            refusal = _error(401, "log in again: both halves of a session are needed")
+        if refusal is None and session is not None and needs_step_up(method, path):
+            if not self._sessions.seconds_of_step_up(session):
+                refusal = JSONResponse({"error": "show again who you are", "step_up": session.way}, 403)
+        if refusal is None and session is not None and is_write:
+            if not await self._record(session, scope, "console_action", f"{method} {path}"):
+                refusal = _unrecorded()
+        if refusal is not None or session is None:
+            await (refusal or _error(401, "log in"))(scope, receive, send)
+            return
+        asked = {**scope, "headers": _as(scope, session.credential), LINK: "console"}
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._end_with, session, group.cancel_scope)
+            await self._inner(asked, receive, self._watched(session, send))
+            group.cancel_scope.cancel()
+
+    async def _end_with(self, session: Session, stream: anyio.CancelScope) -> None:
+        """No answer outlives the session that asked for it."""
+        while self._sessions.is_open(session):
+            await anyio.sleep(LOOK_EVERY)
+        stream.cancel()
+
+    def _watched(self, session: Session, send: Send) -> Send:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if message["status"] == 401:  # the key was revoked, or the token is over
+                    self._sessions.end(session)
+                message["headers"] = [
+                    *((name, value) for name, value in message.get("headers", ()) if name != b"www-authenticate"),
+                    (b"cache-control", b"no-store"),
+                    (b"x-content-type-options", b"nosniff"),
+                ]
+            await send(message)
+
+        return sent
+
+    def _session(self, site: Site, headers: Headers, is_activity: bool) -> Session | None:
+        return self._sessions.find(site.cookie_of(headers), headers.get(PAGE_KEY, ""), is_activity)
+
+    async def _record(self, session: Session, scope: Scope, act: str, object: str = "") -> bool:
+        about = {"principal": session.principal, "way": session.way, "session": session.mark}
+        where = {"address": self._address(scope), **({"object": object} if object else {})}
+        return await self._note({"act": act, **about, **where})
+
+    def _address(self, scope: Scope) -> str:
+        peer = scope.get("client")
+        return self._forwarded.client(str(peer[0]) if peer else "unknown", scope["headers"])
+
+    async def _principal_of(self, scope: Scope, credential: str) -> str | None:
+        """As the admin API says: it also writes down who was not let in."""
+        status, body = await _get(self._inner, {**scope, "headers": _as(scope, credential)}, ME)
+        return body["principal"] if status == 200 else None
+
+    # ------------------------------------------------------------ documents and files
+
+    async def _document(self, request: Request) -> Response:
+        return Response(
+            self._static.shell(), media_type="text/html", headers={**HEADERS, "cache-control": "no-store"}
+        )
+
+    async def _file(self, request: Request) -> Response:
+        file = self._static.get(request.path_params["digest"], request.path_params["name"])
+        if file is None:
+            return _error(404, "no such file")
+        forever = {"cache-control": "public, max-age=31536000, immutable"}
+        return Response(file.body, headers={**HEADERS, **forever, "content-type": file.kind})
+
+    # ------------------------------------------------------------ sessions
+
+    async def _make_code(self, request: Request) -> Response:
+        """For `sluice console`: whoever has the operator's token gets a code that stands for it, on this machine."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        site: Site = request.scope[SITE]
+        if "cookie" in request.headers or "origin" in request.headers:
+            return _error(403, "a page makes no code")
+        if kind.lower() != "bearer" or not site.is_loopback:
+            return _error(401, "the operator token is needed, from this machine")
+        if await self._principal_of(request.scope, token.strip()) != "local":
+            return _error(401, "the operator token is needed")
+        if not await self._note({"act": "console_code", "principal": "local", "address": self._address(request.scope)}):
+            return _unrecorded()
+        return JSONResponse({"code": self._codes.make(token.strip())}, headers={"cache-control": "no-store"})
+
+    async def _log_in(self, request: Request) -> Response:
+        site: Site = request.scope[SITE]
+        body = await self._asked(request)
+        if isinstance(body, Response):
+            return body
+        address = self._address(request.scope)
+        if not self._attempts.allows(address):
+            return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
+        match body:
+            case {"code": str() as code, **rest} if not rest:
+                way: Way = "link"
+                credential = self._codes.use(code) if site.is_loopback else None
+                if credential is None:
+                    self._refused(address, "console_code")
+                    log.warning("console: a code that is over or was used already, from %s", address)
+            case {"key": str() as key, **rest} if not rest:
+                way, credential = "key", key if key.isascii() and key.isprintable() and " " not in key else None
+            case _:
+                return _error(400, 'the body is {"code": CODE} or {"key": KEY}')
+        principal = None if credential is None else await self._principal_of(request.scope, credential)
+        if principal is None or credential is None:
+            return _error(401, "this code or key is not valid, or not any more")
+        session, halves = self._sessions.open(principal, way, credential)
+        if not await self._record(session, request.scope, "console_login"):
+            self._sessions.end(session)
+            return _unrecorded()
+        return self._halves(site, session, halves)
+
+    def _halves(self, site: Site, session: Session, halves: Halves) -> Response:
+        answer = JSONResponse({"page_key": halves.page_key, **self._about(session)}, headers={"cache-control": "no-store"})
+        answer.headers.append("set-cookie", site.cookie(halves.cookie))
+        return answer
+
+    def _about(self, session: Session) -> Json:
+        return {
+            "principal": session.principal,
+            "way": session.way,
+            "seconds_left": round(self._sessions.seconds_left(session)),
+            "step_up_seconds": round(self._sessions.seconds_of_step_up(session)),
+        }
+
+    async def _show_session(self, request: Request) -> Response:
+        found = await self._own(request)
+        if isinstance(found, Response):
+            return found
+        if await self._principal_of(request.scope, found.credential) != found.principal:
+            self._sessions.end(found)
+            return _error(401, "log in again: the key or token is over")
+        return JSONResponse(self._about(found), headers={"cache-control": "no-store"})
+
+    async def _log_out(self, request: Request) -> Response:
+        return await self._ends(request, "console_logout", self._sessions.end)
+
+    async def _log_out_everywhere(self, request: Request) -> Response:
+        return await self._ends(
+            request, "console_logout_everywhere", lambda session: self._sessions.end_all_of(session.principal)
+        )
+
+    async def _ends(self, request: Request, act: str, end: Callable[[Session], object]) -> Response:
+        """To end a session is never refused for want of a record: it only takes away."""
+        found = await self._own(request)
+        if isinstance(found, Response):
+            return found
+        await self._record(found, request.scope, act)
+        end(found)
+        answer = JSONResponse({}, headers={"cache-control": "no-store"})
+        answer.headers.append("set-cookie", request.scope[SITE].no_cookie())
+        return answer
+
+    async def _step_up(self, request: Request) -> Response:
+        """With the key again. The operator types the name of what it is about, which stops slips, not thieves."""
+        found = await self._own(request)
+        if isinstance(found, Response):
+            return found
+        body = await self._asked(request)
+        if isinstance(body, Response):
+            return body
+        match body:
+            case {"key": str() as key, **rest} if found.way == "key" and not rest:
+                if not self._attempts.allows(self._address(request.scope)):
+                    return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
+                is_same = key.isascii() and await self._principal_of(request.scope, key) == found.principal
+                if not is_same:
+                    return _error(401, "this is not the key of the session")
+                about = ""
+            case {"name": str() as name, **rest} if found.way == "link" and name and not rest and len(name) <= 200:
+                about = name
+            case _:
+                return _error(400, 'the body is {"key": KEY}, or {"name": NAME} in a session that a link began')
+        if not await self._record(found, request.scope, "console_step_up", about):
+            return _unrecorded()
+        self._sessions.step_up(found)
+        return self._halves(request.scope[SITE], found, self._sessions.renew(found))
+
+    async def _own(self, request: Request) -> Session | Response:
+        """The session of a request to the console's own endpoints."""
+        site: Site = request.scope[SITE]
+        if refusal := site.refusal(request.headers, request.method not in _READS):
+            return refusal
+        found = self._session(site, request.headers, is_activity=BACKGROUND not in request.headers)
+        return found or _error(401, "log in: both halves of a session are needed")
+
+    async def _asked(self, request: Request) -> Any:
+        """The JSON of a request that a page of ours sent; else why it is refused."""
+        site: Site = request.scope[SITE]
+        if refusal := site.refusal(request.headers, True):
+            return refusal
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return _error(415, "the body must be application/json")
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY:
+                return _error(413, f"the body is larger than {MAX_BODY} bytes")
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            return _error(400, "the body is no JSON")
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": text}, status, headers={"cache-control": "no-store", **(headers or {})})
+
+
+def _unrecorded() -> Response:
+    return _error(503, "the audit log cannot be written, and nothing is done unrecorded")
+
+
+def _as(scope: Scope, credential: str) -> list[tuple[bytes, bytes]]:
+    """The headers of a request, with the session's credential in place of its halves."""
+    others = [(name, value) for name, value in scope["headers"] if name not in _OWN and name != b"authorization"]
+    return [*others, (b"authorization", f"Bearer {credential}".encode("latin-1", "replace"))]
+
+
+async def _get(app: ASGIApp, scope: Scope, path: str) -> tuple[int, Any]:
+    """What the application answers to a GET of `path` by the same peer."""
+    status, body = 0, b""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status, body
+        status = message.get("status", status)
+        body += message.get("body", b"")
+
+    left = (b"content-length", b"content-type", b"transfer-encoding", b"origin")
+    headers = [(name, value) for name, value in scope["headers"] if name not in left]
+    asked = {**scope, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
+    await app(asked, receive, send)
+    return status, json.loads(body) if status == 200 else None

@@ -1,0 +1,181 @@
+"""Sessions of the console, in two halves: a cookie that no script can read, and a page key that no other port gets.
+
+Cookies ignore ports (RFC 6265 8.5), so on loopback a server on another port is sent the first half; it lives without
+the second, which is in the storage of our origin alone. Only digests of both are kept. The credential that a session
+stands for stays in memory: each request shows it to the admin API, which judges it anew. Pure but for the clock.
+"""
+
+import hashlib
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Way = Literal["link", "key"]
+
+CODE_LIFE: Final = 60.0
+STEP_UP_LIFE: Final = 300.0
+MAX_SESSIONS: Final = 1_000
+MAX_CODES: Final = 20
+MAX_ATTEMPTS: Final = 5
+ATTEMPTS_WITHIN: Final = 60.0
+MAX_ADDRESSES: Final = 10_000
+_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    idle: float
+    absolute: float
+
+
+LIFETIMES: Final[dict[Way, Lifetime]] = {
+    "link": Lifetime(12 * _HOUR, 7 * 24 * _HOUR),
+    "key": Lifetime(_HOUR / 2, 12 * _HOUR),
+}
+
+
+@dataclass(slots=True)
+class Session:
+    principal: str
+    way: Way
+    credential: str = field(repr=False)
+    began: float
+    used: float
+    stepped_up: float = float("-inf")
+    cookie: str = field(default="", repr=False)
+    """The digest of the first half."""
+    page_key: str = field(default="", repr=False)
+    """The digest of the second."""
+
+    @property
+    def ends(self) -> float:
+        life = LIFETIMES[self.way]
+        return min(self.used + life.idle, self.began + life.absolute)
+
+    @property
+    def mark(self) -> str:
+        """What an audit record calls it: nobody can make a cookie of it."""
+        return self.cookie[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    cookie: str = field(repr=False)
+    page_key: str = field(repr=False)
+
+
+class Sessions:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+
+    def __repr__(self) -> str:
+        return f"Sessions({len(self._sessions)})"
+
+    def open(self, principal: str, way: Way, credential: str) -> tuple[Session, Halves]:
+        """A session that has halves of its own. The one that was idle for longest makes room."""
+        self.sweep()
+        if len(self._sessions) >= MAX_SESSIONS:
+            self.end(min(self._sessions.values(), key=lambda one: one.used))
+        now = self._clock()
+        session = Session(principal, way, credential, now, now)
+        return session, self.renew(session)
+
+    def renew(self, session: Session) -> Halves:
+        """New halves, after which the old ones are nobody's."""
+        self._sessions.pop(session.cookie, None)
+        halves = Halves(secrets.token_urlsafe(16), secrets.token_urlsafe(16))
+        session.cookie, session.page_key = digest(halves.cookie), digest(halves.page_key)
+        self._sessions[session.cookie] = session
+        return halves
+
+    def find(self, cookie: str, page_key: str, is_activity: bool) -> Session | None:
+        session = self._sessions.get(digest(cookie))
+        if session is None:
+            return None
+        now = self._clock()
+        if session.ends <= now:
+            self.end(session)
+            return None
+        if not secrets.compare_digest(session.page_key, digest(page_key)):
+            return None
+        if is_activity:
+            session.used = now
+        return session
+
+    def end(self, session: Session) -> None:
+        self._sessions.pop(session.cookie, None)
+
+    def end_all_of(self, principal: str) -> int:
+        ended = [one for one in self._sessions.values() if one.principal == principal]
+        for session in ended:
+            self.end(session)
+        return len(ended)
+
+    def is_open(self, session: Session) -> bool:
+        return self._sessions.get(session.cookie) is session and session.ends > self._clock()
+
+    def sweep(self) -> None:
+        now = self._clock()
+        for session in [one for one in self._sessions.values() if one.ends <= now]:
+            self.end(session)
+
+    def step_up(self, session: Session) -> None:
+        session.stepped_up = self._clock()
+
+    def seconds_of_step_up(self, session: Session) -> float:
+        return max(0.0, session.stepped_up + STEP_UP_LIFE - self._clock())
+
+    def seconds_left(self, session: Session) -> float:
+        return max(0.0, session.ends - self._clock())
+
+
+class Codes:
+    """One-time codes for a link: 128 bit, for a minute, once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._codes: dict[str, tuple[float, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"Codes({len(self._codes)})"
+
+    def make(self, credential: str) -> str:
+        now = self._clock()
+        self._codes = {code: one for code, one in self._codes.items() if one[0] > now}
+        while len(self._codes) >= MAX_CODES:
+            del self._codes[next(iter(self._codes))]
+        code = secrets.token_urlsafe(16)
+        self._codes[digest(code)] = now + CODE_LIFE, credential
+        return code
+
+    def use(self, code: str) -> str | None:
+        """The credential that it was made with; None for a code that is over, used or nobody's."""
+        ends, credential = self._codes.pop(digest(code), (float("-inf"), ""))
+        return credential if ends > self._clock() else None
+
+
+class Attempts:
+    """How often an address may try to log in."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times: dict[str, deque[float]] = {}
+
+    def allows(self, address: str) -> bool:
+        now = self._clock()
+        times = self._times.pop(address, deque(maxlen=MAX_ATTEMPTS))
+        if len(self._times) >= MAX_ADDRESSES:
+            del self._times[next(iter(self._times))]  # the address that tried least recently
+        self._times[address] = times
+        if len(times) == MAX_ATTEMPTS and times[0] > now - ATTEMPTS_WITHIN:
+            return False
+        times.append(now)
+        return True
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
