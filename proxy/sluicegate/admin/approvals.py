@@ -14,7 +14,7 @@ import anyio
 
 from sluicegate.admin import events
 from sluicegate.approval import presentation
-from sluicegate.approval.eligibility import may_see, objection
+from sluicegate.approval.eligibility import has_voted, may_see, objection
 from sluicegate.approval.grants import Grant
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import SCOPES, Approval
@@ -88,18 +88,23 @@ class ApprovalsApi:
         roles = self._people.roles_of(who)
         mine = [one for one in found if one.state in wanted and server[0] in ("", one.matter.server)]
         mine = sorted((one for one in mine if may_see(one, who, roles)), key=lambda one: one.created)
-        rows = [presentation.tell(one, await self._desk.book.shown(one.id)) for one in mine[-MAX_LISTED:]]
+        rows = [
+            presentation.tell(one, await self._desk.book.shown(one.id)) | _to_viewer(one, who, roles)
+            for one in mine[-MAX_LISTED:]
+        ]
         return 200, {"approvals": rows, "total": len(mine)}
 
     async def _show(self, id: str, who: Client) -> Told:
         approval = await self._desk.get(id)
-        if approval is None or not may_see(approval, who, self._people.roles_of(who)):
+        roles = self._people.roles_of(who)
+        if approval is None or not may_see(approval, who, roles):
             return _UNKNOWN
         book, matter = self._desk.book, approval.matter
         kept, last = await book.shown(id), await book.last(approval)
         calls = await self._people.history(matter.principal)
         row = self._people.row_text(matter.rule)
-        return 200, presentation.tell_all(approval, kept, last, calls, row, self._clock())
+        shown = presentation.tell_all(approval, kept, last, calls, row, self._clock())
+        return 200, shown | _to_viewer(approval, who, roles)
 
     def events(self, who: str, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
         """What becomes of approvals that `who` may see, as server-sent events."""
@@ -177,6 +182,11 @@ class ApprovalsApi:
 
     def _client(self, who: str) -> Client:
         return self._people.client_of(who) or Client(who)
+
+
+def _to_viewer(approval: Approval, who: Client, roles: frozenset[str]) -> Json:
+    """What an approval is to whoever looks: why they may not decide on it, and whether they have."""
+    return {"objection": objection(approval, who, roles), "has_voted": has_voted(approval, who)}
 
 
 def _shown_whole(told: Json) -> Json:

@@ -1,0 +1,126 @@
+/** The frame of all pages: navigation, login, keys, what is announced, and how current everything is. */
+import { render } from "./vendor/preact.mjs";
+import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { answeredAt, isOffline, isStarted, logIn, logOut, look, session, start, startProblem } from "./net.mjs";
+import { liveState } from "./live.mjs";
+import { Peer, StepUp, clock, html, span, spoken } from "./ui.mjs";
+import { go, route } from "./router.mjs";
+import { Approvals, waiting, yours } from "./approvals.mjs";
+import { Overview } from "./overview.mjs";
+import { Servers } from "./servers.mjs";
+
+const PAGES = { overview: ["Overview", Overview, "o"], approvals: ["Approvals", Approvals, "a"], servers: ["Servers", Servers, "s"] };
+const ICONS = {
+  overview: "M3 12h4l3-8 4 16 3-8h4", approvals: "M4 5h16v14H4zM8 12l3 3 5-6", servers: "M4 4h16v6H4zM4 14h16v6H4zM8 7h.01M8 17h.01",
+};
+const Icon = ({ name }) => html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d=${ICONS[name]} /></svg>`;
+
+function App() {
+  if (!isStarted.value) return html`<div class="boot" aria-busy="true" />`;
+  if (session.value === null) return html`<${LogIn} />`;
+  const found = PAGES[route.value.page], Page = found?.[1] ?? Missing;
+  return html`<a class="skip" href="#main">Skip to content</a>
+    <aside class="side"><a class="brand" href="/console"><${Mark} />Sluice</a>
+      <nav aria-label="Pages">${Object.entries(PAGES).map(([name, [title]]) => html`
+        <a href=${name === "overview" ? "/console" : `/console/${name}`} aria-current=${route.value.page === name ? "page" : undefined}>
+          <${Icon} name=${name} /><span>${title}</span>${name === "approvals" && yours().length > 0 && html`<b class="count" aria-label=${`${yours().length} for you`}>${yours().length}</b>`}</a>`)}</nav>
+      <div class="foot"><${Status} /><${Who} /></div></aside>
+    <main id="main" tabindex="-1"><${Ending} /><${Page} /></main><${StepUp} /><${Help} />
+    <div class="hidden" role="status" aria-live="polite">${spoken.value}</div>`;
+}
+
+const Mark = () => html`<svg class="mark" viewBox="0 0 24 24" aria-hidden="true"><path d="M4 4v16M20 4v16M4 8h16M8 8v7M12 8v10M16 8v7" /></svg>`;
+const Missing = () => html`<div class="empty wide"><h1>There is no such page</h1><p><a href="/console">To the overview</a></p></div>`;
+
+function Status() {
+  const isLive = liveState.value === "live" && !isOffline.value;
+  const word = isLive ? "live" : isOffline.value ? "stale" : liveState.value === "reconnecting" ? "reconnecting" : "polling";
+  return html`<p class=${`status ${isLive ? "good" : isOffline.value ? "bad" : "wait"}`} role="status"><span class="dot" aria-hidden="true" />${
+    word}${isOffline.value && answeredAt.value > 0 && ` since ${clock(answeredAt.value)}`}</p>`;
+}
+
+function Who() {
+  return html`<details class="who"><summary><${Peer} text=${session.value?.principal} /></summary><div class="menu">
+    <button onClick=${() => logOut(false)}>Log out</button><button onClick=${() => logOut(true)}>Log out everywhere</button></div></details>`;
+}
+
+/** A minute before the session ends for want of a person, that person is asked. */
+function Ending() {
+  const left = session.value?.seconds_left ?? 0;
+  if (left > 60) return null;
+  return html`<div class="note wait" role="alert">You are logged out in ${span(left)}. <button class="link" onClick=${() => look(false)}>Stay logged in</button></div>`;
+}
+
+function LogIn() {
+  const [problem, setProblem] = useState(startProblem.value), [isSending, setSending] = useState(false);
+  const submit = async (/** @type {any} */ event) => {
+    event.preventDefault();
+    setSending(true);
+    try {
+      await logIn({ key: event.target.elements.key.value.trim() });
+    } catch (failure) {
+      setProblem(/** @type {Error} */ (failure).message);
+    }
+    setSending(false);
+  };
+  return html`<main class="login" id="main"><form onSubmit=${submit}><p class="brand"><${Mark} />Sluice</p><h1>Log in</h1>
+    <p class="dim">On the machine where Sluice runs: <code>sluice console</code>. Elsewhere, paste your client key; the browser does not keep it.</p>
+    <label>Client key<input name="key" type="password" autocomplete="off" required /></label>
+    ${problem && html`<p class="note bad" role="alert">${problem}</p>`}
+    <button class="main" disabled=${isSending}>Log in</button></form></main>`;
+}
+
+/* ---------------------------------------------------------------- keys */
+
+const helps = [["g o", "Overview"], ["g a", "Approvals"], ["g s", "Servers"], ["j k", "Next, previous row"], ["Enter", "Open the row"],
+  ["d", "Deny"], ["a", "Approve (asks once more)"], ["/", "Filter"], ["?", "This list"]];
+const KEYS = "sluice.keys";
+let isGoing = false;
+
+function Help() {
+  const box = useRef(/** @type {any} */ (null)), [isOn, setOn] = useState(localStorage.getItem(KEYS) !== "off");
+  useEffect(() => {
+    const listen = (/** @type {KeyboardEvent} */ event) => {
+      const target = /** @type {HTMLElement} */ (event.target);
+      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || target.closest("input, textarea, dialog")) return;
+      if (event.key === "?") return box.current.showModal();
+      if (localStorage.getItem(KEYS) !== "off") press(event);
+    };
+    document.addEventListener("keydown", listen);
+    return () => document.removeEventListener("keydown", listen);
+  }, []);
+  const turn = () => { localStorage.setItem(KEYS, isOn ? "off" : "on"); setOn(!isOn); };
+  return html`<dialog ref=${box} aria-labelledby="keys"><h2 id="keys">Keys</h2><dl class="keys">${helps.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
+    <label class="check"><input type="checkbox" checked=${isOn} onChange=${turn} /> Single keys are on</label>
+    <form method="dialog" class="actions"><button class="main">Close</button></form></dialog>`;
+}
+
+/** @param {KeyboardEvent} event */
+function press(event) {
+  const page = isGoing && Object.entries(PAGES).find(([, [, , key]]) => key === event.key);
+  isGoing = event.key === "g";
+  if (page) return go(page[0] === "overview" ? "/console" : `/console/${page[0]}`);
+  if (event.key === "j" || event.key === "k") {
+    const rows = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("[data-rows] .row")]);
+    const at = rows.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    const from = at < 0 ? rows.findIndex((row) => row.hasAttribute("aria-current")) : at;
+    rows[Math.max(0, Math.min(rows.length - 1, from + (event.key === "j" ? 1 : -1)))]?.focus();
+  } else if (event.key === "/") {
+    event.preventDefault();
+    /** @type {HTMLElement | null} */ (document.querySelector("[data-filter]"))?.focus();
+  } else if (event.key === "a" || event.key === "d") {
+    /** @type {HTMLElement | null} */ (document.querySelector(`[data-decide] [data-key="${event.key}"]`))?.click();
+  }
+}
+
+/* ---------------------------------------------------------------- the title */
+
+const title = () => {
+  const count = session.value === null ? 0 : yours().length;
+  document.title = `${count ? `(${count}) ` : ""}${PAGES[route.value.page]?.[0] ?? "Sluice"} · Sluice`;
+};
+waiting.data.subscribe(title);
+route.subscribe(title);
+
+await start();
+render(html`<${App} />`, /** @type {HTMLElement} */ (document.getElementById("app")));

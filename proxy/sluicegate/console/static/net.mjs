@@ -1,0 +1,154 @@
+/** How the page asks Sluice: the second half of the session, errors, and what a region shows meanwhile. */
+import { signal } from "./vendor/signals.mjs";
+
+/** @typedef {{principal: string, way: "link" | "key", seconds_left: number, step_up_seconds: number}} Session */
+
+const KEY = "sluice.page";
+/** @type {{value: Session | null}} */
+export const session = signal(null);
+/** Whether the page knows yet who is there. */
+export const isStarted = signal(false);
+/** When Sluice answered last; 0: it never did. */
+export const answeredAt = signal(0);
+export const isOffline = signal(false);
+/** What a failed step-up asks for: the way, and what is done once it went well. */
+export const stepUp = signal(/** @type {null | {name: string, done: () => void}} */ (null));
+
+export class Failure extends Error {
+  /** @param {number} status @param {string} text @param {any} body */
+  constructor(status, text, body = {}) {
+    super(text);
+    this.status = status;
+    this.body = body;
+  }
+}
+
+/**
+ * @param {string} method @param {string} path
+ * @param {{body?: any, background?: boolean, signal?: AbortSignal}} [options]
+ * @returns {Promise<Response>}
+ */
+export async function send(method, path, { body, background = false, signal: abort } = {}) {
+  /** @type {Record<string, string>} */
+  const headers = { "X-Sluice-Page": localStorage.getItem(KEY) ?? "" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (background) headers["X-Sluice-Background"] = "1";
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method, headers, body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store", credentials: "same-origin", redirect: "error", signal: abort,
+    });
+  } catch (problem) {
+    if (abort?.aborted) throw problem;
+    isOffline.value = true;
+    throw new Failure(0, "Sluice does not answer.");
+  }
+  isOffline.value = false;
+  answeredAt.value = Date.now();
+  if (answer.ok) return answer;
+  const told = await answer.json().catch(() => ({}));
+  if (answer.status === 401 && path !== "/console/session/step-up" && method + path !== "POST/console/session") forget();
+  throw new Failure(answer.status, told.error ?? `Sluice answered ${answer.status}.`, told);
+}
+
+/** @param {string} path @param {boolean} [background] @returns {Promise<any>} */
+export const get = async (path, background = false) => (await send("GET", path, { background })).json();
+/** @param {string} path @param {any} [body] @returns {Promise<any>} */
+export const post = async (path, body = {}) => (await send("POST", path, { body })).json();
+
+/** Nobody is logged in any more: what was shown goes. */
+export function forget() {
+  localStorage.removeItem(KEY);
+  if (session.value === null) return;
+  session.value = null;
+  location.reload(); // nothing that this person saw stays in memory
+}
+
+/** @param {any} told */
+function begin(told) {
+  localStorage.setItem(KEY, told.page_key);
+  delete told.page_key;
+  session.value = told;
+}
+
+/** With the code of a link or with a key. @param {{code: string} | {key: string}} body */
+export async function logIn(body) {
+  begin(await post("/console/session", body));
+}
+
+/** @param {{key: string} | {name: string}} body */
+export async function confirmIdentity(body) {
+  begin(await post("/console/session/step-up", body));
+}
+
+/** @param {boolean} everywhere */
+export async function logOut(everywhere) {
+  try {
+    await send("DELETE", everywhere ? "/console/sessions" : "/console/session");
+  } finally {
+    forget();
+  }
+}
+
+/** Whether the session goes on: asked every few seconds, so that a revoked key's tab ends. @param {boolean} background */
+export async function look(background = true) {
+  if (localStorage.getItem(KEY) === null) return forget();
+  try {
+    session.value = await get("/console/session", background);
+  } catch (problem) {
+    if (!(problem instanceof Failure) || problem.status === 401) return;
+  }
+}
+
+/** Starts: a link's code is posted, and leaves the address before anything else happens. */
+export async function start() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (code !== null) {
+    history.replaceState(null, "", location.pathname + location.search);
+    try {
+      await logIn({ code });
+    } catch (problem) {
+      startProblem.value = /** @type {Error} */ (problem).message;
+    }
+  } else {
+    await look(false);
+  }
+  isStarted.value = true;
+}
+export const startProblem = signal("");
+
+/**
+ * What a region shows: its data, or why there is none. After a failure the old data stays, and is called stale.
+ * @param {string} path
+ */
+export class Resource {
+  constructor(path) {
+    this.path = path;
+    this.data = signal(/** @type {any} */ (null));
+    this.failure = signal(/** @type {Failure | null} */ (null));
+    this.at = signal(0);
+    this.turn = 0;
+  }
+
+  async load(background = true) {
+    const turn = ++this.turn;
+    try {
+      const data = await get(this.path, background);
+      if (turn !== this.turn) return;
+      this.data.value = data;
+      this.failure.value = null;
+      this.at.value = Date.now();
+    } catch (problem) {
+      if (turn === this.turn && problem instanceof Failure) this.failure.value = problem;
+      if (problem instanceof Failure && problem.status === 403) this.data.value = null;
+    }
+  }
+}
+
+window.addEventListener("storage", (event) => {
+  if (event.key === KEY) void look();
+});
+window.addEventListener("pageshow", (event) => {
+  if (event.persisted) location.reload();
+});

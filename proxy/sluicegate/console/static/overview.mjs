@@ -1,0 +1,80 @@
+/** Overview: is it well, and does it need me? */
+import { Resource } from "./net.mjs";
+import { oldest, waiting, yours } from "./approvals.mjs";
+import { Countdown, Peer, Region, ToolClass, Verdict, ago, html, plural, useLive } from "./ui.mjs";
+import { servers, stateOf } from "./servers.mjs";
+
+const pins = new Resource("/api/v1/pins");
+const audit = new Resource("/api/v1/audit/head");
+
+export function Overview() {
+  for (const resource of [waiting, servers, pins, audit]) useLive(resource);
+  return html`<header class="head"><h1>Overview</h1></header>
+    <${Needs} />
+    <div class="tiles">
+      <${Health} /><${ServersTile} /><${AuditTile} />
+    </div>
+    <div class="columns">
+      <section class="panel" aria-labelledby="o-approvals"><header><h2 id="o-approvals">Approvals for you</h2><a href="/console/approvals">All</a></header>
+        <${Region} resource=${waiting} title="Approvals" isEmpty=${() => yours().length === 0}
+          empty=${html`<p>Nothing waits for you. New ones appear here at once.</p>`}>${() => html`<ul class="rows">${yours().slice(0, 6).map((/** @type {any} */ one) => html`
+          <li><a class="row" href=${`/console/approvals/${one.id}`}><span class="row-top"><span class="name"><${Peer} text=${one.server} /><span class="slash">/</span><b><${Peer} text=${one.tool} /></b></span>
+            <${Countdown} until=${one.expires_at} label=${one.tool} /></span>
+            <span class="row-sub"><${ToolClass} word=${one.class} /><span>for <${Peer} text=${one.principal} /></span></span></a></li>`)}</ul>`}<//></section>
+      <section class="panel" aria-labelledby="o-servers"><header><h2 id="o-servers">Servers</h2><a href="/console/servers">All</a></header>
+        <${Region} resource=${servers} title="Servers" isEmpty=${(/** @type {any} */ data) => data.servers.length === 0}
+          empty=${html`<p>No server is configured. <code>sluice init</code> takes over those of your client.</p>`}>${(/** @type {any} */ data) => html`
+          <ul class="rows">${[...data.servers].sort(troubled).slice(0, 8).map((/** @type {any} */ one) => html`<li><a class="row" href=${`/console/servers/${encodeURIComponent(one.key)}`}>
+            <span class="row-top"><b><${Peer} text=${one.key} /></b><${Verdict} word=${stateOf(one)} /></span>
+            ${one.last_error && stateOf(one) !== "up" && html`<span class="row-sub"><${Peer} text=${one.last_error} /></span>`}</a></li>`)}</ul>`}<//></section>
+    </div>`;
+}
+
+const troubled = (/** @type {any} */ a, /** @type {any} */ b) =>
+  Number(stateOf(a) === "up") - Number(stateOf(b) === "up") || a.key.localeCompare(b.key);
+
+/** What waits for a person, of all kinds, in one line each. */
+function Needs() {
+  /** @type {any[]} */
+  const found = [];
+  const count = yours().length;
+  if (count) found.push(html`<a href="/console/approvals"><b>${plural(count, "approval")}</b> for you, the oldest for ${oldest()}</a>`);
+  const changed = (pins.data.value?.pins ?? []).filter((/** @type {any} */ row) => row.withheld);
+  if (changed.length) {
+    const of = [...new Set(changed.map((/** @type {any} */ row) => row.server))];
+    found.push(html`<a href=${`/console/servers/${encodeURIComponent(of[0])}`}><b>${plural(changed.length, "changed definition")}</b> withheld: <${Peer} text=${of.join(", ")} /></a>`);
+  }
+  const down = (servers.data.value?.servers ?? []).filter((/** @type {any} */ one) => !["up", "starting"].includes(stateOf(one)));
+  if (down.length) found.push(html`<a href="/console/servers"><b>${plural(down.length, "server")}</b> not up: <${Peer} text=${down.map((/** @type {any} */ one) => one.key).join(", ")} /></a>`);
+  if (waiting.data.value === null && servers.data.value === null) return null;
+  return html`<section class=${`needs ${found.length ? "wait" : "good"}`} aria-label="What needs you">
+    ${found.length === 0 ? html`<p><${Verdict} word="ok" tone="good" /> Nothing needs you.</p>` : html`<p class="lead">${found.length === 1 ? "One thing needs you" : `${found.length} things need you`}</p><ul>${found.map((one) => html`<li>${one}</li>`)}</ul>`}</section>`;
+}
+
+function Tile({ title, children }) {
+  return html`<section class="tile"><h2>${title}</h2>${children}</section>`;
+}
+
+function Health() {
+  const failure = servers.failure.value;
+  const rows = servers.data.value?.servers ?? [];
+  const isAllUp = rows.every((/** @type {any} */ one) => stateOf(one) === "up");
+  return html`<${Tile} title="Sluice">${failure && failure.status !== 403 ? html`<${Verdict} word="error" /><p class="dim"><${Peer} text=${failure.message} /></p>`
+    : html`<${Verdict} word=${isAllUp ? "ready" : "waiting"} tone=${isAllUp ? "good" : "wait"} /><p class="dim">${isAllUp ? "Every server is up." : "Some servers are not up."}</p>`}<//>`;
+}
+
+function ServersTile() {
+  const rows = servers.data.value?.servers ?? [];
+  const sum = (/** @type {string} */ name) => rows.reduce((/** @type {number} */ all, /** @type {any} */ one) => all + (one[name] ?? 0), 0);
+  return html`<${Tile} title="Servers"><p class="figure">${rows.filter((/** @type {any} */ one) => stateOf(one) === "up").length}<span class="of"> / ${rows.length} up</span></p>
+    <p class="dim">${plural(sum("in_flight"), "call")} in flight, ${plural(sum("restarts"), "restart")}</p><//>`;
+}
+
+function AuditTile() {
+  const head = audit.data.value, failure = audit.failure.value;
+  const when = head?.time ?? head?.at ?? "";
+  return html`<${Tile} title="Audit log">${head ? html`<${Verdict} word="signed" tone="good" /><p class="dim">${when ? html`checkpoint ${ago(when)}` : "a signed checkpoint"}${
+      head.seq !== undefined && html`, up to record ${Number(head.seq).toLocaleString("en")}`}</p>`
+    : failure ? html`<${Verdict} word=${failure.status === 403 ? "no right" : "not signed"} tone=${failure.status === 403 ? "off" : "wait"} /><p class="dim"><${Peer} text=${failure.message.split(";")[0]} /></p>`
+    : html`<p class="dim">…</p>`}<//>`;
+}

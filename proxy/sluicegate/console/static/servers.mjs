@@ -1,0 +1,44 @@
+/** Servers: how each is doing, its last words, and what it waits for. */
+import { Resource } from "./net.mjs";
+import { Lines, Peer, Region, Verdict, html, plural, size, useLive } from "./ui.mjs";
+import { query, route, go } from "./router.mjs";
+
+export const servers = new Resource("/api/v1/servers");
+
+/** One word for how it is doing. @param {any} one */
+export const stateOf = (one) => (one.status === "up" && one.circuit === "open" ? "open" : one.status);
+
+export function Servers() {
+  useLive(servers);
+  const chosen = route.value.item, sought = (query.value.get("q") ?? "").toLowerCase();
+  const rows = (/** @type {any} */ data) => data.servers.filter((/** @type {any} */ one) => one.key.toLowerCase().includes(sought));
+  return html`<div class=${`split ${chosen ? "has-item" : ""}`}>
+    <section class="list" aria-label="Servers"><header class="head"><h1>Servers</h1></header>
+      <input class="search" type="search" data-filter placeholder="Filter by name" aria-label="Filter servers by name" value=${query.value.get("q") ?? ""}
+        onInput=${(/** @type {any} */ event) => go(`/console/servers${event.target.value ? `?q=${encodeURIComponent(event.target.value)}` : ""}`, true)} />
+      <${Region} resource=${servers} title="Servers" isEmpty=${(/** @type {any} */ data) => rows(data).length === 0}
+        empty=${sought ? html`<h3>No server has that name</h3>` : html`<h3>No server is configured</h3><p><code>sluice init</code> takes over the servers of your client.</p>`}>
+        ${(/** @type {any} */ data) => html`<ul class="rows" data-rows>${rows(data).map((/** @type {any} */ one) => html`<li key=${one.key}>
+          <a class="row" href=${`/console/servers/${encodeURIComponent(one.key)}`} aria-current=${one.key === chosen ? "true" : undefined}>
+            <span class="row-top"><b><${Peer} text=${one.key} /></b><${Verdict} word=${stateOf(one)} /></span>
+            <span class="row-sub"><span><${Peer} text=${one.transport} /></span>${(one.revisions ?? []).map((/** @type {string} */ revision) => html`<span><${Peer} text=${revision} /></span>`)}
+              <span>${one.in_flight} in flight</span>${one.restarts > 0 && html`<span>${plural(one.restarts, "restart")}</span>`}</span></a></li>`)}</ul>`}<//>
+    </section>
+    <section class="detail" aria-label="One server">${chosen ? html`<a class="back" href="/console/servers">← All servers</a>
+      <${Region} resource=${servers} title="This server">${(/** @type {any} */ data) => html`<${Server} one=${data.servers.find((/** @type {any} */ row) => row.key === chosen)} />`}<//>`
+    : html`<div class="empty wide"><h3>Choose a server</h3><p>Its state, its last error and what it wrote to stderr are shown here.</p></div>`}</section></div>`;
+}
+
+function Server({ one }) {
+  if (!one) return html`<div class="empty"><h3>There is no such server</h3><p>It may have been removed from the config.</p></div>`;
+  const facts = [
+    ["Transport", one.transport], ["Revisions", (one.revisions ?? []).join(", ")], ["Processes", (one.pids ?? []).join(", ")],
+    ["Connections", one.connections], ["In flight", one.in_flight], ["Waiting", one.waiting], ["Suspended", one.parked],
+    ["Restarts", one.restarts], ["Circuit", one.circuit], ["Memory", size(one.memory) || ""], ["Pins", one.pins],
+  ].filter(([, value]) => value !== undefined && value !== "" && value !== null);
+  return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${one.key} /></h2><p class="meta"><${Verdict} word=${stateOf(one)} /></p></div></header>
+    ${one.last_error && html`<section class="block"><h3>Last error</h3><p class="note bad"><${Peer} text=${one.last_error} /></p>${one.exit && html`<p class="dim"><${Peer} text=${one.exit} /></p>`}</section>`}
+    <dl class="facts grid">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd><${Peer} text=${value} /></dd></div>`)}</dl>
+    <section class="block"><h3>stderr <span class="author">written by the server</span></h3>${one.stderr?.length ? html`<${Lines} lines=${one.stderr} label="Last lines of stderr" />`
+      : html`<p class="dim">It wrote nothing to stderr.</p>`}</section></article>`;
+}
