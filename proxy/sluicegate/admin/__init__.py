@@ -20,6 +20,7 @@ from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.audit import AuditHeads
 from sluicegate.admin.audit import show as show_head
 from sluicegate.admin.credentials import Scope, bearer, header, is_loopback_peer, peer_of
+from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
 from sluicegate.admin.response import (
     JSON,
@@ -257,7 +258,8 @@ class _Admin:
         keys = header(scope, "idempotency-key")
         if len(keys) > 1:
             return error_response(400, "one Idempotency-Key at most")
-        return json_response(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who))
+        channel = scope.get(CHANNEL, "api")
+        return json_response(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who, channel))
 
     async def _facts(
         self, values: dict[str, list[str]], find: Callable[[str, str, str], Awaitable[Json | str]]

@@ -117,11 +117,11 @@ class ApprovalsApi:
 
     # ------------------------------------------------------------ deciding
 
-    async def post(self, path: tuple[str, ...], body: bytes, key: str, who: str) -> Told:
+    async def post(self, path: tuple[str, ...], body: bytes, key: str, who: str, channel: str = "api") -> Told:
         """What was done under an idempotency key is told again, and not done again. Nothing secret is: to reveal
         arguments changes nothing, and is recorded each time."""
         if not key or path[-1:] == ("reveal",):
-            return await self._post(path, body, who)
+            return await self._post(path, body, who, channel)
         if len(key) > MAX_KEY or not key.isprintable():
             return 400, {"error": f"an idempotency key has at most {MAX_KEY} characters"}
         place = f"admin/once/{_digest(who, key)}"
@@ -132,19 +132,19 @@ class ApprovalsApi:
                 before: Json = decode_fast(known)
                 same = before["of"] == of
                 return (before["status"], before["body"]) if same else (422, {"error": "the key was used for another"})
-            status, told = await self._post(path, body, who)
+            status, told = await self._post(path, body, who, channel)
             if status == 200:  # else nothing was done
                 await self._store.put(place, dump({"of": of, "status": status, "body": told}), REMEMBERED)
             return status, told
 
-    async def _post(self, path: tuple[str, ...], body: bytes, who: str) -> Told:
+    async def _post(self, path: tuple[str, ...], body: bytes, who: str, channel: str) -> Told:
         client = self._client(who)
         match path:
             case ("approvals", id, "decisions"):
                 ballot = _ballot(body)
                 if isinstance(ballot, str):
                     return 400, {"error": ballot}
-                return await self._told(await self._desk.decide(id, client, ballot, "api"))
+                return await self._told(await self._desk.decide(id, client, ballot, channel))
             case ("approvals", id, "reveal"):
                 told = await self._desk.reveal(id, client)
                 return (

@@ -4,6 +4,7 @@ What is asked there is what was asked here, word for word, with the addresses th
 side of that. Knows HTTP and sockets; no path but its own, and nothing of what is told.
 """
 
+import json
 import ssl
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +14,26 @@ from urllib.parse import quote
 import httpx
 
 from sluicegate.admin.credentials import Scope
-from sluicegate.admin.response import AdminResponse, Application, Receive, Send, send_response
+from sluicegate.admin.response import AdminResponse, Application, Receive, Send, read_body, send_response
+from sluicegate.protocol.jsonrpc import Json
 
 LOOK: Final = "/look"
 """Only on the Unix sockets: another worker was told something that stands in the store."""
+
+NOTE: Final = "/note"
+"""Only there as well: a record of what somebody did at the port of all."""
+CHANNEL: Final = "sluice.channel"
+"""Of the scope: by which way a person decides, where it is not the API itself."""
 
 TAKES_BODY: Final = 204
 TIMEOUT: Final = 30.0
 _UNUSED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Nothing is encrypted on a Unix socket; without it httpx would read all authorities for each client, 30 ms."""
-_CLIENT, _SERVER, _HEAD = b"sluice-client", b"sluice-server", b"sluice-head"
+_CLIENT, _SERVER, _HEAD, _CHANNEL = b"sluice-client", b"sluice-server", b"sluice-head", b"sluice-channel"
 # Of a connection, or made anew for each.
 _LEFT: Final = frozenset({
     b"connection", b"content-length", b"transfer-encoding", b"expect", b"te", b"trailer", b"upgrade", b"keep-alive",
-    b"accept-encoding", _CLIENT, _SERVER, _HEAD,
+    b"accept-encoding", _CLIENT, _SERVER, _HEAD, _CHANNEL,
 })  # fmt: skip
 _KEPT: Final = frozenset({"allow", "www-authenticate", "content-security-policy", "referrer-policy"})
 
@@ -74,6 +81,8 @@ def request(
     headers += [(name, _written(scope.get(key))) for name, key in ((_CLIENT, "client"), (_SERVER, "server"))]
     if body is None:
         headers.append((_HEAD, b"1"))
+    if CHANNEL in scope:
+        headers.append((_CHANNEL, scope[CHANNEL].encode()))
     return client.build_request(method or scope["method"], url, headers=headers, content=body)
 
 
@@ -94,7 +103,19 @@ async def _unread() -> Scope:
     raise _BodyAsked
 
 
-def front(app: Application, look: Callable[[], Awaitable[object]]) -> Application:
+async def note_at_peers(up: Up, fields: Json) -> bool:
+    """Whether a worker keeps an `admin` record: the port of all has no log of its own."""
+    scope = {"path": NOTE, "method": "POST", "headers": []}
+    for peer in up():
+        answer = await peer.ask(scope, json.dumps(fields).encode())
+        if answer is not None:
+            return answer.status == 200
+    return False
+
+
+def front(
+    app: Application, look: Callable[[], Awaitable[object]], note: Callable[[Json], Awaitable[bool]]
+) -> Application:
     """The admin port of one worker, as it is on its Unix socket."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,11 +123,16 @@ def front(app: Application, look: Callable[[], Awaitable[object]]) -> Applicatio
             await look()
             await send_response(send, AdminResponse(200, b""), with_body=True)
             return
+        if scope["path"] == NOTE:
+            is_kept = await note(json.loads(await read_body(receive) or b"{}"))
+            await send_response(send, AdminResponse(200 if is_kept else 503, b""), with_body=True)
+            return
         said: Mapping[bytes, bytes] = dict(scope["headers"])
-        headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER, _HEAD)]
+        headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER, _HEAD, _CHANNEL)]
         places = {"client": _read(said.get(_CLIENT, b"")), "server": _read(said.get(_SERVER, b""))}
         try:
-            await app({**scope, **places, "headers": headers}, _unread if _HEAD in said else receive, send)
+            channel = {CHANNEL: said[_CHANNEL].decode()} if _CHANNEL in said else {}
+            await app({**scope, **places, **channel, "headers": headers}, _unread if _HEAD in said else receive, send)
         except _BodyAsked:
             await send_response(send, AdminResponse(TAKES_BODY, b""), with_body=False)
 

@@ -18,7 +18,7 @@ from sluicegate.app.core import Core
 from sluicegate.app.services import bearer_of
 from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
-from sluicegate.console import Console
+from sluicegate.console import Console, Note
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import Identity, Principal
 from sluicegate.listen.http_request import Serve
@@ -91,15 +91,20 @@ async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[
 
 
 def with_console(config: Config, application: Application, audit: AuditLog | None) -> Application:
+
+
+def with_console(config: Config, application: Application, note: Note) -> Application:
     """The admin port as people have it: with the console in front, unless the config says otherwise."""
-    if not config.console.enabled:
-        return application
+    return Console(application, settings.names(config), note) if config.console.enabled else application
+
+
+def note_in(audit: AuditLog | None) -> Note:
+    """Keeps records of what people do in the console; without a log there is nothing to keep."""
 
     async def note(fields: Json) -> bool:
         return audit is None or await audit.note_durably("admin", fields)
 
-    refused = audit.identity_failure if audit is not None else lambda address, why: None
-    return Console(application, settings.names(config), note, refused)
+    return note
 
 
 def _bearer(token: str) -> bytes:

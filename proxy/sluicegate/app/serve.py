@@ -18,7 +18,7 @@ from sluicegate.admin.approval_page import link
 from sluicegate.admin.peers import front
 from sluicegate.admin.response import Application
 from sluicegate.app import metric_sources, settings
-from sluicegate.app.admin_app import admin_application, with_console
+from sluicegate.app.admin_app import admin_application, note_in, with_console
 from sluicegate.app.core import ME, Core, core
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.config import Address, Config
@@ -101,7 +101,7 @@ async def running(
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_stopping)
         port.bind()
         if place is None:
-            served = with_console(config, application, inner.services.audit)
+            served = with_console(config, application, note_in(inner.services.audit))
             backstage = admin_port(config, served, files // 8)
             backstage.bind()
         admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
@@ -115,7 +115,7 @@ async def running(
         if place is None:
             await group.start(backstage.run)
         else:
-            behind = asgi(front(application, inner.behind.pins.refresh))
+            behind = asgi(front(application, inner.behind.pins.refresh, note_in(inner.services.audit)))
             await stack.enter_async_context(on_unix_socket(behind, place.asked))
         if handover is not None:
             group.start_soon(telemetry.supervise, "connections of others", partial(handover.run, port.adopt))

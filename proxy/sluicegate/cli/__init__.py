@@ -15,6 +15,7 @@ from sluicegate import __version__
 from sluicegate.cli import approvals, audit, keys, pins, policy
 from sluicegate.cli.admin import Unreachable, servers, tools
 from sluicegate.cli.check import check, schema
+from sluicegate.cli.console import console
 from sluicegate.cli.explain import explain
 from sluicegate.cli.init import init
 from sluicegate.cli.output import Code, info, print_out
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "init": init, "serve": serve, "stdio": stdio, "demo": demo_, "check": check, "explain": explain,
-    "servers": servers, "tools": tools, "approve": approvals.approve, "deny": approvals.deny,
+    "servers": servers, "tools": tools, "console": console, "approve": approvals.approve, "deny": approvals.deny,
 }  # fmt: skip
 for name, command in COMMANDS.items():
     app.command(name)(command)

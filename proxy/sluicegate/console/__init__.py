@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluicegate.console.origin import LINK, SITE, Site, site_of
+from sluicegate.console.origin import CHANNEL, SITE, Site, site_of
 from sluicegate.console.sessions import Attempts, Codes, Halves, Session, Sessions, Way
 from sluicegate.console.static_files import PREFIX, StaticFiles
 from sluicegate.http.forwarded_headers import ForwardedHeaders
@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 Note = Callable[[Json], Awaitable[bool]]
 """Keeps an `admin` record; False: it could not, and nothing may be done unrecorded."""
-Refused = Callable[[str, str], None]
-"""Somebody was not let in: an address and a word for why."""
 
 API: Final = "/api/v1/"
 PATH: Final = "/console"
@@ -68,11 +66,10 @@ class Console:
         inner: ASGIApp,
         names: ServedNames,
         note: Note,
-        refused: Refused = lambda address, why: None,
         sessions: Sessions | None = None,
         codes: Codes | None = None,
     ) -> None:
-        self._inner, self._note, self._refused = inner, note, refused
+        self._inner, self._note = inner, note
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
         self._sessions, self._codes, self._attempts = sessions or Sessions(), codes or Codes(), Attempts()
         self._static = StaticFiles()
@@ -97,7 +94,9 @@ class Console:
         path = scope["path"]
         is_own = path in ("/", PATH) or path.startswith(f"{PATH}/")
         headers = Headers(scope=scope)
-        has_half = PAGE_KEY in headers or any(name in headers.get("cookie", "") for name in ("sluice-", "__Host-sluice"))
+        has_half = PAGE_KEY in headers or any(
+            name in headers.get("cookie", "") for name in ("sluice-", "__Host-sluice")
+        )
         if not is_own and not (path.startswith(API) and has_half):
             await self._inner(scope, receive, send)
             return
@@ -138,7 +137,7 @@ class Console:
         if refusal is not None or session is None:
             await (refusal or _error(401, "log in"))(scope, receive, send)
             return
-        asked = {**scope, "headers": _as(scope, session.credential), LINK: "console"}
+        asked = {**scope, "headers": _as(scope, session.credential), CHANNEL: "console"}
         async with anyio.create_task_group() as group:
             group.start_soon(self._end_with, session, group.cancel_scope)
             await self._inner(asked, receive, self._watched(session, send))
@@ -146,7 +145,7 @@ class Console:
 
     async def _end_with(self, session: Session, stream: anyio.CancelScope) -> None:
         """No answer outlives the session that asked for it."""
-        while self._sessions.is_open(session):
+        while self._sessions.is_open(session):  # noqa: ASYNC110 - what ends is a time, and no event says so
             await anyio.sleep(LOOK_EVERY)
         stream.cancel()
 
@@ -184,9 +183,7 @@ class Console:
     # ------------------------------------------------------------ documents and files
 
     async def _document(self, request: Request) -> Response:
-        return Response(
-            self._static.shell(), media_type="text/html", headers={**HEADERS, "cache-control": "no-store"}
-        )
+        return Response(self._static.shell(), media_type="text/html", headers={**HEADERS, "cache-control": "no-store"})
 
     async def _file(self, request: Request) -> Response:
         file = self._static.get(request.path_params["digest"], request.path_params["name"])
@@ -223,15 +220,14 @@ class Console:
             case {"code": str() as code, **rest} if not rest:
                 way: Way = "link"
                 credential = self._codes.use(code) if site.is_loopback else None
-                if credential is None:
-                    self._refused(address, "console_code")
-                    log.warning("console: a code that is over or was used already, from %s", address)
             case {"key": str() as key, **rest} if not rest:
                 way, credential = "key", key if key.isascii() and key.isprintable() and " " not in key else None
             case _:
                 return _error(400, 'the body is {"code": CODE} or {"key": KEY}')
         principal = None if credential is None else await self._principal_of(request.scope, credential)
         if principal is None or credential is None:
+            log.warning("console: a %s that is not valid, or not any more, from %s", way, address)
+            await self._note({"act": "console_refused", "way": way, "address": address})
             return _error(401, "this code or key is not valid, or not any more")
         session, halves = self._sessions.open(principal, way, credential)
         if not await self._record(session, request.scope, "console_login"):
@@ -240,7 +236,8 @@ class Console:
         return self._halves(site, session, halves)
 
     def _halves(self, site: Site, session: Session, halves: Halves) -> Response:
-        answer = JSONResponse({"page_key": halves.page_key, **self._about(session)}, headers={"cache-control": "no-store"})
+        body = {"page_key": halves.page_key, **self._about(session)}
+        answer = JSONResponse(body, headers={"cache-control": "no-store"})
         answer.headers.append("set-cookie", site.cookie(halves.cookie))
         return answer
 

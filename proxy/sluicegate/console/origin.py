@@ -16,8 +16,8 @@ from sluicegate.http.forwarded_headers import ForwardedHeaders, is_forwarded
 from sluicegate.http.hosts import is_loopback
 
 SITE: Final = "sluice.site"
-LINK: Final = "sluice.channel"
-"""Of the scope: the console asks, for a person at a page."""
+CHANNEL: Final = "sluice.channel"
+"""Of the scope: by which way a person decides. The admin API writes it into the vote."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -83,6 +83,7 @@ def _whole(origin: str) -> tuple[str, str, int] | None:
         port = parts.port
     except ValueError:
         return None
-    if parts.scheme not in _PORTS or not parts.hostname or parts.path or parts.query or parts.fragment or parts.username:
+    is_more = parts.path or parts.query or parts.fragment or parts.username
+    if parts.scheme not in _PORTS or not parts.hostname or is_more:
         return None
     return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]

@@ -1,4 +1,4 @@
-"""The console's static files: read once, served under a URL that names their digest, so that a browser keeps them forever.
+"""The console's static files: read once, served under a URL that names their digest, so that browsers keep them.
 
 The vendored modules stay byte for byte as their packages have them. They import one another by package name, which a
 browser cannot resolve without an import map, and an inline one is forbidden by our policy: what is served has paths

@@ -13,6 +13,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
+
+
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +25,9 @@ from anyio.abc import TaskGroup
 
 from sluicegate import telemetry
 from sluicegate.admin.gateway import Gateway
-from sluicegate.admin.peers import Peer
+from sluicegate.admin.peers import Peer, note_at_peers
 from sluicegate.app import policy_loading, settings
+from sluicegate.app.admin_app import with_console
 from sluicegate.app.serve import Announce, admin_port, greeting, policy_line, stopping, url
 from sluicegate.app.workers.partition import WorkerPartition
 from sluicegate.app.workers.sockets import WorkerSockets, new_worker_sockets
@@ -60,6 +64,11 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
                           crew.server_changed)  # fmt: skip
         backstage = admin_port(config, gateway.application(), open_files.raise_limit() // 8)
+
+
+        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config))
+        served = with_console(config, gateway.application(), partial(note_at_peers, crew.up))
+        backstage = admin_port(config, served, open_files.raise_limit() // 8)
         admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)

@@ -37,7 +37,7 @@ function Server({ one }) {
     ["Restarts", one.restarts], ["Circuit", one.circuit], ["Memory", size(one.memory) || ""], ["Pins", one.pins],
   ].filter(([, value]) => value !== undefined && value !== "" && value !== null);
   return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${one.key} /></h2><p class="meta"><${Verdict} word=${stateOf(one)} /></p></div></header>
-    ${one.last_error && html`<section class="block"><h3>Last error</h3><p class="note bad"><${Peer} text=${one.last_error} /></p>${one.exit && html`<p class="dim"><${Peer} text=${one.exit} /></p>`}</section>`}
+    ${one.last_error && html`<section class="block"><h3>Last error</h3><p class="note bad"><${Peer} text=${one.last_error} /></p></section>`}
     <dl class="facts grid">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd><${Peer} text=${value} /></dd></div>`)}</dl>
     <section class="block"><h3>stderr <span class="author">written by the server</span></h3>${one.stderr?.length ? html`<${Lines} lines=${one.stderr} label="Last lines of stderr" />`
       : html`<p class="dim">It wrote nothing to stderr.</p>`}</section></article>`;
