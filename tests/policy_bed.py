@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,10 +94,10 @@ class Bed:
 
 
 @contextmanager
-def bed(folder: Path, rows: str, servers: Json, **config: Any) -> Iterator[Bed]:
+def bed(folder: Path, rows: str, servers: Json, *, arguments: Sequence[str] = (), **config: Any) -> Iterator[Bed]:
     (folder / "policy.csv").write_text(rows)
     settings = {"servers": servers, "policy": {"files": ["policy.csv"]}, "log": {"format": "json"}, **config}
-    with sluice(settings, folder) as process:
+    with sluice(settings, folder, arguments=arguments) as process:
         yield Bed(process, folder)
 
 

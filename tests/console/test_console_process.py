@@ -32,7 +32,7 @@ READS = ["/console/session", "/api/v1/me", "/api/v1/servers", "/api/v1/approvals
 __all__ = ["peers"]
 
 
-def front(folder: Path, arguments: tuple[str, ...] = (), **config: Any) -> Any:
+def front(folder: Path, **config: Any) -> Any:
     settings: Json = {"clients": {"keys": client_keys(**NAMES)}, "approvals": {"hold_for": "100ms"}}
     return bed(folder, ROWS, {"bank": recorder(folder, "bank", tools=["wire", "look"])}, **settings | config)
 
@@ -103,7 +103,7 @@ def test_the_document_has_no_data_and_forbids_everything_it_does_not_need(town: 
     assert answer.status_code == 200 and answer.headers["cache-control"].endswith("immutable")
     for path in ("/../../__init__.py", "/%2e%2e/sessions.py", "/vendor/..%2f..%2fsessions.py"):
         answer = httpx.get(f"{town.process.admin}{script.rpartition('/')[0]}{path}")
-        assert answer.status_code == 404 or answer.text == first.text
+        assert answer.status_code in (400, 404) or answer.text == first.text
 
 
 def test_a_session_has_the_rights_of_its_principal_and_shows_itself(tab: Tab, town: Bed) -> None:
@@ -274,7 +274,7 @@ def test_a_console_that_is_off_is_not_there(peers: None, tmp_path: Path) -> None
 
 
 def test_with_workers_a_session_is_one_and_its_actions_are_recorded(peers: None, tmp_path: Path) -> None:
-    with front(tmp_path, workers=2) as town, Tab(town) as tab:
+    with front(tmp_path, arguments=["--workers", "2"]) as town, Tab(town) as tab:
         tab.log_in("lea")
         id = town.call("ann", "bank__wire", n=1).json()["result"]["_meta"]["dev.sluice/approval"]["id"]
         card = tab.ask("GET", f"/api/v1/approvals/{id}").json()

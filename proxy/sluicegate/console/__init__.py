@@ -39,6 +39,7 @@ MAX_BODY: Final = 128 * 1024
 LOOK_EVERY: Final = 1.0
 _READS: Final = ("GET", "HEAD")
 _OWN: Final = frozenset({b"cookie", PAGE_KEY.encode(), BACKGROUND.encode()})
+_OURS: Final = frozenset({b"www-authenticate", b"cache-control", b"x-content-type-options"})
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -155,7 +156,7 @@ class Console:
                 if message["status"] == 401:  # the key was revoked, or the token is over
                     self._sessions.end(session)
                 message["headers"] = [
-                    *((name, value) for name, value in message.get("headers", ()) if name != b"www-authenticate"),
+                    *((name, value) for name, value in message.get("headers", ()) if name not in _OURS),
                     (b"cache-control", b"no-store"),
                     (b"x-content-type-options", b"nosniff"),
                 ]

@@ -48,7 +48,7 @@ export function Approvals() {
       <//>
     </section>
     <section class="detail" aria-label="One approval">${chosen ? html`<${Card} key=${chosen} id=${chosen} />`
-      : html`<div class="empty wide"><h3>Choose an approval</h3><p>Its arguments, who asked and which rule asks for a person are shown here.</p></div>`}</section>
+      : html`<div class="empty wide"><h2>Choose an approval</h2><p>Its arguments, who asked and which rule asks for a person are shown here.</p></div>`}</section>
   </div>`;
 }
 
@@ -152,8 +152,9 @@ function Whole({ one, resource }) {
 }
 
 function Ended({ one }) {
+  const by = one.decided_by || one.votes.map((/** @type {any} */ vote) => vote.principal).join(", ");
   return html`<footer class="decide over" role="status"><${Verdict} word=${one.state} />
-    ${one.decided_by && html`<span>by <${Peer} text=${one.decided_by} class="strong" /></span>`}
+    ${by && html`<span>by <${Peer} text=${by} class="strong" /></span>`}
     ${one.ended_at && html`<span class="dim">${ago(one.ended_at)}</span>`}
     ${one.comment && html`<span>“<${Peer} text=${one.comment} />”</span>`}
     ${one.state === "approved" && html`<span class="dim">The call runs when the agent repeats it.</span>`}

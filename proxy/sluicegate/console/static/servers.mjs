@@ -26,7 +26,7 @@ export function Servers() {
     </section>
     <section class="detail" aria-label="One server">${chosen ? html`<a class="back" href="/console/servers">← All servers</a>
       <${Region} resource=${servers} title="This server">${(/** @type {any} */ data) => html`<${Server} one=${data.servers.find((/** @type {any} */ row) => row.key === chosen)} />`}<//>`
-    : html`<div class="empty wide"><h3>Choose a server</h3><p>Its state, its last error and what it wrote to stderr are shown here.</p></div>`}</section></div>`;
+    : html`<div class="empty wide"><h2>Choose a server</h2><p>Its state, its last error and what it wrote to stderr are shown here.</p></div>`}</section></div>`;
 }
 
 function Server({ one }) {

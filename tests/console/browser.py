@@ -1,0 +1,66 @@
+"""A Chromium for tests: Debian's, driven by Playwright. Where there is none and we may install, it is installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def chromium() -> str:
+    """The program. Skips, and says what is missing, where it cannot be had."""
+    given = os.environ.get("SLUICE_CHROMIUM")
+    found = given or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        print("console: installing chromium with apt-get", file=sys.stderr)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        wanted = ["chromium", "fonts-dejavu-core"]
+        for command in (["apt-get", "-qq", "update"], ["apt-get", "-qq", "install", "-y", *wanted]):
+            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+        found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("NO BROWSER: the console's pages were not tested; apt-get install chromium, or set SLUICE_CHROMIUM")
+    return found
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+@contextmanager
+def page(opened: Browser, **options: object) -> Iterator[Page]:
+    """A tab of a browser profile of its own. Fails if it broke our policy or threw anything."""
+    problems: list[str] = []
+    context = opened.new_context(**options)  # type: ignore[arg-type]
+    context.set_default_timeout(15_000)
+    tab = context.new_page()
+    tab.on("console", _complains(problems))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("dialog", lambda dialog: (problems.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+    try:
+        yield tab
+        assert problems == []
+    finally:
+        context.close()
+
+
+def _complains(problems: list[str]) -> Callable[[ConsoleMessage], None]:
+    """A status such as 403 is also shown as an error, and is none of the page's."""
+    return lambda message: (
+        problems.append(message.text)
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text
+        else None
+    )
