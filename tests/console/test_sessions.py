@@ -1,4 +1,4 @@
-"""Sessions, codes and attempts end when they should; no half of a session is worth anything alone."""
+"""ConsoleSessions, codes and attempts end when they should; no half of a session is worth anything alone."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from sluicegate.console.sessions import (
     STEP_UP_LIFE,
     Attempts,
     Codes,
-    Sessions,
+    ConsoleSessions,
     Way,
 )
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 def test_both_halves_are_needed_and_neither_is_kept_or_shown() -> None:
-    sessions = Sessions()
+    sessions = ConsoleSessions()
     session, halves = sessions.open("key:ann", "key", "the-credential")
     _, others = sessions.open("key:bob", "key", "another")
     assert sessions.find(halves.cookie, halves.page_key, True) is session
@@ -41,7 +41,7 @@ def test_both_halves_are_needed_and_neither_is_kept_or_shown() -> None:
 @pytest.mark.parametrize("way", ["link", "key"])
 def test_a_session_ends_when_nobody_uses_it_and_at_last_in_any_case(way: Way) -> None:
     clock, life = Clock(), LIFETIMES[way]
-    sessions = Sessions(clock)
+    sessions = ConsoleSessions(clock)
     session, halves = sessions.open("local", way, "c")
     clock.now += life.idle - 1
     assert sessions.find(halves.cookie, halves.page_key, False) is session, "looked at, not used"
@@ -57,7 +57,7 @@ def test_a_session_ends_when_nobody_uses_it_and_at_last_in_any_case(way: Way) ->
 
 
 def test_new_halves_end_the_old_ones_and_log_out_everywhere_ends_all_of_one_principal() -> None:
-    sessions = Sessions()
+    sessions = ConsoleSessions()
     session, old = sessions.open("key:ann", "key", "c")
     new = sessions.renew(session)
     assert sessions.find(old.cookie, old.page_key, True) is None
@@ -70,7 +70,7 @@ def test_new_halves_end_the_old_ones_and_log_out_everywhere_ends_all_of_one_prin
 
 def test_a_step_up_is_over_after_five_minutes() -> None:
     clock = Clock()
-    sessions = Sessions(clock)
+    sessions = ConsoleSessions(clock)
     session, _ = sessions.open("key:ann", "key", "c")
     assert sessions.seconds_of_step_up(session) == 0
     sessions.step_up(session)
@@ -93,7 +93,7 @@ def test_a_code_is_good_once_and_for_a_minute() -> None:
 
 def test_sessions_are_bounded_and_the_one_idle_for_longest_makes_room() -> None:
     clock = Clock()
-    sessions = Sessions(clock)
+    sessions = ConsoleSessions(clock)
     opened = []
     for _ in range(MAX_SESSIONS + 1):
         opened.append(sessions.open("key:ann", "key", "c")[0])

@@ -12,7 +12,7 @@ import httpx
 import typer
 
 from sluicegate.cli.admin import Admin, answer, asks_running
-from sluicegate.cli.output import Code, info, print_out, stop
+from sluicegate.cli.output import AsJson, Code, give, info, print_out, stop
 
 FILE: Final = "console.html"
 
@@ -21,6 +21,7 @@ FILE: Final = "console.html"
 def console(
     admin: Admin,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link; open nothing.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Open the console of a running Sluice in the browser. The link works once, for 60 seconds, on this machine."""
     if not admin.config.console.enabled:
@@ -35,8 +36,8 @@ def console(
             raise admin.unanswered(client, error) from None
     admin.check(response)
     link = f"{port.copy_with(path='/console')}#code={answer(response)['code']}"
-    if no_browser:
-        print_out(link)
+    if no_browser or as_json:
+        give(as_json, {"url": link}, [link])
         return
     if not webbrowser.open(_redirect(admin.config.state.dir / FILE, link).as_uri()):
         info("no browser could be opened; open this link within 60 seconds:")

@@ -125,6 +125,7 @@ REST: Final = """\
 # state: {dir: ~/.local/state/sluice}         # keys, the operator token, last known lists
 # telemetry: {metrics: true}                 # otlp: "http://collector:4318" sends spans
 # log: {level: info, format: auto}            # debug | info | warning | error; auto | json | text
+# console: {enabled: true}                    # the page for a browser at listen.admin: sluice console
 # drain: 30s                                  # how long open calls may take at the end
 """
 

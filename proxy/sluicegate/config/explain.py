@@ -13,6 +13,7 @@ from sluicegate.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key
 from sluicegate.config.finding import Path, Problem
 from sluicegate.config.models import (
     Config,
+    ConsoleSection,
     HttpServer,
     Limits,
     Listen,
@@ -54,6 +55,7 @@ SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
     ("network",): Network,
     ("state",): State,
     ("telemetry",): Telemetry,
+    ("console",): ConsoleSection,
     ("log",): Log,
 }
 

@@ -18,7 +18,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluicegate.console.origin import CHANNEL, SITE, Site, site_of
-from sluicegate.console.sessions import Attempts, Codes, Halves, Session, Sessions, Way
+from sluicegate.console.sessions import Attempts, Codes, ConsoleSessions, Halves, Session, Way
 from sluicegate.console.static_files import PREFIX, StaticFiles
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
@@ -67,12 +67,12 @@ class Console:
         inner: ASGIApp,
         names: ServedNames,
         note: Note,
-        sessions: Sessions | None = None,
+        sessions: ConsoleSessions | None = None,
         codes: Codes | None = None,
     ) -> None:
         self._inner, self._note = inner, note
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
-        self._sessions, self._codes, self._attempts = sessions or Sessions(), codes or Codes(), Attempts()
+        self._sessions, self._codes, self._attempts = sessions or ConsoleSessions(), codes or Codes(), Attempts()
         self._static = StaticFiles()
         self._router = Router([
             Route("/", lambda request: RedirectResponse(PATH, 303)),

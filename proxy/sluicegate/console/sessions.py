@@ -67,13 +67,13 @@ class Halves:
     page_key: str = field(repr=False)
 
 
-class Sessions:
+class ConsoleSessions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
 
     def __repr__(self) -> str:
-        return f"Sessions({len(self._sessions)})"
+        return f"ConsoleSessions({len(self._sessions)})"
 
     def open(self, principal: str, way: Way, credential: str) -> tuple[Session, Halves]:
         """A session that has halves of its own. The one that was idle for longest makes room."""
