@@ -90,9 +90,6 @@ async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[
     return 200, {"server": key, "action": action, "open_calls": control.act(key, action)}
 
 
-def with_console(config: Config, application: Application, audit: AuditLog | None) -> Application:
-
-
 def with_console(config: Config, application: Application, note: Note) -> Application:
     """The admin port as people have it: with the console in front, unless the config says otherwise."""
     return Console(application, settings.names(config), note) if config.console.enabled else application

@@ -13,8 +13,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
-
-
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -63,10 +61,6 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
                           crew.server_changed)  # fmt: skip
-        backstage = admin_port(config, gateway.application(), open_files.raise_limit() // 8)
-
-
-        gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config))
         served = with_console(config, gateway.application(), partial(note_at_peers, crew.up))
         backstage = admin_port(config, served, open_files.raise_limit() // 8)
         admin = url(config.listen.admin, backstage.bind())
