@@ -7,13 +7,14 @@ command that it is set for runs on asyncio's loop instead of uvloop.
 import asyncio
 import logging
 import os
+import sysconfig
 import time
 from typing import Any, Final
 
 VARIABLE: Final = "SLUICE_SLOW_TURNS"
 """`1` logs each slow step; a path has a line for each, `MILLISECONDS FILE:LINE`, appended."""
 SLOW: Final = 0.005
-_ASYNCIO: Final = os.path.dirname(asyncio.__file__)
+_LIBRARIES: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +38,13 @@ def watch() -> bool:
 
 
 def place(callback: Any) -> str:
-    """`FILE:LINE` where a task waits now or has ended, or of the function that was called."""
+    """`FILE:LINE` where a task waits now or has ended, outside of libraries, or of the function that was called."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         coroutine: Any = owner.get_coro()
         where = _of(getattr(coroutine, "cr_code", None))
         while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-            if os.path.dirname(frame.f_code.co_filename) != _ASYNCIO:
+            if not frame.f_code.co_filename.startswith(_LIBRARIES):
                 where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             coroutine = coroutine.cr_await
         return where
