@@ -31,7 +31,7 @@ from workers_kit import (
 )
 
 Json = dict[str, Any]
-PATIENT = str(ROOT / "tests" / "observe" / "patient_server.py")
+PATIENT = str(ROOT / "tests" / "metrics" / "patient_server.py")
 SERVER = str(Path(__file__).with_name("echo_server.py"))
 
 
