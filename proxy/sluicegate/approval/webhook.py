@@ -9,12 +9,13 @@ import json
 import logging
 import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
 
-import anyio
+import anyio.to_thread
 import httpx
 from anyio.abc import TaskGroup
 from standardwebhooks import Webhook as Signer
@@ -51,6 +52,10 @@ class Receiver:
         return f"Receiver({self.mark})"
 
 
+def _client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, follow_redirects=False)
+
+
 class Webhooks:
     """`receivers` says who is to be told, at each approval anew: a reload may change it."""
 
@@ -74,15 +79,17 @@ class Webhooks:
                 into.send_nowait(approval)
 
         self._desk.watchers.append(watch)
+        http: httpx.AsyncClient | None = None
         try:
-            async with (
-                into, out, httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, follow_redirects=False) as http,
-                anyio.create_task_group() as group,
-            ):  # fmt: skip
+            async with into, out, AsyncExitStack() as stack, anyio.create_task_group() as group:
                 for approval in self._desk.open_ones():
                     watch(approval)
                 async for approval in out:
-                    self._tell_all(group, http, approval)
+                    if http is None and self._receivers():
+                        # A thread reads the system's certificates, which takes 60 ms.
+                        http = await stack.enter_async_context(await anyio.to_thread.run_sync(_client))
+                    if http is not None:
+                        self._tell_all(group, http, approval)
         finally:
             self._desk.watchers.remove(watch)
 
