@@ -290,6 +290,22 @@ def test_twice_the_text_is_at_most_twice_the_work(shape: str) -> None:
     assert lines_run(text * 32) < 60_000 + 8 * len(text * 32)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "insert into t (a, password) values (" + "'" * 4_000,
+        "kind: Secret\ndata:\n  a: x" + " " * 16_000 + "y\n",
+        "kind: Secret\ndata:\n  a: x" + " y" * 8_000 + "\n",
+        "password: " + "\u0f73" * 16_000,  # a mark that has no class until it is decomposed
+    ],
+    ids=["quotes", "blanks", "words", "marks"],
+)
+def test_a_run_of_what_an_expression_could_cut_in_many_ways_ends(text: str) -> None:
+    """Fifty quotes took seconds, and each two more of them twice as long."""
+    credentials.find(text, credentials.is_secret_name)
+    PLAIN.written(text)
+
+
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30)
 

@@ -12,6 +12,7 @@ from scripted_servers import LEGACY, MODERN, Asked, Script, endpoint, event, leg
 
 from sluicegate.catalog.list_bounds import MAX_IDLE
 from sluicegate.downstream.session import change_streams, legacy
+from sluicegate.downstream.session.connection import MAX_BATCH
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target
 from sluicegate.telemetry import Backoff
@@ -124,7 +125,7 @@ async def test_a_stream_that_breaks_without_an_id_leaves_a_tools_outcome_unknown
 
 
 async def test_a_batch_is_understood_where_its_revision_has_them() -> None:
-    revision = "2025-03-26"
+    revision, more = "2025-03-26", 0
 
     async def script(asked: Asked) -> None:
         if asked.rpc == "initialize":
@@ -135,13 +136,16 @@ async def test_a_batch_is_understood_where_its_revision_has_them() -> None:
                 "method": "notifications/progress",
                 "params": {"progressToken": 2, "progress": 1},
             }
-            await asked.reply([progress, {"jsonrpc": "2.0", **answer(asked)}])
+            await asked.reply([*[progress] * (1 + more), {"jsonrpc": "2.0", **answer(asked)}])
 
     async with endpoint(script) as (url, log):
         async with running(url=url, era="legacy") as rig:
             assert await rig.tool("t", progressToken=0) == "done"
             assert rig.emitted[0].params["progressToken"] == 0
             assert "mcp-protocol-version" not in log[-1].headers
+            more = MAX_BATCH
+            assert await rig.reason("t") == "outcome_unknown", "all are taken in one step"
+        more = 0
         revision = "2025-06-18"
         async with running(url=url, era="legacy") as rig:
             assert await rig.reason("t") == "outcome_unknown"

@@ -121,3 +121,14 @@ def test_so_many_are_kept_and_no_more() -> None:
     for number in range(MAX_KNOWN + 5):
         assert outputs.check("s", f"t{number}", {"type": "object"}, {"structuredContent": {}}) is None
     assert len(outputs._known) <= MAX_KNOWN
+
+
+def test_what_one_place_costs_much_is_checked_at_few_places() -> None:
+    """A counted repetition is as many states for each letter, a division one of long integers."""
+    many = {"properties": {"a": {"type": "string", "pattern": "[ab]*a[ab]{1000}c"}}}
+    nested = {"patternProperties": {"(a{20}){20}": {}}}
+    assert check(many, {"a": "x"}) == check(nested, {"a": 1}) == "output_schema_unused"
+    assert check({"properties": {"a": {"pattern": "^[0-9a-f]{64}$"}}}, {"a": "0" * 64}) is None
+    halves = {"properties": {"a": {"items": {"multipleOf": 0.5}}}}
+    assert check(halves, {"a": [1.5] * 20}) is None and check(halves, {"a": [1.25]}) == "output_schema"
+    assert check(halves, {"a": [1e300] * 1_000}) == "output_schema_unused"

@@ -102,3 +102,10 @@ def test_a_request_has_so_many_parameters() -> None:
 @pytest.mark.parametrize("key", ["prıority", "PRİORITY", "Priority", "pri\u00adority", "priorıty"])
 def test_a_name_in_other_capitals_is_a_look_alike(key: str) -> None:
     assert look_alike({key: 1}, frozenset({"priority"})) == key
+
+
+def test_names_that_are_not_ascii_are_compared_up_to_a_bound() -> None:
+    few, many = ({"name": "x", **{chr(0xAC00 + n) * 500: 0 for n in range(count)}} for count in (30, 40))
+    assert check("completion/complete", {"ref": few, "argument": {}}) is None
+    assert "is no key here" in str(check("completion/complete", {"ref": many, "argument": {}}))
+    assert check("completion/complete", {"ref": {f"k{n}" * 50: 0 for n in range(40)}, "argument": {}}) is None

@@ -11,6 +11,7 @@ _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W
 _OPERATOR_FORM: Final = re.compile(r"[_\-\s.]")
 _HAS_SPELLING: Final = re.compile(r"[^A-Za-z_\-. ]")
 # Letters that look like others, and digits and signs that stand for letters.
+_MARKS_OF_NO_CLASS: Final = frozenset("\u0344\u0f73\u0f75\u0f81\uff9e\uff9f")  # until they are decomposed
 _LOOKS_LIKE: Final = str.maketrans("аеорсухіѕԁкмтнАЕОРСУХІЅКМТНВαοεινρτυκ", "aeopcyxisdkmthaeopcyxiskmthbaoeivptuk")
 _STANDS_FOR: Final = str.maketrans("01345$@!", "oleassai")
 # Names that end like this, without separators: `db_password`, `X-Api-Key`, `clientSecret`.
@@ -51,7 +52,7 @@ def _without_accents(text: str) -> str:
     if text.isascii():
         return text
     # Marks go first: `normalize` puts a run of them in order in time that grows with the square of its length.
-    bare = "".join(char for char in text if not unicodedata.combining(char))
+    bare = "".join(char for char in text if not unicodedata.combining(char) and char not in _MARKS_OF_NO_CLASS)
     return "".join(char for char in unicodedata.normalize("NFKD", bare) if not unicodedata.combining(char))
 
 

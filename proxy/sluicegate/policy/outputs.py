@@ -5,6 +5,8 @@ work of one check is bounded here: what may be evaluated at one place of the val
 value beyond that is not used, and the result says so.
 """
 
+import math
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
@@ -20,7 +22,12 @@ MAX_WORK: Final = 1_000_000
 MAX_WEIGHT: Final = 10_000
 MAX_PATTERNS: Final = 16
 """Compiling one may take a millisecond and half a megabyte."""
+MAX_REPEATED: Final = 100
+"""Times that a pattern may ask for something by a number: each is a state in which every letter is looked at."""
+MULTIPLE_OF: Final = 30_000
+"""What a division of one number counts for: of numbers with large exponents it is one of long integers."""
 MAX_KNOWN: Final = 256
+_COUNTS: Final = re.compile(r"\{(?:\d*,)?(\d+)")
 _HOLDERS: Final = (dict, list)
 # What most servers write with an older generator; what differs in it for their schemas is refused by the compiler.
 _ALSO: Final = ("http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-07/schema")
@@ -96,11 +103,12 @@ def _weigh(schema: Any) -> tuple[int, int]:
     """How many evaluations one place may cost, and of how many regular expressions: every object and every item of a
     list in the schema counts, references followed wherever they stand. One that leads back to itself counts as much
     as `bounds` lets one place cost."""
-    weight = patterns = endless = 0
+    weight = patterns = endless = divisions = 0
     todo: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())] if isinstance(schema, dict) else []
     while todo:
         node, way = todo.pop()
         weight += 1 + (len(node) if isinstance(node, list) else 0)
+        divisions += "multipleOf" in node
         inner = node.values() if isinstance(node, dict) else node
         todo += [(part, way) for part in inner if isinstance(part, _HOLDERS)]
         ref = node.get("$ref") if isinstance(node, dict) else None
@@ -111,7 +119,7 @@ def _weigh(schema: Any) -> tuple[int, int]:
             todo += [(_referred(schema, ref), way | {ref})] if ref not in way else []
         if weight > MAX_WEIGHT or patterns > MAX_PATTERNS:
             raise SchemaRefused("too-costly", "some results would take too long to check")
-    return 1 + weight + endless, patterns
+    return 1 + weight + endless + MULTIPLE_OF * divisions, patterns
 
 
 def _referred(schema: Any, ref: str) -> Any:
@@ -128,8 +136,12 @@ def _referred(schema: Any, ref: str) -> Any:
 
 
 def _patterns(node: Json) -> int:
-    named = node.get("patternProperties")
-    return isinstance(node.get("pattern"), str) + (len(named) if isinstance(named, dict) else 0)
+    named, pattern = node.get("patternProperties"), node.get("pattern")
+    found = [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
+    for text in found:
+        if math.prod(max(1, int(count)) for count in _COUNTS.findall(text)) > MAX_REPEATED:
+            raise SchemaRefused("too-costly", "a pattern repeats something too often to be checked")
+    return len(found)
 
 
 def _size(value: Any, most: int) -> tuple[int, int]:

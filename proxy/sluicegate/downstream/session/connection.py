@@ -46,6 +46,9 @@ from sluicegate.runtime.timers import timers_of
 
 log = logging.getLogger(__name__)
 
+MAX_BATCH: Final = 200
+"""Messages of a server in one: they are taken in one step of the event loop."""
+
 Receive = Callable[[bytes, PendingRequest | None], PendingRequest | None]
 """Takes one message as bytes, and the exchange on whose own stream it came. Gives the exchange that it went to.
 Never waits, never raises `Malformed`."""
@@ -306,7 +309,7 @@ class ServerConnection:
         return self._decoded(value, exchange)
 
     def _decoded(self, value: Any, exchange: PendingRequest | None) -> PendingRequest | None:
-        if isinstance(value, list) and self._may_batch:
+        if isinstance(value, list) and self._may_batch and len(value) <= MAX_BATCH:
             # 2025-03-26 basic/index#batching: answers may be batched, requests among them
             for part in value:
                 self._take(part, exchange)
