@@ -37,7 +37,7 @@ HOMES = {
     "httptools": {"http", "listen"},
     "jwt": {"listen"},
     "uvicorn": {"listen"},
-    "starlette": {"console"},
+    "starlette": {"admin", "app", "console"},
     "typer": {"cli", "__main__"},
     "ruamel": {"config", "cli", "policy"},
 }

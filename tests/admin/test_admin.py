@@ -6,7 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sluicegate.admin import AdminDeps, AdminSettings, application
+from sluicegate.admin import AdminSettings, application
+from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.http.hosts import ServedNames
 from sluicegate.protocol.jsonrpc import Json
 

@@ -5,7 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sluicegate.admin import MAX_BODY, AdminDeps, AdminSettings, application
+from sluicegate.admin import AdminSettings, application
+from sluicegate.admin.endpoints import AdminDeps
+from sluicegate.admin.routes import MAX_BODY
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, Pinned
 from sluicegate.policy.pins import Found, fingerprint
 from sluicegate.protocol.jsonrpc import Json

@@ -15,6 +15,7 @@ from prometheus_client import Gauge
 from typer.core import TyperArgument, TyperGroup
 
 from sluicegate import config
+from sluicegate.admin.routes import ROUTES, ApiRoute
 from sluicegate.cli import app
 from sluicegate.metrics import Metrics
 from sluicegate.metrics.scraped import TABLE
@@ -116,7 +117,26 @@ def rights() -> str:
     return "".join(f"- `{area}`\n" for area in AREAS)
 
 
-GENERATED = {one.__name__: one for one in (keys, commands, options, metrics, rights)}
+def requests() -> str:
+    head = ("request", "right", "what it is for", "record")
+    return table(head, *((f"`{route.method} {_target(route)}`", _right(route), route.summary, _record(route))
+                         for route in ROUTES))  # fmt: skip
+
+
+def _target(route: ApiRoute) -> str:
+    query = "&".join(f"{name}=" for name in route.query)
+    return route.path.replace(":path}", "}") + (f"?{query}" if query else "")
+
+
+def _right(route: ApiRoute) -> str:
+    return f"`admin:{route.area}` {route.act}" if route.area else "no credential" if route.is_open else "a credential"
+
+
+def _record(route: ApiRoute) -> str:
+    return f"`{route.audit}`" if route.audit else ""
+
+
+GENERATED = {one.__name__: one for one in (keys, commands, options, metrics, rights, requests)}
 
 if __name__ == "__main__":
     for page in DOCS.rglob("*.md"):

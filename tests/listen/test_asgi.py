@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from starlette.responses import StreamingResponse
 
 from sluicegate.listen.asgi import MAX_BODY, Event, Receive, Send, asgi
 from sluicegate.listen.server import AddressServer
@@ -67,6 +68,38 @@ async def test_what_goes_wrong_says_nothing_about_itself(path: str, status: int,
         assert (answer.status_code, answer.json()["error"]["message"]) == (status, "Internal error")
         assert (await client.get("/")).status_code == 201
     assert "secret detail" in caplog.text or path == "/split"
+
+
+async def test_a_stream_ends_with_its_client_and_nobody_waits_busily_for_that() -> None:
+    """Starlette listens for the client's end by asking for the next part of a body that has been read."""
+    asked, over = 0, anyio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b": alive\n\n"
+                await anyio.sleep(0.01)
+        finally:
+            over.set()
+
+    async def app(scope: Event, receive: Receive, send: Send) -> None:
+        async def counted() -> Event:
+            nonlocal asked
+            asked += 1
+            return await receive()
+
+        await StreamingResponse(parts())(scope, counted, send)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            server = AddressServer(asgi(app), "127.0.0.1", 0, drain=0.2)
+            port = await tasks.start(server.run)
+            async with httpx.AsyncClient(trust_env=False) as client:
+                async with client.stream("GET", f"http://127.0.0.1:{port}/") as response:
+                    assert await anext(response.aiter_raw())
+            await over.wait()
+            server.stop(now=True)
+    assert asked == 2
 
 
 async def test_a_body_is_bounded() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from api_schema import as_described
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment
 from policy_bed import bearer, client_keys, key_of, reason, recorder
 from workers_kit import ACCEPT, HELLO, Talker, message, modern_body, modern_headers, names, sluice, workers
@@ -60,7 +61,7 @@ def run(process: Sluice, *words: str) -> "subprocess.CompletedProcess[str]":
 
 def api(process: Sluice, who: str, path: str, method: str = "GET", **options: Any) -> httpx.Response:
     url = f"{process.admin}/api/v1/{path}"
-    return httpx.request(method, url, headers=bearer(who), timeout=20, **options)
+    return as_described(httpx.request(method, url, headers=bearer(who), timeout=20, **options))
 
 
 def wire(process: Sluice, who: str, **arguments: Any) -> httpx.Response:

@@ -1,50 +1,35 @@
-"""The admin port: health, metrics and what is behind, as an ASGI application.
+"""The admin port: health, metrics and the admin API, as a Starlette router made of the table of routes.
 
-Knows no other room: what it shows and who may see it comes from functions it is given. Probes and metrics need no
-credential; `/api/v1/` needs the operator's token, from this machine alone, or a client key, and the right.
+Probes and metrics need no credential; `/api/v1/` needs the operator's token, from this machine alone, or a client key,
+and the right that the table names.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Final
 from urllib.parse import parse_qs
 
 import anyio
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sluicegate.admin import approval_page as pages
-from sluicegate.admin import server_actions
 from sluicegate.admin.approval_page import Page
-from sluicegate.admin.approvals import ApprovalsApi
-from sluicegate.admin.audit import AuditHeads
-from sluicegate.admin.audit import show as show_head
-from sluicegate.admin.credentials import Scope, bearer, header, is_loopback_peer, peer_of
-from sluicegate.admin.peers import CHANNEL
-from sluicegate.admin.pins import PinsApi, accept, show
-from sluicegate.admin.response import (
-    JSON,
-    MAX_BODY,
-    AdminResponse,
-    Application,
-    EventStreamResponse,
-    Receive,
-    error_response,
-    json_response,
-    read_body,
-)
-from sluicegate.admin.response import application as asgi_application
+from sluicegate.admin.credentials import bearer, header, is_loopback_peer, peer_of
+from sluicegate.admin.endpoints import ENDPOINTS, AdminDeps, Answer, ApiRequest
+from sluicegate.admin.response import AdminResponse, error_response, json_response, read_body
+from sluicegate.admin.routes import API, JSON, MAX_BODY, PAGE, ROUTES, ApiRoute
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
-from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store.keys import is_same
 
 log = logging.getLogger(__name__)
 
-_PROBES: Final = ADMIN_PORT.any_host
-_API: Final = "/api/v1/"
-_QUEUE: Final = ("approvals", "grants")
 _OPERATOR: Final = "local"  # whom the operator's token stands for, in the policy as elsewhere
 MAX_QUERY: Final = 4_096
 
@@ -55,100 +40,75 @@ class AdminSettings:
     names: ServedNames = field(default_factory=ServedNames)
 
 
-async def nobody(credential: str) -> tuple[None, str]:
-    """Only who is known at once gets in."""
-    return None, "credential"
+def application(settings: AdminSettings, sources: AdminDeps) -> ASGIApp:
+    return _Admin(settings, sources)
 
 
 @dataclass(frozen=True, slots=True)
-class AdminDeps:
-    """What the admin port can tell, as functions."""
+class _Endpoint:
+    """Serves every method. Of a function, Starlette would answer other methods than it knows by itself."""
 
-    ready: Callable[[], list[str]]  # why Sluice is not ready; nothing: it is
-    metrics: Callable[[], Callable[[], tuple[bytes, str]]] | None
-    """How things stand, to be rendered in a worker thread as text and content type; None: not shown."""
-    describe_servers: Callable[[], Awaitable[list[Json]]]
-    list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
-    principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
-    may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
-    change_server: server_actions.ChangeServer | None = None
-    pins: PinsApi | None = None  # None: nothing is pinned
-    approvals: ApprovalsApi | None = None  # None: nobody is asked anything
-    audit: AuditHeads | None = None
-    denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
-    admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
-    refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
-    page: Page | None = None  # None: nobody is sent a link
-    facts: Callable[[str, str, str], Awaitable[Json | str]] | None = None
-    """What an explanation has to know: client, method and target to the facts, or to why there are none."""
-    notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
+    answer: Callable[[Request], Awaitable[Answer]]
 
-
-def application(settings: AdminSettings, sources: AdminDeps) -> Application:
-    return asgi_application(_Admin(settings, sources).answer)
-
-
-def _methods(path: str) -> tuple[str, ...]:
-    """What may be done at a path."""
-    if path.startswith(pages.PATH):
-        return "GET", "POST"
-    match path.removeprefix(_API).split("/"):
-        case ["pins"]:
-            return "GET", "HEAD", "POST"
-        case parts if server_actions.is_action(tuple(parts)):
-            return ("POST",)
-        case ["approvals", _, "decisions" | "cancel" | "reveal"]:
-            return ("POST",)
-        case ["grants", _]:
-            return "GET", "HEAD", "DELETE"
-    return "GET", "HEAD"
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (await self.answer(Request(scope, receive)))(scope, receive, send)
 
 
 class _Admin:
+    """Host, then Origin, then path and method, then the credential and the right: the order of the contract."""
+
     def __init__(self, settings: AdminSettings, sources: AdminDeps) -> None:
         self._token, self._sources = settings.operator_token, sources
         self._policy = HostOriginPolicy(settings.names, ADMIN_PORT)
         self._forwarded = ForwardedHeaders(settings.names)
+        paths: dict[str, list[ApiRoute]] = {}
+        for one in ROUTES:
+            if one.path != PAGE or sources.page is not None:
+                paths.setdefault(one.path, []).append(one)
+        self._router = Router(
+            [Route(path, _Endpoint(partial(self._dispatch, rows))) for path, rows in paths.items()],
+            redirect_slashes=False,
+            default=_Endpoint(self._unknown),
+        )
 
-    async def answer(self, scope: Scope, receive: Receive) -> AdminResponse | EventStreamResponse:
-        """Host, then Origin, then path and method, then the credential: the order of the contract."""
-        path, method = scope["path"], scope["method"]
-        refused = self._policy.check(scope["headers"], scope.get("server"), path)
-        if refused is not None:
-            return error_response(refused.status, refused.text)
-        is_page = path.startswith(pages.PATH) and self._sources.page is not None
-        if path not in _PROBES and not path.startswith(_API) and not is_page:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        refused = self._policy.check(scope["headers"], scope.get("server"), scope["path"])
+        answer: ASGIApp = self._router if refused is None else error_response(refused.status, refused.text)
+        try:
+            await answer(scope, receive, send)
+        except ClientDisconnect:
+            return
+
+    async def _dispatch(self, rows: Sequence[ApiRoute], request: Request) -> Answer:
+        route = next((row for row in rows if request.method in row.methods), None)
+        if route is None:
+            allowed = ", ".join(chain.from_iterable(row.methods for row in rows))
+            return error_response(405, f"served here: {allowed}", {"allow": allowed})
+        return await (self._open(route, request) if route.is_open else self._api(route, request))
+
+    async def _unknown(self, request: Request) -> Answer:
+        """Whoever has no credential does not learn what the API has."""
+        path = request.scope["path"]
+        if not path.startswith(API):
             return error_response(404, "no such path")
-        if method not in (allowed := _methods(path)):
-            return error_response(
-                405, f"served here: {', '.join(allowed)}", (b"allow", ", ".join(allowed).encode("ascii"))
-            )
-        if path in _PROBES:
-            return await self._probe(scope, path)
-        if self._sources.page is not None and is_page:  # the link is the credential
-            return await self._page(scope, receive, self._sources.page)
-        who = await self._known(scope)
-        if who is None:
-            if bearer(scope) is None:
-                self._refused(scope, "admin_none")
-            return error_response(401, "the operator token or a client key is needed", (b"www-authenticate", b"Bearer"))
-        if path == _API + "me" and method in ("GET", "HEAD"):
-            return json_response(200, {"principal": who})
-        is_write = method in ("POST", "DELETE")
-        if refusal := self._refusal(who, path, is_write):
-            return refusal
-        return await (self._write(scope, receive, who) if is_write else self._api(scope, path, who))
+        area = path.removeprefix(API).partition("/")[0]
+        return await self._dispatch([ApiRoute(method="GET", path=path, operation="", summary="", area=area)], request)
 
-    # ------------------------------------------------------------ probes
+    # ------------------------------------------------------------ probes and the page
 
-    async def _probe(self, scope: Scope, path: str) -> AdminResponse:
-        if path == "/livez":
+    async def _open(self, route: ApiRoute, request: Request) -> Answer:
+        if route.operation == "live":
             return json_response(200, {"status": "ok"})
-        if path == "/metrics":
-            if self._sources.metrics is None:
-                return error_response(404, "metrics are off: see telemetry.metrics")
-            body, kind = await anyio.to_thread.run_sync(self._sources.metrics())
-            return AdminResponse(200, body, kind)
+        if route.operation == "ready":
+            return await self._ready(request.scope)
+        if route.operation == "metrics":
+            return await self._metrics()
+        page = self._sources.page  # the link is the credential
+        return error_response(404, "no such path") if page is None else await _page(page, request)
+
+    async def _ready(self, scope: Scope) -> AdminResponse:
         reasons = self._sources.ready()
         status, word = (503, "not ready") if reasons else (200, "ready")
         if await self._may_see_reasons(scope):
@@ -162,17 +122,13 @@ class _Admin:
             return True
         return is_loopback_peer(scope) and self._policy.is_known(scope["headers"], scope.get("server"))
 
-    async def _page(self, scope: Scope, receive: Receive, page: Page) -> AdminResponse:
-        id = scope["path"].removeprefix(pages.PATH)
-        if scope["method"] == "GET":
-            query = scope.get("query_string", b"")
-            status, text = await page.get(id, query[:MAX_QUERY].decode("latin-1"))
-        else:
-            body = await read_body(receive)
-            status, text = await page.post(id, (body or b"").decode("utf-8", "replace"))
-        return AdminResponse(status, pages.html(text), "text/html; charset=utf-8", pages.HEADERS)
+    async def _metrics(self) -> AdminResponse:
+        if self._sources.metrics is None:
+            return error_response(404, "metrics are off: see telemetry.metrics")
+        body, kind = await anyio.to_thread.run_sync(self._sources.metrics())
+        return AdminResponse(200, body, kind)
 
-    # ------------------------------------------------------------ credentials
+    # ------------------------------------------------------------ credentials and rights
 
     def _principal(self, scope: Scope) -> str | None:
         token = bearer(scope)
@@ -195,87 +151,55 @@ class _Admin:
         if self._sources.refused is not None:
             self._sources.refused(self._forwarded.client(peer_of(scope), scope["headers"]), why)
 
-    def _refusal(self, who: str, path: str, is_write: bool) -> AdminResponse | None:
+    def _refusal(self, who: str, route: ApiRoute, path: str) -> AdminResponse | None:
         """None for who may ask: a row of the policy says so."""
-        area, act = path.removeprefix(_API).partition("/")[0], "write" if is_write else "read"
-        if area == "approvals" and path.endswith("/reveal"):
-            area, act = "secrets", "read"
-        if self._sources.may(who, area, act):
+        if not route.area or self._sources.may(who, route.area, route.act):
             return None
         log.info("admin: %s without the right asked for %s", who, path)
-        self._sources.denied(who, area, act)
-        row = written("p", who, "sluice", f"admin:{area}", act, "allow")
-        return error_response(403, f"{who} lacks the right admin:{area} {act} on sluice; a row gives it: {row}")
+        self._sources.denied(who, route.area, route.act)
+        row = written("p", who, "sluice", f"admin:{route.area}", route.act, "allow")
+        text = f"{who} lacks the right admin:{route.area} {route.act} on sluice; a row gives it: {row}"
+        return error_response(403, text)
 
     # ------------------------------------------------------------ /api/v1/
 
-    async def _api(self, scope: Scope, path: str, who: str) -> AdminResponse | EventStreamResponse:
-        if path == _API + "servers":
-            return json_response(200, {"servers": await self._sources.describe_servers()})
-        if path == _API + "audit/head":
-            return json_response(*show_head(self._sources.audit))
+    async def _api(self, route: ApiRoute, request: Request) -> Answer:
+        scope, path = request.scope, request.scope["path"]
+        who = await self._known(scope)
+        if who is None:
+            if bearer(scope) is None:
+                self._refused(scope, "admin_none")
+            needed = "the operator token or a client key is needed"
+            return error_response(401, needed, {"www-authenticate": "Bearer"})
+        if refusal := self._refusal(who, route, path):
+            return refusal
+        body = await _json_body(request) if route.method == "POST" else b""
+        if isinstance(body, AdminResponse):
+            return body
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
             return error_response(400, "the query is too long")
-        values = parse_qs(query.decode("latin-1"))
-        if path == _API + "tools":
-            return await self._tools(values)
-        if path == _API + "pins" and self._sources.pins is not None:
-            return json_response(*show(self._sources.pins, values))
-        if path == _API + "policy/facts" and self._sources.facts is not None:
-            return await self._facts(values, self._sources.facts)
-        parts = tuple(path.removeprefix(_API).split("/"))
-        if parts[0] in _QUEUE and self._sources.approvals is not None:
-            if parts == ("approvals", "events"):
-                return EventStreamResponse(self._sources.approvals.events(who, partial(self._may_go_on, scope, who)))
-            return json_response(*await self._sources.approvals.get(parts, values, who))
-        return error_response(404, "no such path")
+        asked = ApiRequest(
+            request, who, tuple(path.removeprefix(API).split("/")), parse_qs(query.decode("latin-1")), body,
+            lambda: self._principal(scope) == who and self._sources.may(who, route.area, route.act),
+        )  # fmt: skip
+        endpoint = ENDPOINTS.get(route.operation)
+        answer = None if endpoint is None else await endpoint(self._sources, asked)
+        return answer or error_response(404, "no such path")
 
-    def _may_go_on(self, scope: Scope, who: str) -> bool:
-        return self._principal(scope) == who and self._sources.may(who, "approvals", "read")
 
-    async def _write(self, scope: Scope, receive: Receive, who: str) -> AdminResponse:
-        """A page can send a form to any site, but no JSON and no DELETE without being asked for its Origin first."""
-        parts = tuple(scope["path"].removeprefix(_API).split("/"))
-        if scope["method"] == "DELETE":
-            approvals = self._sources.approvals
-            return (
-                error_response(404, "no such path")
-                if approvals is None
-                else json_response(*await approvals.delete(parts, who))
-            )
-        if [kind.partition(";")[0].strip().lower() for kind in header(scope, "content-type")] != [JSON]:
-            return error_response(415, "the body must be application/json")
-        body = await read_body(receive)
-        if body is None:
-            return error_response(413, f"the body is larger than {MAX_BODY} bytes")
-        if parts == ("pins",) and self._sources.pins is not None:
-            return json_response(*await accept(self._sources.pins, body, who))
-        if server_actions.is_action(parts) and self._sources.change_server is not None:
-            return json_response(*await server_actions.change(self._sources.change_server, parts, body, who))
-        if self._sources.approvals is None:
-            return error_response(404, "no such path")
-        keys = header(scope, "idempotency-key")
-        if len(keys) > 1:
-            return error_response(400, "one Idempotency-Key at most")
-        channel = scope.get(CHANNEL, "api")
-        return json_response(*await self._sources.approvals.post(parts, body, keys[0] if keys else "", who, channel))
+async def _json_body(request: Request) -> bytes | AdminResponse:
+    """A page can send a form to any site, but no JSON and no DELETE without being asked for its Origin first."""
+    if [kind.partition(";")[0].strip().lower() for kind in header(request.scope, "content-type")] != [JSON]:
+        return error_response(415, "the body must be application/json")
+    body = await read_body(request)
+    return error_response(413, f"the body is larger than {MAX_BODY} bytes") if body is None else body
 
-    async def _facts(
-        self, values: dict[str, list[str]], find: Callable[[str, str, str], Awaitable[Json | str]]
-    ) -> AdminResponse:
-        if set(values) != {"as", "method", "target"} or any(len(given) != 1 for given in values.values()):
-            return error_response(400, "the query is ?as=ID&method=METHOD&target=TARGET, each once")
-        found = await find(values["as"][0], values["method"][0], values["target"][0])
-        return error_response(400, found) if isinstance(found, str) else json_response(200, found)
 
-    async def _tools(self, values: dict[str, list[str]]) -> AdminResponse:
-        clients = values.get("as", ["local"])
-        if set(values) - {"as"} or len(clients) != 1:
-            return error_response(400, "the query is ?as=ID, once, or nothing")
-        tools = await self._sources.list_tools(clients[0])
-        return (
-            error_response(404, "no such client")
-            if tools is None
-            else json_response(200, {"as": clients[0], "tools": tools})
-        )
+async def _page(page: Page, request: Request) -> AdminResponse:
+    id = request.path_params["id"]
+    if request.method == "GET":
+        status, text = await page.get(id, request.scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
+    else:
+        status, text = await page.post(id, (await read_body(request) or b"").decode("utf-8", "replace"))
+    return AdminResponse(status, pages.html(text), "text/html; charset=utf-8", pages.HEADERS)

@@ -18,10 +18,10 @@ from sluicegate.protocol.model import Client
 
 PATH: Final = "/approvals/"
 PURPOSE: Final = "approval page"
-HEADERS: Final = (
-    (b"content-security-policy", b"default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-)
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "referrer-policy": "no-referrer",
+}
 Told = tuple[int, str]
 """A status and a page."""
 

@@ -6,7 +6,7 @@ decision that is sent twice under one idempotency key is made once, and answered
 
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,7 +60,7 @@ class ApprovalsApi:
 
     # ------------------------------------------------------------ looking
 
-    async def get(self, path: tuple[str, ...], query: Mapping[str, list[str]], who: str) -> Told:
+    async def get(self, path: tuple[str, ...], query: Mapping[str, Sequence[str]], who: str) -> Told:
         """`path` is what follows /api/v1/."""
         client = self._client(who)
         match path:
@@ -76,7 +76,7 @@ class ApprovalsApi:
                 return _NO_GRANT
         return 404, {"error": "no such path"}
 
-    async def _list(self, query: Mapping[str, list[str]], who: Client) -> Told:
+    async def _list(self, query: Mapping[str, Sequence[str]], who: Client) -> Told:
         state, server = query.get("state", [""]), query.get("server", [""])
         if set(query) - {"state", "server"} or len(state) != 1 or len(server) != 1:
             return 400, {"error": _QUERY}
@@ -106,7 +106,7 @@ class ApprovalsApi:
         shown = presentation.tell_all(approval, kept, last, calls, row, self._clock())
         return 200, shown | _to_viewer(approval, who, roles)
 
-    def events(self, who: str, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+    def events(self, who: str, is_allowed: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
         """What becomes of approvals that `who` may see, as server-sent events."""
 
         def sees(approval: Approval) -> bool:

@@ -4,13 +4,10 @@ Pure functions over an ASGI scope. Decides on the scope's own fields and raw hea
 together from them: what a peer writes into Host can make such a URL say anything.
 """
 
-from collections.abc import MutableMapping
-from typing import Any
+from starlette.types import Scope
 
 from sluicegate.http.forwarded_headers import is_forwarded
 from sluicegate.http.hosts import is_loopback
-
-Scope = MutableMapping[str, Any]
 
 
 def header(scope: Scope, name: str) -> list[str]:

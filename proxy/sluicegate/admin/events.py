@@ -5,7 +5,7 @@ is asked for again and again: a stream does not outlive it.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 import anyio
@@ -22,7 +22,7 @@ ALIVE_EVERY: Final = 15
 
 async def stream(
     desk: ApprovalQueue, sees: Callable[[Approval], bool], is_allowed: Callable[[], bool]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     if len(desk.watchers) >= MAX_STREAMS:
         yield b"event: full\ndata: {}\n\n"
         return

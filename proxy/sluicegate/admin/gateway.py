@@ -6,7 +6,7 @@ what changes something for all is known to all before it is answered. Credential
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -14,27 +14,18 @@ from urllib.parse import parse_qs
 import anyio
 import anyio.to_thread
 import httpx
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope, Send
 
-from sluicegate.admin import server_actions
 from sluicegate.admin.approval_page import PATH as PAGES
 from sluicegate.admin.approvals import MAX_LISTED
-from sluicegate.admin.credentials import Scope
 from sluicegate.admin.peers import LOOK, TAKES_BODY, Peer, Up, request
-from sluicegate.admin.response import (
-    AdminResponse,
-    Application,
-    EventStreamResponse,
-    Receive,
-    application,
-    error_response,
-    json_response,
-    read_body,
-)
+from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response, read_body
+from sluicegate.admin.routes import ACTIONS, API
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.metrics.merged import Merged
 from sluicegate.protocol.jsonrpc import Json
 
-_API: Final = "/api/v1/"
 _DONE: Final = 200
 _UNKNOWN: Final = 404
 _LOOK_EVERY: Final = 1.0
@@ -58,8 +49,13 @@ class Gateway:
     def __repr__(self) -> str:
         return f"Gateway({len(self._up())} up)"
 
-    def application(self) -> Application:
-        return application(self._answer)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            await (await self._answer(scope, receive))(scope, receive, send)
+        except ClientDisconnect:
+            return
 
     async def _answer(self, scope: Scope, receive: Receive) -> AdminResponse | EventStreamResponse:
         path, is_look = scope["path"], scope["method"] in ("GET", "HEAD")
@@ -73,15 +69,15 @@ class Gateway:
             return AdminResponse(503, b"", "text/plain") if path == "/readyz" else _nobody()
         if scope["method"] == "POST":  # no other method has one, and what the head refuses is not read
             judged = await peers[0].ask(scope, None)
-            if judged is None or judged.status != TAKES_BODY:
+            if judged is None or judged.status_code != TAKES_BODY:
                 return judged or _nobody()
-            if (body := await read_body(receive)) is None:
+            if (body := await read_body(Request(scope, receive))) is None:
                 return error_response(413, "the body is too large")
             return await self._change(scope, body, peers)
         return await (self._show if is_look else self._change)(scope, b"", peers)
 
     async def _show(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse | EventStreamResponse:
-        match scope["path"].removeprefix(_API):
+        match scope["path"].removeprefix(API):
             case "/metrics":
                 return await self._metrics(scope, peers)
             case "/readyz":
@@ -105,10 +101,10 @@ class Gateway:
     async def _whoever_has_it(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
         """The first answer that is no "not found"; pins and what there is not are the same for all."""
         path, last = scope["path"], None
-        has_one = path.startswith((PAGES, _API + "approvals/", _API + "grants/"))
+        has_one = path.startswith((PAGES, API + "approvals/", API + "grants/"))
         for peer in peers:
             answer = await peer.ask(scope, body)
-            if answer is not None and (answer.status != _UNKNOWN or not has_one):
+            if answer is not None and (answer.status_code != _UNKNOWN or not has_one):
                 return answer
             last = answer or last
         if last is None or (has_one and (missing := self._down())):
@@ -123,25 +119,25 @@ class Gateway:
         return _nobody() if owner is None else await owner.ask(scope, b"") or _nobody()
 
     async def _change(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
-        parts = tuple(scope["path"].removeprefix(_API).split("/"))
-        if server_actions.is_action(parts):
-            return await self._change_server(scope, body, peers, parts)
+        match scope["path"].removeprefix(API).split("/"):
+            case ["servers", key, action] if action in ACTIONS:
+                return await self._change_server(scope, body, peers, key, action)
         answer = await self._whoever_has_it(scope, body, peers)
-        if answer.status == _DONE and scope["path"] == _API + "pins":
+        if answer.status_code == _DONE and scope["path"] == API + "pins":
             async with anyio.create_task_group() as group:
                 for peer in peers:
                     group.start_soon(peer.ask, scope, b"", "GET", LOOK)
         return answer
 
     async def _change_server(
-        self, scope: Scope, body: bytes, peers: Sequence[Peer], parts: tuple[str, ...]
+        self, scope: Scope, body: bytes, peers: Sequence[Peer], key: str, action: str
     ) -> AdminResponse:
         """Every worker does it, once the first one has: a worker that starts later begins so."""
         first, *others = peers
         answer = await first.ask(scope, body) or _nobody()
-        if answer.status != _DONE:
+        if answer.status_code != _DONE:
             return answer
-        self._server_changed(parts[1], parts[2])
+        self._server_changed(key, action)
         answers: list[AdminResponse | None] = [answer]
 
         async def one(peer: Peer) -> None:
@@ -150,7 +146,7 @@ class Gateway:
         async with anyio.create_task_group() as group:
             for peer in others:
                 group.start_soon(one, peer)
-        if failed := next((one for one in answers if one is not None and one.status != _DONE), None):
+        if failed := next((one for one in answers if one is not None and one.status_code != _DONE), None):
             return failed
         told = [json.loads(one.body) for one in answers if one is not None]
         return json_response(_DONE, {**told[0], "open_calls": sum(one["open_calls"] for one in told)})
@@ -160,9 +156,9 @@ class Gateway:
     async def _ready(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
         answers = [answer for answer in await _all(scope, peers, goes_on=(503,)) if answer is not None]
         missing = self._down()
-        if len(answers) == 1 and answers[0].status not in (200, 503):
+        if len(answers) == 1 and answers[0].status_code not in (200, 503):
             return answers[0]
-        is_ready = not missing and bool(answers) and all(answer.status == _DONE for answer in answers)
+        is_ready = not missing and bool(answers) and all(answer.status_code == _DONE for answer in answers)
         status, word = (200, "ready") if is_ready else (503, "not ready")
         told = [json.loads(answer.body) for answer in answers if answer.body]
         if not told:  # who asks is told no reasons
@@ -176,7 +172,7 @@ class Gateway:
         async with self._merging:
             answers = await _ask_all(scope, peers)
             first = next((answer for answer in answers.values() if answer is not None), None)
-            if first is None or first.status != _DONE:
+            if first is None or first.status_code != _DONE:
                 return first or _nobody()
             texts = {peer.mark: one.body.decode() for peer, one in answers.items() if one is not None}
             there = {peer.mark for peer in self._up()}
@@ -208,7 +204,7 @@ class Gateway:
 
     async def _parts(
         self, streams: AsyncExitStack, opened: Iterable[httpx.Response], is_same: Callable[[], bool]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         queue = asyncio.Queue[bytes](MAX_BEHIND)
         readers = [asyncio.create_task(_read(response, queue)) for response in opened]
         try:
@@ -239,7 +235,7 @@ async def _read(response: httpx.Response, queue: "asyncio.Queue[bytes]") -> None
 
 
 def _nobody(*why: str) -> AdminResponse:
-    return error_response(503, "; ".join(why) or "no worker is up: they are being started anew", (b"retry-after", b"1"))
+    return error_response(503, "; ".join(why) or "no worker is up: they are being started anew", {"retry-after": "1"})
 
 
 def _merge(merged: Merged, texts: Mapping[Any, str], there: set[Any]) -> tuple[bytes, str]:
@@ -269,7 +265,7 @@ async def _all(scope: Scope, peers: Sequence[Peer], goes_on: tuple[int, ...] = (
     """The first is asked alone: a credential that is refused is refused, and written down, once."""
     first, *others = peers
     answer = await first.ask(scope, b"", "GET")
-    if answer is not None and answer.status != _DONE and answer.status not in goes_on:
+    if answer is not None and answer.status_code != _DONE and answer.status_code not in goes_on:
         return [answer]
     return [answer, *(await _ask_all(scope, others)).values()]
 
@@ -279,7 +275,7 @@ def _joined(answers: list[AdminResponse | None], name: str, join: Callable[[list
     there = [answer for answer in answers if answer is not None]
     if not there:
         return _nobody()
-    if bad := next((answer for answer in there if answer.status != _DONE), None):
+    if bad := next((answer for answer in there if answer.status_code != _DONE), None):
         return bad
     told = [json.loads(answer.body) for answer in there]
     whole = {name: join([row for one in told for row in one[name]])}
@@ -289,7 +285,7 @@ def _joined(answers: list[AdminResponse | None], name: str, join: Callable[[list
 def _heads(answers: list[AdminResponse | None]) -> AdminResponse:
     """Every worker has a log of its own: one checkpoint a line, as `audit verify --checkpoint` takes them."""
     there = [answer for answer in answers if answer is not None]
-    found = [answer.body for answer in there if answer.status == _DONE]
+    found = [answer.body for answer in there if answer.status_code == _DONE]
     if not found:
         return there[0] if there else _nobody()
     return AdminResponse(_DONE, b"".join(found))

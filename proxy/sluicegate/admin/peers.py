@@ -12,9 +12,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sluicegate.admin.credentials import Scope
-from sluicegate.admin.response import AdminResponse, Application, Receive, Send, read_body, send_response
+from sluicegate.admin.response import AdminResponse, read_body
 from sluicegate.protocol.jsonrpc import Json
 
 LOOK: Final = "/look"
@@ -60,7 +61,7 @@ class Peer:
                 answer = await client.send(request(client, scope, body, method, path))
         except httpx.TransportError:
             return None
-        headers = tuple((name.encode(), value.encode()) for name, value in answer.headers.items() if name in _KEPT)
+        headers = {name: value for name, value in answer.headers.items() if name in _KEPT}
         return AdminResponse(
             answer.status_code, answer.content, answer.headers.get("content-type", "text/plain"), headers
         )
@@ -109,23 +110,23 @@ async def note_at_peers(up: Up, fields: Json) -> bool:
     for peer in up():
         answer = await peer.ask(scope, json.dumps(fields).encode())
         if answer is not None:
-            return answer.status == 200
+            return answer.status_code == 200
     return False
 
 
 def front(
-    app: Application, look: Callable[[], Awaitable[object]], note: Callable[[Json], Awaitable[bool]]
-) -> Application:
+    app: ASGIApp, look: Callable[[], Awaitable[object]], note: Callable[[Json], Awaitable[bool]]
+) -> ASGIApp:
     """The admin port of one worker, as it is on its Unix socket."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == LOOK:
             await look()
-            await send_response(send, AdminResponse(200, b""), with_body=True)
+            await AdminResponse(200, b"")(scope, receive, send)
             return
         if scope["path"] == NOTE:
-            is_kept = await note(json.loads(await read_body(receive) or b"{}"))
-            await send_response(send, AdminResponse(200 if is_kept else 503, b""), with_body=True)
+            is_kept = await note(json.loads(await read_body(Request(scope, receive)) or b"{}"))
+            await AdminResponse(200 if is_kept else 503, b"")(scope, receive, send)
             return
         said: Mapping[bytes, bytes] = dict(scope["headers"])
         headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER, _HEAD, _CHANNEL)]
@@ -134,6 +135,6 @@ def front(
             channel = {CHANNEL: said[_CHANNEL].decode()} if _CHANNEL in said else {}
             await app({**scope, **places, **channel, "headers": headers}, _unread if _HEAD in said else receive, send)
         except _BodyAsked:
-            await send_response(send, AdminResponse(TAKES_BODY, b""), with_body=False)
+            await AdminResponse(TAKES_BODY, b"")(scope, receive, send)
 
     return answer

@@ -4,7 +4,7 @@ Pure but for the pins themselves, which are given. A definition is accepted by i
 what came after the look.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sluicegate.policy.pins import WORDS, PinKind, Wanted
@@ -27,7 +27,7 @@ class PinsApi(Protocol):
     async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str: ...
 
 
-def show(pins: PinsApi, query: Mapping[str, list[str]]) -> Told:
+def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> Told:
     server, definitions = query.get("server", [""]), query.get("definitions", ["0"])
     if set(query) - {"server", "definitions"} or len(server) != 1 or definitions not in (["0"], ["1"]):
         return 400, {"error": _QUERY}

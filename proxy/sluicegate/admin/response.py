@@ -1,87 +1,55 @@
-"""Answers of the admin port, and how they go out by ASGI. Knows no path and nothing of what is told."""
+"""Answers of the admin port. Knows no path and nothing of what is told."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from sluicegate.admin.credentials import Scope
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
-Receive = Callable[[], Awaitable[Scope]]
-Send = Callable[[Scope], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-JSON: Final = "application/json"
-MAX_BODY: Final = 4 * 1024 * 1024
+from sluicegate.admin.routes import JSON, MAX_BODY
 
 
-@dataclass(frozen=True, slots=True)
-class AdminResponse:
-    status: int
+class AdminResponse(Response):
+    """An answer that is whole, and that nobody stores."""
+
     body: bytes
-    kind: str = JSON
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __init__(self, status: int, body: bytes, kind: str = JSON, headers: Mapping[str, str] | None = None) -> None:
+        # Also with 204: behind listen/asgi.py an answer that says no length is a stream.
+        whole = {"content-type": kind, "content-length": str(len(body))}
+        own = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+        super().__init__(body, status, {**whole, **own, **(headers or {})})
 
 
-@dataclass(frozen=True, slots=True)
-class EventStreamResponse:
-    """An answer that does not end by itself."""
+class EventStreamResponse(StreamingResponse):
+    """An answer that does not end by itself. However it ends, so do its parts, at once."""
 
-    parts: AsyncIterator[bytes]
+    def __init__(self, parts: AsyncGenerator[bytes, None]) -> None:
+        own = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(parts, headers=own)
+        self._parts = parts
 
-
-def json_response(status: int, value: Any, *headers: tuple[bytes, bytes]) -> AdminResponse:
-    return AdminResponse(status, json.dumps(value, ensure_ascii=True).encode("ascii") + b"\n", headers=headers)
-
-
-def error_response(status: int, text: str, *headers: tuple[bytes, bytes]) -> AdminResponse:
-    return json_response(status, {"error": text}, *headers)
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._parts):
+            await super().stream_response(send)
 
 
-async def read_body(receive: Receive) -> bytes | None:
+def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> AdminResponse:
+    return AdminResponse(status, json.dumps(value).encode("ascii") + b"\n", headers=headers)
+
+
+def error_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> AdminResponse:
+    return json_response(status, {"error": text}, headers)
+
+
+async def read_body(request: Request) -> bytes | None:
     """The request's body; None for one that is too large."""
     body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
+    async for part in request.stream():
+        body += part
         if len(body) > MAX_BODY:
             return None
-        if not message.get("more_body"):
-            return bytes(body)
-
-
-def application(answer: Callable[[Scope, Receive], Awaitable[AdminResponse | EventStreamResponse]]) -> Application:
-    """The ASGI callable that sends what `answer` gives. Anything but HTTP is left alone."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        found = await answer(scope, receive)
-        if isinstance(found, EventStreamResponse):
-            await send_stream(send, found)
-        else:
-            await send_response(send, found, with_body=scope["method"] != "HEAD")
-
-    return app
-
-
-async def send_response(send: Send, answer: AdminResponse, with_body: bool) -> None:
-    headers = [
-        (b"content-type", answer.kind.encode("ascii")),
-        (b"content-length", str(len(answer.body)).encode("ascii")),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-        *answer.headers,
-    ]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body if with_body else b""})
-
-
-async def send_stream(send: Send, answer: EventStreamResponse) -> None:
-    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    async with aclosing(answer.parts) as parts:  # type: ignore[type-var]
-        async for part in parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+    return bytes(body)

@@ -7,11 +7,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from sluicegate import __version__, admin
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
-from sluicegate.admin.credentials import Scope, header
-from sluicegate.admin.response import Application, Receive, Send, json_response, send_response
+from sluicegate.admin.credentials import header
+from sluicegate.admin.endpoints import AdminDeps
+from sluicegate.admin.response import json_response
+from sluicegate.admin.routes import needs_step_up
 from sluicegate.app import explain_facts, settings
 from sluicegate.app.approvals import people
 from sluicegate.app.core import Core
@@ -31,7 +35,7 @@ JOIN: Final = "/join"
 
 def admin_application(
     config: Config, inner: Core, identity: Identity, token: str, is_stopping: Callable[[], bool]
-) -> Application:
+) -> ASGIApp:
     """`identity` knows the clients that the admin port lets in, `token` is the operator's."""
     judges, audit = inner.services.judging, inner.services.audit
     history = audit.settings.path.parent if audit is not None else None
@@ -58,7 +62,7 @@ def admin_application(
 
     return admin.application(
         admin.AdminSettings(token, settings.names(config)),
-        admin.AdminDeps(
+        AdminDeps(
             ready=partial(_unready, inner, is_stopping),
             metrics=inner.services.metrics.scrape if config.telemetry.metrics else None,
             describe_servers=inner.measured,
@@ -90,9 +94,11 @@ async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[
     return 200, {"server": key, "action": action, "open_calls": control.act(key, action)}
 
 
-def with_console(config: Config, application: Application, note: Note) -> Application:
+def with_console(config: Config, application: ASGIApp, note: Note) -> ASGIApp:
     """The admin port as people have it: with the console in front, unless the config says otherwise."""
-    return Console(application, settings.names(config), note) if config.console.enabled else application
+    if not config.console.enabled:
+        return application
+    return Console(application, settings.names(config), note, needs_step_up)
 
 
 def note_in(audit: AuditLog | None) -> Note:
@@ -136,7 +142,7 @@ def admin_of_desktop(config: Config, inner: Core) -> Serve:
     async def front(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == JOIN:
             await inner.services.judging.reload.renew()
-            await send_response(send, json_response(200, _in_force(inner)), with_body=True)
+            await json_response(200, _in_force(inner))(scope, receive, send)
             return
         added = [] if header(scope, "authorization") else [as_operator]
         await app({**scope, **here, "headers": [*scope["headers"], *added]}, receive, send)

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+from starlette.types import ASGIApp
 
 from sluicegate import __version__, telemetry
 from sluicegate.admin.approval_page import link
 from sluicegate.admin.peers import front
-from sluicegate.admin.response import Application
 from sluicegate.app import metric_sources, settings
 from sluicegate.app.admin_app import admin_application, note_in, with_console
 from sluicegate.app.core import ME, Core, core
@@ -142,7 +142,7 @@ def url(address: Address, port: int) -> str:
     return f"http://{host}:{port}"
 
 
-def admin_port(config: Config, application: Application, connections: int) -> Port:
+def admin_port(config: Config, application: ASGIApp, connections: int) -> Port:
     wire = listening.ConnectionLimits(connections=connections)
     return Port(asgi(application), config.listen.admin.host, config.listen.admin.port, wire, drain=5.0)
 

@@ -175,7 +175,7 @@ async def _join(seat: InstanceLock) -> None:
     answer = None
     with anyio.move_on_after(_PATIENCE):
         answer = await Peer(0, None, address).ask({"method": "GET", "path": JOIN, "headers": []}, b"")
-    if answer is None or answer.status != 200:
+    if answer is None or answer.status_code != 200:
         log.warning("the Sluice that runs does not say what is in force")
         return
     told = json.loads(answer.body)

@@ -54,23 +54,20 @@ HEADERS: Final = {
 }
 
 
-def needs_step_up(method: str, path: str) -> bool:
-    """What shows a secret is asked for by somebody who was asked who they are a moment ago."""
-    return method == "POST" and path.startswith(f"{API}approvals/") and path.endswith("/reveal")
-
-
 class Console:
-    """An ASGI application around the one of the admin port."""
+    """An ASGI application around the one of the admin port. `needs_step_up` says which of its requests (method, path)
+    only somebody may make who has shown a moment ago who they are."""
 
     def __init__(
         self,
         inner: ASGIApp,
         names: ServedNames,
         note: Note,
+        needs_step_up: Callable[[str, str], bool],
         sessions: ConsoleSessions | None = None,
         codes: Codes | None = None,
     ) -> None:
-        self._inner, self._note = inner, note
+        self._inner, self._note, self._needs_step_up = inner, note, needs_step_up
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
         self._sessions, self._codes, self._attempts = sessions or ConsoleSessions(), codes or Codes(), Attempts()
         self._static = StaticFiles()
@@ -129,7 +126,7 @@ class Console:
             refusal = site.refusal(headers, is_write)
         if refusal is None and session is None:
             refusal = _error(401, "log in again: both halves of a session are needed")
-        if refusal is None and session is not None and needs_step_up(method, path):
+        if refusal is None and session is not None and self._needs_step_up(method, path):
             if not self._sessions.seconds_of_step_up(session):
                 refusal = JSONResponse({"error": "show again who you are", "step_up": session.way}, 403)
         if refusal is None and session is not None and is_write:

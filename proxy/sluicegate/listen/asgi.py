@@ -42,8 +42,13 @@ def asgi(app: Application) -> Serve:
 async def _relay(app: Application, request: HttpRequest) -> None:
     start: Event = {}
     parts: list[bytes] = []
+    is_read = False
 
     async def receive() -> Event:
+        nonlocal is_read
+        if is_read:  # whoever waits for its client's end is cancelled with the rest
+            await anyio.sleep_forever()
+        is_read = True
         return {"type": "http.request", "body": await request.body(MAX_BODY), "more_body": False}
 
     async def send(event: Event) -> None:

@@ -61,7 +61,7 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
         crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
                           crew.server_changed)  # fmt: skip
-        served = with_console(config, gateway.application(), partial(note_at_peers, crew.up))
+        served = with_console(config, gateway, partial(note_at_peers, crew.up))
         backstage = admin_port(config, served, open_files.raise_limit() // 8)
         admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())

@@ -1,0 +1,169 @@
+"""Who answers an operation of the admin API, once the credential and the right are judged.
+
+Knows no other room: what it shows and does comes from functions it is given. None stands for something that is not
+there, because it is not configured or has never been.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from sluicegate.admin.approval_page import Page
+from sluicegate.admin.approvals import ApprovalsApi
+from sluicegate.admin.audit import AuditHeads
+from sluicegate.admin.audit import show as show_head
+from sluicegate.admin.credentials import header
+from sluicegate.admin.peers import CHANNEL
+from sluicegate.admin.pins import PinsApi, accept, show
+from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
+from sluicegate.admin.routes import ACTIONS, openapi
+from sluicegate.protocol.jsonrpc import Json
+
+Answer = AdminResponse | EventStreamResponse
+ChangeServer = Callable[[str, str, str], Awaitable[tuple[int, Json]]]
+"""(server key, action, who asks) -> status and answer. What an operator does is written down first."""
+
+
+async def nobody(credential: str) -> tuple[None, str]:
+    """Only who is known at once gets in."""
+    return None, "credential"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminDeps:
+    """What the admin port can tell, as functions."""
+
+    ready: Callable[[], list[str]]  # why Sluice is not ready; nothing: it is
+    metrics: Callable[[], Callable[[], tuple[bytes, str]]] | None
+    """How things stand, to be rendered in a worker thread as text and content type; None: not shown."""
+    describe_servers: Callable[[], Awaitable[list[Json]]]
+    list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
+    principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
+    may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
+    change_server: ChangeServer | None = None
+    pins: PinsApi | None = None  # None: nothing is pinned
+    approvals: ApprovalsApi | None = None  # None: nobody is asked anything
+    audit: AuditHeads | None = None
+    denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
+    admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
+    refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
+    page: Page | None = None  # None: nobody is sent a link
+    facts: Callable[[str, str, str], Awaitable[Json | str]] | None = None
+    """What an explanation has to know: client, method and target to the facts, or to why there are none."""
+    notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """A request to `/api/v1/` that `who` may make. `parts` is its path there; `may_go_on` asks again."""
+
+    request: Request
+    who: str
+    parts: tuple[str, ...]
+    query: Mapping[str, Sequence[str]]
+    body: bytes
+    may_go_on: Callable[[], bool]
+
+
+async def me(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(200, {"principal": asked.who})
+
+
+async def show_openapi(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(200, openapi())
+
+
+async def list_servers(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(200, {"servers": await sources.describe_servers()})
+
+
+async def change_server(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    """An action has no parameters, so that its body is an empty object."""
+    if sources.change_server is None:
+        return None
+    if asked.body.strip() not in (b"", b"{}"):
+        return error_response(400, "the body is {}")
+    _, key, action = asked.parts
+    return json_response(*await sources.change_server(key, action, asked.who))
+
+
+async def list_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    clients = asked.query.get("as", ["local"])
+    if set(asked.query) - {"as"} or len(clients) != 1:
+        return error_response(400, "the query is ?as=ID, once, or nothing")
+    tools = await sources.list_tools(clients[0])
+    if tools is None:
+        return error_response(404, "no such client")
+    return json_response(200, {"as": clients[0], "tools": tools})
+
+
+async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    return None if sources.pins is None else json_response(*show(sources.pins, asked.query))
+
+
+async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    return None if sources.pins is None else json_response(*await accept(sources.pins, asked.body, asked.who))
+
+
+async def find_facts(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    if sources.facts is None:
+        return None
+    given = [asked.query.get(name, ()) for name in ("as", "method", "target")]
+    if len(asked.query) != 3 or any(len(values) != 1 for values in given):
+        return error_response(400, "the query is ?as=ID&method=METHOD&target=TARGET, each once")
+    found = await sources.facts(*(values[0] for values in given))
+    return error_response(400, found) if isinstance(found, str) else json_response(200, found)
+
+
+async def show_audit_head(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*show_head(sources.audit))
+
+
+async def look_at_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    if sources.approvals is None:
+        return None
+    return json_response(*await sources.approvals.get(asked.parts, asked.query, asked.who))
+
+
+async def follow_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    if sources.approvals is None:
+        return None
+    return EventStreamResponse(sources.approvals.events(asked.who, asked.may_go_on))
+
+
+async def act_on_approval(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    if sources.approvals is None:
+        return None
+    scope = asked.request.scope
+    if len(keys := header(scope, "idempotency-key")) > 1:
+        return error_response(400, "one Idempotency-Key at most")
+    channel, key = scope.get(CHANNEL, "api"), keys[0] if keys else ""
+    return json_response(*await sources.approvals.post(asked.parts, asked.body, key, asked.who, channel))
+
+
+async def revoke_grant(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    return None if sources.approvals is None else json_response(*await sources.approvals.delete(asked.parts, asked.who))
+
+
+ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer | None]]]] = {
+    "me": me,
+    "openapi": show_openapi,
+    "list_servers": list_servers,
+    **{f"{action}_server": change_server for action in ACTIONS},
+    "list_tools": list_tools,
+    "list_pins": list_pins,
+    "accept_pins": accept_pins,
+    "find_facts": find_facts,
+    "show_audit_head": show_audit_head,
+    "list_approvals": look_at_approvals,
+    "follow_approvals": follow_approvals,
+    "show_approval": look_at_approvals,
+    "decide": act_on_approval,
+    "cancel": act_on_approval,
+    "reveal": act_on_approval,
+    "list_grants": look_at_approvals,
+    "show_grant": look_at_approvals,
+    "revoke_grant": revoke_grant,
+}

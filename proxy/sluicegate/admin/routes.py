@@ -1,0 +1,214 @@
+"""The admin API as data: each request that the admin port serves, with its right, record, query and bodies.
+
+The dispatcher, `openapi.json`, the reference and the security tests are made of this table. A request that no row has
+is not served. Pure: who answers an operation is a matter of endpoints.py.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, Literal
+
+from sluicegate import __version__
+from sluicegate.approval.states import TRANSITIONS
+from sluicegate.approval.vote_request import MAX_COMMENT
+from sluicegate.protocol.jsonrpc import Json
+
+API: Final = "/api/v1/"
+PAGE: Final = "/approvals/{id:path}"
+ACTIONS: Final = ("restart", "reconnect", "enable", "disable")
+JSON: Final = "application/json"
+MAX_BODY: Final = 4 * 1024 * 1024
+
+_STRING: Final = {"type": "string"}
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_ROW: Final = {"type": "object"}
+_FLAG: Final = {"type": "boolean"}
+
+
+def _object(optional: Mapping[str, Json] | None = None, /, **required: Json) -> Json:
+    return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required)}
+
+
+def _exactly(optional: Mapping[str, Json] | None = None, /, **required: Json) -> Json:
+    """Of a body that we read: nothing is taken and then ignored."""
+    return {**_object(optional, **required), "additionalProperties": False}
+
+
+def _list(of: Json) -> Json:
+    return {"type": "array", "items": of}
+
+
+_TOLD: Final = _object(
+    id=_STRING, state={"enum": sorted(TRANSITIONS)}, digest=_STRING, principal=_STRING, server=_STRING, tool=_STRING,
+    profile=_STRING, tier=_STRING, expires_at=_STRING,
+)  # fmt: skip
+_APPROVAL: Final = _object(**_TOLD["properties"], objection=_STRING, has_voted=_FLAG)
+_GRANT: Final = _object(
+    id=_STRING, principal=_STRING, server=_STRING, tool=_STRING, made_at=_STRING, expires_at=_STRING
+)
+_PIN: Final = _object(server=_STRING, kind=_STRING, name=_STRING, state=_STRING, withheld=_FLAG)
+_READINESS: Final = _object({"notes": _list(_STRING)}, status={"enum": ["ready", "not ready"]}, reasons=_list(_STRING))
+_VOTE: Final = _exactly(
+    {"seen_digest": _STRING, "scope": {"enum": ["once", "session", "15m"]},
+     "comment": {"type": "string", "maxLength": MAX_COMMENT}},
+    decision={"enum": ["approve", "deny"]},
+)  # fmt: skip
+_ACCEPTED: Final = _exactly(kind={"enum": ["tool", "prompt", "template", "instructions"]}, name=_STRING,
+                            fingerprint=_STRING)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRoute:
+    """`area` and `act` are the right that it needs, "" none; `is_open`: no credential either. `audit` is the type of
+    the record that it leaves. `step_up`: a console's session has to show again who it is. `query` has what each
+    parameter means, `request` and `response` are JSON schemas; None: no body, or one of another `media` type."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    operation: str
+    summary: str
+    area: str = ""
+    act: Literal["read", "write"] = "read"
+    is_open: bool = False
+    step_up: bool = False
+    audit: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    request: Json | None = None
+    response: Json | None = None
+    media: str = JSON
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """HEAD is served with GET, but for the page of an approval, whose link is used by whoever opens it."""
+        return ("GET", "HEAD") if self.method == "GET" and self.path != PAGE else (self.method,)
+
+
+ROUTES: Final = (
+    ApiRoute(method="GET", path="/livez", operation="live", is_open=True, summary="whether the process answers",
+             response=_object(status={"const": "ok"})),
+    ApiRoute(method="GET", path="/readyz", operation="ready", is_open=True, response=_READINESS,
+             summary="whether Sluice is ready; the reasons are for credentials and for this machine"),
+    ApiRoute(method="GET", path="/metrics", operation="metrics", is_open=True, media="text/plain",
+             summary="metrics for Prometheus"),
+    ApiRoute(method="GET", path=PAGE, operation="show_page", is_open=True, media="text/html", query={"t": "the seal"},
+             summary="the page of one approval, for its requester"),
+    ApiRoute(method="POST", path=PAGE, operation="decide_on_page", is_open=True, media="text/html", audit="approval",
+             summary="the requester's decision on that page"),
+    ApiRoute(method="GET", path=API + "me", operation="me", response=_object(principal=_STRING),
+             summary="whose credential this is"),
+    ApiRoute(method="GET", path=API + "openapi.json", operation="openapi", summary="this table, as OpenAPI 3.1",
+             response=_object(openapi=_STRING, paths=_ROW)),
+    ApiRoute(method="GET", path=API + "servers", operation="list_servers", area="servers",
+             summary="the servers and their health",
+             response=_object(servers=_list(_object(key=_STRING, status=_STRING)))),
+    *(ApiRoute(method="POST", path=f"{API}servers/{{key}}/{action}", operation=f"{action}_server", area="servers",
+               act="write", audit="admin", summary=f"{action} one server", request=_exactly(),
+               response=_object(server=_STRING, action={"const": action}, open_calls=_COUNT)) for action in ACTIONS),
+    ApiRoute(method="GET", path=API + "tools", operation="list_tools", area="tools", query={"as": "the client"},
+             summary="the tools, as one client sees them", response=_object({"as": _STRING}, tools=_list(_ROW))),
+    ApiRoute(method="GET", path=API + "pins", operation="list_pins", area="pins", response=_object(pins=_list(_PIN)),
+             query={"server": "its key", "definitions": "1: with the definitions"},
+             summary="definitions and their pins"),
+    ApiRoute(method="POST", path=API + "pins", operation="accept_pins", area="pins", act="write", audit="pin",
+             summary="accept definitions", request=_exactly(server=_STRING, accept=_list(_ACCEPTED)),
+             response=_object(pins=_list(_PIN))),
+    ApiRoute(method="GET", path=API + "policy/facts", operation="find_facts", area="policy", response=_ROW,
+             query={"as": "the client", "method": "of MCP", "target": "its name or URI"},
+             summary="what `sluice explain` has to know"),
+    ApiRoute(method="GET", path=API + "audit/head", operation="show_audit_head", area="audit", response=_ROW,
+             summary="the newest checkpoint"),
+    ApiRoute(method="GET", path=API + "approvals", operation="list_approvals", area="approvals",
+             query={"state": "one state", "server": "its key"}, summary="approvals, the newest 200",
+             response=_object(approvals=_list(_APPROVAL), total=_COUNT)),
+    ApiRoute(method="GET", path=API + "approvals/events", operation="follow_approvals", area="approvals",
+             media="text/event-stream", summary="changes, as server-sent events"),
+    ApiRoute(method="GET", path=API + "approvals/{id}", operation="show_approval", area="approvals", response=_APPROVAL,
+             summary="one approval"),
+    ApiRoute(method="POST", path=API + "approvals/{id}/decisions", operation="decide", area="approvals", act="write",
+             audit="approval", summary="approve or deny", request=_VOTE, response=_TOLD),
+    ApiRoute(method="POST", path=API + "approvals/{id}/cancel", operation="cancel", area="approvals", act="write",
+             audit="approval", summary="withdraw the request", request=_ROW, response=_TOLD),
+    ApiRoute(method="POST", path=API + "approvals/{id}/reveal", operation="reveal", area="secrets", step_up=True,
+             audit="approval", summary="masked secrets of one approval", request=_ROW,
+             response=_object(id=_STRING, arguments={}, arguments_lines=_list({}))),
+    ApiRoute(method="GET", path=API + "grants", operation="list_grants", area="grants", summary="remembered approvals",
+             response=_object(grants=_list(_GRANT))),
+    ApiRoute(method="GET", path=API + "grants/{id}", operation="show_grant", area="grants", response=_GRANT,
+             summary="one remembered approval"),
+    ApiRoute(method="DELETE", path=API + "grants/{id}", operation="revoke_grant", area="grants", act="write",
+             audit="approval", summary="revoke one", response=_GRANT),
+)  # fmt: skip
+
+
+def needs_step_up(method: str, path: str) -> bool:
+    """Whether a session has to show again who it is: what shows a secret is asked for by somebody who was asked who
+    they are a moment ago."""
+    return any(one.step_up and one.method == method and pattern(one.path).fullmatch(path) for one in ROUTES)
+
+
+@cache
+def pattern(path: str) -> re.Pattern[str]:
+    """Which paths a row's stands for."""
+    return re.compile(re.sub(r"\{\w+\}", "[^/]+", path.replace("{id:path}", ".*")))
+
+
+# ---------------------------------------------------------------- OpenAPI
+
+_ERRORS: Final = {
+    "400": "the query or the body is not as described", "401": "a credential is needed", "403": "the right is missing",
+    "404": "there is no such thing", "409": "things are not as the request assumes", "413": "the body is too large",
+    "415": "the body is not JSON", "421": "this Host is not served", "503": "it cannot be done or recorded now",
+}  # fmt: skip
+_OF_WRITES: Final = frozenset({"409", "413", "415"})
+
+
+def openapi() -> Json:
+    """The table as an OpenAPI 3.1 document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for one in ROUTES:
+        paths.setdefault(one.path.replace(":path}", "}"), {})[one.method.lower()] = _operation(one)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Sluice admin API", "version": __version__},
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": _object(error=_STRING)},
+        },
+    }
+
+
+def _operation(route: ApiRoute) -> Json:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _STRING}
+        for name in re.findall(r"\{(\w+)", route.path)
+    ]
+    parameters += [
+        {"name": name, "in": "query", "required": False, "description": text, "schema": _STRING}
+        for name, text in route.query.items()
+    ]
+    error = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    errors = {} if route.is_open else _ERRORS
+    answer = {route.media: {} if route.response is None else {"schema": route.response}}
+    body = {} if route.request is None else {"requestBody": {"content": {JSON: {"schema": route.request}}}}
+    return {
+        "operationId": route.operation,
+        "summary": route.summary,
+        "parameters": parameters,
+        **body,
+        "responses": {
+            "200": {"description": "done" if route.method != "GET" else route.summary, "content": answer},
+            **{
+                code: {"description": text, **error}
+                for code, text in errors.items()
+                if route.method == "POST" or code not in _OF_WRITES
+            },
+        },
+        "security": [] if route.is_open else [{"bearer": []}],
+        "x-right": f"admin:{route.area} {route.act}" if route.area else "",
+        "x-step-up": route.step_up,
+        "x-audit": route.audit,
+    }
+
