@@ -249,6 +249,21 @@ async def test_a_grant_ends_with_what_it_was_given_on(town: Town, take_away: Any
     assert reason(await town.run(amount=2)) == "approval_pending" and len(town.seen) == 1
 
 
+async def test_what_was_agreed_to_ends_with_the_server_that_it_was_for(town: Town) -> None:
+    once, waits = await town.pending(amount=1), await town.pending(amount=2)
+    await town.decide(once)
+    await town.decide(await town.pending(amount=3), scope="15m")
+    (grant,) = town.desk.grants.alive()
+    town.desk.withdraw_servers({"another"})
+    await town.desk.refresh()
+    assert (await town.get(once.id)).state == "approved" and [*town.desk.grants.alive()] == [grant]
+    town.desk.withdraw_servers({once.matter.server})
+    assert not await town.desk.consume(once.id) and not await town.desk.use_grant(grant)
+    await town.desk.refresh()
+    assert {(await town.get(one.id)).state for one in (once, waits)} == {"superseded"}
+    assert reason(await town.run(amount=4)) == "approval_pending" and not town.seen
+
+
 @GROUNDS
 async def test_what_was_taken_away_ends_a_grant_before_anybody_was_told(town: Town, take_away: Any) -> None:
     """As when the key of whoever gave it expires."""

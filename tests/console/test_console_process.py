@@ -234,8 +234,11 @@ def test_a_code_works_once_and_is_in_no_log(peers: None, tmp_path: Path) -> None
         assert [one["principal"] for one in acts(town, "console_login")] == ["local"]
         written = (town.folder / "audit" / "sluice.jsonl").read_text() + town.process.log()
         assert code not in written
-        answers = [tab.ask("POST", "/console/session", json={"key": "wrong"}).status_code for _ in range(4)]
-        assert answers == [401, 401, 401, 429], "five attempts a minute, those that went well included"
+        answers = [tab.ask("POST", "/console/session", json={"key": "wrong"}).status_code for _ in range(5)]
+        assert answers == [401, 401, 401, 401, 429], "five attempts a minute, with the code that was used before"
+        assert tab.ask("POST", "/console/session", json={"code": "wrong"}).status_code == 429
+        good = tab.ask("POST", "/console/session", json={"code": new_code(town)})
+        assert good.status_code == 200, "whoever shares an address locks nobody out"
 
 
 def test_a_key_that_is_revoked_ends_its_sessions_and_their_streams(peers: None, tmp_path: Path) -> None:
@@ -289,3 +292,9 @@ def test_with_workers_a_session_is_one_and_its_actions_are_recorded(peers: None,
         assert httpx.post(ask, headers=spoofed, json=body).json()["votes"][0]["channel"] == "api"
         written = "".join(path.read_text() for path in (town.folder / "audit").glob("*.jsonl"))
         assert '"console_login"' in written and '"console_action"' in written
+        records = written.count('"type":"admin"')
+        for path in ("/note", "/look"):  # which the workers have among themselves
+            assert httpx.post(f"{town.process.admin}{path}", json={"act": "forged"}).status_code == 404
+            assert httpx.get(f"{town.process.admin}{path}").status_code == 404
+        written = "".join(path.read_text() for path in (town.folder / "audit").glob("*.jsonl"))
+        assert records and written.count('"type":"admin"') == records

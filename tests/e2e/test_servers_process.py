@@ -337,3 +337,23 @@ def acts(made: Bed) -> list[tuple[str, str, str]]:
 def act(made: Bed, server: str, action: str, body: bytes = b"{}", **headers: str) -> httpx.Response:
     url = f"{made.process.admin}/api/v1/servers/{server}/{action}"
     return httpx.post(url, content=body, headers={"Content-Type": "application/json", **headers}, timeout=20)
+
+
+def test_what_was_approved_for_a_server_is_asked_for_anew_at_the_one_that_takes_its_key(tmp_path: Path) -> None:
+    """Its definitions are equal, so that nothing else would stop the call."""
+    rows = f"{OPEN}p2, *, bank, tool:wire, *, one-of-leads\np, role:lead, sluice, admin:approvals, *, allow\n"
+    bank, other = (recorder(tmp_path, key, tools=["wire"]) for key in ("bank", "other"))
+    keys = {"keys": client_keys(ann=[], lea=["role:lead"])}
+    with bed(tmp_path, rows, {"bank": bank}, clients=keys, approvals={"hold_for": "100ms"}) as made:
+        assert reason(made.call("ann", "bank__wire", n=1)) == "approval_pending"
+        approvals = f"{made.process.admin}/api/v1/approvals"
+        (row,) = httpx.get(approvals, headers=bearer("lea")).json()["approvals"]
+        vote = {"decision": "approve", "seen_digest": row["digest"], "scope": "15m"}
+        assert httpx.post(f"{approvals}/{row['id']}/decisions", headers=bearer("lea"), json=vote).status_code == 200
+        assert reason(made.call("ann", "bank__wire", n=1)) == "" and len(made.seen("bank")) == 1
+        settings = json.loads(made.process.config.read_text())
+        made.write(json.dumps(settings | {"servers": {"bank": other}}), made.process.config.name)
+        made.until(lambda: "server replaced" in made.process.log())
+        made.until(lambda: "bank__wire" in made.names("ann"))
+        assert reason(made.call("ann", "bank__wire", n=1)) == "approval_pending"
+        assert not made.seen("other")

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from sluicegate.admin.approval_page import PATH as PAGES
 from sluicegate.admin.approvals import MAX_LISTED
-from sluicegate.admin.peers import LOOK, TAKES_BODY, Peer, Up, request
+from sluicegate.admin.peers import TAKES_BODY, Peer, Up, look_at_peer, request
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response, read_body
 from sluicegate.admin.routes import ACTIONS, API
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
@@ -126,7 +126,7 @@ class Gateway:
         if answer.status_code == _DONE and scope["path"] == API + "pins":
             async with anyio.create_task_group() as group:
                 for peer in peers:
-                    group.start_soon(peer.ask, scope, b"", "GET", LOOK)
+                    group.start_soon(look_at_peer, peer)
         return answer
 
     async def _change_server(

@@ -23,6 +23,8 @@ LOOK: Final = "/look"
 
 NOTE: Final = "/note"
 """Only there as well: a record of what somebody did at the port of all."""
+_OWN: Final[Scope] = {"method": "POST", "headers": []}
+"""What one of us asks has no client's address; what is passed on always has one."""
 CHANNEL: Final = "sluice.channel"
 """Of the scope: by which way a person decides, where it is not the API itself."""
 
@@ -67,6 +69,11 @@ class Peer:
         )
 
 
+async def look_at_peer(peer: Peer) -> None:
+    """Has a worker look at what stands in the store."""
+    await peer.ask(_OWN, b"", path=LOOK)
+
+
 Up = Callable[[], Sequence[Peer]]
 """Those that are up now, in the order of their numbers."""
 
@@ -106,9 +113,8 @@ async def _unread() -> Scope:
 
 async def note_at_peers(up: Up, fields: Json) -> bool:
     """Whether a worker keeps an `admin` record: the port of all has no log of its own."""
-    scope = {"path": NOTE, "method": "POST", "headers": []}
     for peer in up():
-        answer = await peer.ask(scope, json.dumps(fields).encode())
+        answer = await peer.ask(_OWN, json.dumps(fields).encode(), path=NOTE)
         if answer is not None:
             return answer.status_code == 200
     return False
@@ -119,16 +125,18 @@ def front(
 ) -> ASGIApp:
     """The admin port of one worker, as it is on its Unix socket."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == LOOK:
-            await look()
-            await AdminResponse(200, b"")(scope, receive, send)
-            return
+    async def _own(scope: Scope, receive: Receive) -> bool:
         if scope["path"] == NOTE:
-            is_kept = await note(json.loads(await read_body(Request(scope, receive)) or b"{}"))
-            await AdminResponse(200 if is_kept else 503, b"")(scope, receive, send)
-            return
+            return await note(json.loads(await read_body(Request(scope, receive)) or b"{}"))
+        await look()
+        return True
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         said: Mapping[bytes, bytes] = dict(scope["headers"])
+        if scope["path"] in (LOOK, NOTE) and not said.get(_CLIENT):
+            is_done = await _own(scope, receive)
+            await AdminResponse(200 if is_done else 503, b"")(scope, receive, send)
+            return
         headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER, _HEAD, _CHANNEL)]
         places = {"client": _read(said.get(_CLIENT, b"")), "server": _read(said.get(_SERVER, b""))}
         try:

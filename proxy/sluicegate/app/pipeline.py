@@ -42,6 +42,7 @@ def pipeline(
     metrics = services.metrics if config.telemetry.metrics else None
     resolver = Resolver(behind.lists, judge.may_list)
     behind.control.on_switch.append(resolver.configure)
+    behind.control.on_end.append(desk.withdraw_servers)
     cursors = Cursors(sealer.seal, sealer.unseal, lambda: tables.generations)
     about_task = Late[Handler]()
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _CHANGED: Final = "its configuration was changed"
 _DISABLED: Final = "an operator disabled it"
+_RESTARTED: Final = "an operator restarts it"
 
 
 class RunningServers(dict[str, DownstreamServer]):
@@ -67,7 +68,8 @@ class ServerTables:
 
 
 class ServerControl:
-    """`make` makes a server of its section; `run` is their life. `on_switch` is called when other servers run."""
+    """`make` makes a server of its section; `run` is their life. `on_switch` is called when other servers run,
+    `on_end` with the keys of those whose section has changed, or that do not run any more."""
 
     def __init__(
         self, config: Config, transport: str, make: Callable[[str, AnyServer, Config], DownstreamServer],
@@ -83,6 +85,7 @@ class ServerControl:
         self._leaving: set[DownstreamServer] = set()
         self._group: TaskGroup | None = None
         self.on_switch: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[Collection[str]], None]] = []
         self.tables = tables
         sections = self._wanted(config)
         self.tables.update(config, sections)
@@ -160,7 +163,7 @@ class ServerControl:
             return 0
         (self._switched_off.add if action == "disable" else self._switched_off.discard)(key)
         is_restart = action == "restart"
-        self._switch({key} if is_restart else (), "an operator restarts it" if is_restart else _DISABLED)
+        self._switch({key} if is_restart else (), _RESTARTED if is_restart else _DISABLED)
         return running.numbers()["in_flight"] if running is not None and self.servers.get(key) is not running else 0
 
     # ------------------------------------------------------------ switching
@@ -183,6 +186,9 @@ class ServerControl:
             self._lists.configure(settings.lists(config, servers, self._transport), changed)
         for listener in self.on_switch:
             listener()
+        gone = frozenset(server.key for server in ended) if why != _RESTARTED else frozenset[str]()
+        for end in self.on_end if gone else ():
+            end(gone)
         for server in ended:
             self._leaving.add(server)
             if self._group is not None:

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -327,6 +327,11 @@ class ApprovalQueue:
         stays so when the change is undone."""
         self._withdrawn.update(one.id for one in self._open.values() if one.votes and not self._is_good(one))
         self.grants.withdraw(self._is_withdrawn)
+
+    def withdraw_servers(self, servers: Collection[str]) -> None:
+        """They were replaced, or do not run any more. What people agreed to was a call of the server of then."""
+        self._withdrawn.update(one.id for one in self._open.values() if one.matter.server in servers)
+        self.grants.withdraw(lambda grant: grant.matter.server in servers)
 
     def _is_withdrawn(self, grant: Grant) -> bool:
         if grant.policy != self._world.revision() or self._world.is_gone(grant.by):

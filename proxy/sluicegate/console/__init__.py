@@ -212,8 +212,6 @@ class Console:
         if isinstance(body, Response):
             return body
         address = self._address(request.scope)
-        if not self._attempts.allows(address):
-            return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
         match body:
             case {"code": str() as code, **rest} if not rest:
                 way: Way = "link"
@@ -222,6 +220,9 @@ class Console:
                 way, credential = "key", key if key.isascii() and key.isprintable() and " " not in key else None
             case _:
                 return _error(400, 'the body is {"code": CODE} or {"key": KEY}')
+        # A code that is good is not counted: whoever shares the address could lock its owner out.
+        if (way == "key" or credential is None) and not self._attempts.allows(address):
+            return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
         principal = None if credential is None else await self._principal_of(request.scope, credential)
         if principal is None or credential is None:
             log.warning("console: a %s that is not valid, or not any more, from %s", way, address)
@@ -285,8 +286,8 @@ class Console:
             return body
         match body:
             case {"key": str() as key, **rest} if found.way == "key" and not rest:
-                if not self._attempts.allows(self._address(request.scope)):
-                    return _error(429, "too many attempts from this address: wait a minute", {"retry-after": "60"})
+                if not self._attempts.allows(f"session {found.mark}"):
+                    return _error(429, "too many attempts in this session: wait a minute", {"retry-after": "60"})
                 is_same = key.isascii() and await self._principal_of(request.scope, key) == found.principal
                 if not is_same:
                     return _error(401, "this is not the key of the session")
