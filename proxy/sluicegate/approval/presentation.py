@@ -123,14 +123,10 @@ def preview(kept: Json) -> str:
 def _visible(value: Any) -> Any:
     """The same JSON without anything that hides. Line ends and tabs stay, for JSON shows them."""
     if isinstance(value, str):
-        return "".join(part if part in "\n\r\t" else visible(part) for part in _runs(value))
+        return visible(value, "\n\r\t")
     if isinstance(value, dict):
         return {visible(name): _visible(item) for name, item in value.items()}
     return [_visible(item) for item in value] if isinstance(value, list) else value
-
-
-def _runs(text: str) -> list[str]:
-    return [text] if text.isprintable() and text.isascii() else list(text)
 
 
 def stamp(seconds: float) -> str:
