@@ -12,7 +12,7 @@ from scripted_servers import LEGACY, MODERN, Asked, Script, endpoint, event, leg
 
 from sluicegate.catalog.list_bounds import MAX_IDLE
 from sluicegate.downstream.session import change_streams, legacy
-from sluicegate.downstream.session.connection import MAX_BATCH
+from sluicegate.downstream.session.connection import MAX_BATCH, _glimpse
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Call, Client, Failure, InputRequired, Result, Target
 from sluicegate.telemetry import Backoff
@@ -149,6 +149,16 @@ async def test_a_batch_is_understood_where_its_revision_has_them() -> None:
         revision = "2025-06-18"
         async with running(url=url, era="legacy") as rig:
             assert await rig.reason("t") == "outcome_unknown"
+
+
+def test_of_a_message_that_is_none_only_the_beginning_is_made_text() -> None:
+    class Part:
+        def __repr__(self) -> str:
+            raise AssertionError("it may be one of a hundred thousand")
+
+    assert _glimpse([Part()] * 1_000) == "a list of 1000"
+    assert _glimpse({f"k{n}": Part() for n in range(1_000)}) == f"an object with {', '.join(f'k{n}' for n in range(8))}"
+    assert len(_glimpse("x" * 1_000_000)) <= 4_096 and _glimpse(1.5) == "1.5"
 
 
 async def test_the_get_stream_brings_what_the_server_says_by_itself() -> None:

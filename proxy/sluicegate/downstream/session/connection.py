@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import nullcontext
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final, Protocol
 
 import anyio
@@ -66,6 +66,7 @@ NO_SUBSCRIPTIONS: Final = Failure(METHOD_NOT_FOUND, "The server of this resource
 MAX_GARBAGE: Final = 1000
 _LOGGED_GARBAGE: Final = 5
 _SHOWN: Final = 4096
+_NAMES_SHOWN: Final = 8
 _MOMENT: Final = 1.0
 _PLAIN: Final = frozenset({"jsonrpc", "id", "result"})
 
@@ -393,7 +394,7 @@ class ServerConnection:
     def _refuse_garbage(self, value: Any) -> None:
         self._garbage += 1
         if self._garbage <= _LOGGED_GARBAGE:
-            text = value[:_SHOWN].decode("utf-8", "replace") if isinstance(value, bytes) else repr(value)[:_SHOWN]
+            text = value[:_SHOWN].decode("utf-8", "replace") if isinstance(value, bytes) else _glimpse(value)
             start = ServerOutput(self.settings).clean(text)[:200]
             log.warning("server sent what is no message", extra={"server": self.settings.key, "start": start})
         if self._garbage > MAX_GARBAGE:
@@ -408,3 +409,12 @@ class ServerConnection:
     def __repr__(self) -> str:
         state = f"over ({self.why})" if self.is_over else "open"
         return f"<{type(self).__name__} {self.settings.key} {state}, {len(self.pending)} pending>"
+
+
+def _glimpse(value: Any) -> str:
+    """The beginning of a JSON value, however large that is."""
+    if isinstance(value, dict):
+        return f"an object with {', '.join(key[:_SHOWN] for key in islice(value, _NAMES_SHOWN))}"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return repr(value[:_SHOWN] if isinstance(value, str) else value)[:_SHOWN]
