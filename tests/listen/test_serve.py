@@ -7,7 +7,7 @@ import pytest
 from listen_harness import A, call, messages, modern, open_session, post, site, until
 
 from sluicegate.listen.http_request import HttpRequest
-from sluicegate.listen.server import AddressServer
+from sluicegate.listen.server import RECEIVE_BUFFER, AddressServer, bind
 
 
 async def nothing(request: HttpRequest) -> None:
@@ -60,3 +60,13 @@ async def test_the_end_of_the_drain_cuts_what_is_left(caplog: pytest.LogCaptureF
         assert await running.closed() == b""
         await here.handler.ended.wait()
     assert "Traceback" not in caplog.text
+
+
+def test_the_system_holds_a_bounded_part_of_a_request_that_nobody_reads_yet() -> None:
+    """Left to itself it takes up to 32 MiB for each connection. Linux doubles what it is asked for."""
+    (listener,) = bind("127.0.0.1", 0)
+    with listener:
+        listener.listen()
+        listener.setblocking(True)
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in (RECEIVE_BUFFER, 2 * RECEIVE_BUFFER)
