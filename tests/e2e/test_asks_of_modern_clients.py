@@ -217,13 +217,13 @@ def test_a_server_that_dies_while_its_call_waits_is_not_called_again(process: Sl
     assert journal(process, "pipe").count("dies") == 1
 
 
-def test_a_restart_of_sluice_makes_the_retry_an_error(peers: None, tmp_path: Path) -> None:
+def test_after_a_restart_of_sluice_nobody_knows_what_became_of_a_call_that_waited(peers: None, tmp_path: Path) -> None:
     servers: Json = {"pipe": pipe(tmp_path)}
     with sluice({"servers": servers}, tmp_path) as process:
         requests, state = Modern(process).asked("pipe__greet", {"who": "me"})
     with sluice({"servers": servers}, tmp_path) as process:
         client = Modern(process)
         retry = {"inputResponses": dict.fromkeys(requests, accept("Ada")), "requestState": state}
-        error = client.call("pipe__greet", {"who": "me"}, **retry)["error"]
-        assert error["code"] == -32602 and "process" in error["message"]
+        result = client.call("pipe__greet", {"who": "me"}, **retry)["result"]
+        assert result["isError"] and result["_meta"]["dev.sluice/reason"] == "outcome_unknown"
         assert journal(process, "pipe") == ["greet"]

@@ -13,11 +13,12 @@ from sluicegate.guards.commit import commit
 from sluicegate.guards.enforce import enforce
 from sluicegate.guards.measure import Measure
 from sluicegate.guards.record import RecordGuard
-from sluicegate.guards.seal import MAX_ROUNDS, seal
+from sluicegate.guards.seal import MAX_ROUNDS, seal, unresolved
 from sluicegate.metrics.series import Count
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.model import (
+    ApprovalRef,
     Call,
     Client,
     Decision,
@@ -29,6 +30,7 @@ from sluicegate.protocol.model import (
     Target,
     Trail,
     Verdict,
+    refuse,
 )
 from sluicegate.protocol.model import not_found as unknown
 from sluicegate.store.keys import MAX_TOKEN_CHARS, KeyRing, Sealer
@@ -211,9 +213,57 @@ async def test_whatever_does_not_fit_the_envelope_is_an_error(sealer: Sealer) ->
     ]
     for attempt in bad:
         assert await guard(attempt, server) == Failure(-32602, "Invalid or expired requestState")
-    clock.now += 61
-    assert isinstance(await guard(retry(good, arguments={"n": 1}), server), Failure)
     assert len(server.seen) == 1
+
+
+def reason(outcome: Outcome) -> str:
+    assert isinstance(outcome, Result)
+    return str(outcome.reason)
+
+
+async def test_a_round_that_comes_too_late_or_to_another_program_is_one_of_a_call_that_had_begun(
+    sealer: Sealer,
+) -> None:
+    clock, programs, server = Clock(), {"git": "one"}, Server(ASK)
+    guard = seal(sealer.seal, sealer.unseal, same, ttl=60, clock=clock, identity=programs.__getitem__)
+    asked = await guard(call(), server)
+    ours = await guard(call(), Server(replace(ASK, approval_ref=ApprovalRef("a1", "d", "r", "p", "key"))))
+    assert isinstance(asked, InputRequired) and isinstance(ours, InputRequired)
+    programs["git"] = "two"
+    assert reason(await guard(retry(asked.state), server)) == "outcome_unknown"
+    assert await guard(retry(ours.state), server) == Failure(-32602, "Invalid or expired requestState")
+    programs["git"] = "one"
+    clock.now += 61
+    assert reason(await guard(retry(asked.state), server)) == "outcome_unknown"
+    assert await guard(retry(ours.state), server) == Failure(-32602, "Invalid or expired requestState")
+    assert len(server.seen) == 1
+
+
+async def test_a_round_whose_tool_is_gone_is_one_of_a_call_that_had_begun(sealer: Sealer) -> None:
+    guard, gone = seal(sealer.seal, sealer.unseal, same), unresolved(sealer.unseal)
+    asked = await guard(call(), Server(ASK))
+    assert isinstance(asked, InputRequired)
+
+    def public(state: Any, name: str = TOOL.public, principal: str = "key:a") -> Call:
+        return replace(retry(state, principal), params={"name": name, "requestState": state})
+
+    outcome = gone(public(asked.state))
+    assert outcome is not None and reason(outcome) == "outcome_unknown"
+    others = [public(asked.state, "other"), public(asked.state, principal="key:b"), public("forged"), call()]
+    assert [gone(one) for one in others] == [None] * 4
+
+
+@pytest.mark.parametrize("why", ["server_unavailable", "audit_unavailable"])
+async def test_what_keeps_a_later_round_from_its_server_proves_nothing_of_the_first(sealer: Sealer, why: Any) -> None:
+    guard = seal(sealer.seal, sealer.unseal, same)
+    refused = refuse("tools/call", why, "It cannot be had.")
+    asked = await guard(call(), Server(ASK))
+    assert isinstance(asked, InputRequired)
+    assert reason(await guard(retry(asked.state), Server(refused))) == "outcome_unknown"
+    ours = await guard(call(), Server(replace(ASK, approval_ref=ApprovalRef("a1", "d", "r", "p", "key"))))
+    assert isinstance(ours, InputRequired)
+    assert reason(await guard(retry(ours.state), Server(refused))) == why
+    assert reason(await guard(call(), Server(refused))) == why
 
 
 async def test_a_retry_without_a_state_passes_as_it_is(sealer: Sealer) -> None:

@@ -77,6 +77,13 @@ async def test_without_a_record_nothing_reaches_the_server(method: str) -> None:
         assert (outcome.code, outcome.data) == (-32603, {"reason": "audit_unavailable"})
 
 
+async def test_without_a_record_a_later_round_is_not_said_to_be_a_call_that_was_not_executed() -> None:
+    again = call()
+    again.trail.resume("c1", 1)
+    outcome: Any = await wire([], keeps=False)(again)
+    assert "NOT EXECUTED" not in str(outcome.value) and outcome.reason == "audit_unavailable"  # the seal says the rest
+
+
 async def test_a_round_that_was_spent_is_no_intent() -> None:
     events: list[str] = []
     handle = wire(events, keeps=True)

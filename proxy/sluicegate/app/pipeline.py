@@ -21,7 +21,7 @@ from sluicegate.guards.name import name
 from sluicegate.guards.questions import judged
 from sluicegate.guards.quota import quota
 from sluicegate.guards.record import RecordGuard
-from sluicegate.guards.seal import seal
+from sluicegate.guards.seal import seal, unresolved
 from sluicegate.guards.throttle import throttle
 from sluicegate.metrics import Metrics
 from sluicegate.policy.outputs import Outputs
@@ -53,12 +53,20 @@ def pipeline(
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
     asked = means(config, services.judging, resolver, behind.pins, page_link)
+    begun_call = unresolved(sealer.unseal)
     guards: dict[str, Guard | None] = {
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
         "record": RecordGuard(audit.outcome if audit else None),
         "throttle": throttle(windows["client"]) if "client" in windows else None,
-        "name": name(partial(behind.tasking.resolve, resolver), tables.rewriting.__getitem__, resolver.find),
-        "seal": seal(sealer.seal, sealer.unseal, partial(judged, own=services.own_pages)),
+        "name": name(
+            partial(behind.tasking.resolve, resolver), tables.rewriting.__getitem__, resolver.find, begun_call
+        ),
+        "seal": seal(
+            sealer.seal,
+            sealer.unseal,
+            partial(judged, own=services.own_pages),
+            identity=lambda key: behind.servers[key].identity,
+        ),
         "enforce": enforce(
             metric_sources.timed(judge.decide, metrics.decided) if metrics else judge.decide,
             judge.check_arguments,

@@ -161,10 +161,11 @@ class ServerControl:
         if action == "reconnect":
             self.servers[key].reconnect()
             return 0
+        open_calls = 0 if running is None else running.open_calls
         (self._switched_off.add if action == "disable" else self._switched_off.discard)(key)
         is_restart = action == "restart"
         self._switch({key} if is_restart else (), _RESTARTED if is_restart else _DISABLED)
-        return running.numbers()["in_flight"] if running is not None and self.servers.get(key) is not running else 0
+        return open_calls if self.servers.get(key) is not running else 0
 
     # ------------------------------------------------------------ switching
 
@@ -178,6 +179,7 @@ class ServerControl:
         changed = {key: running.get(key) for key in keys if running.get(key) is not servers.get(key)}
         if not changed and list(running) == list(servers):
             return
+        open_calls = {key: server.open_calls for key, server in changed.items() if server is not None}
         ended = running.replace(servers)
         for server in ended:
             server.retire(why if server.key in servers or server.key in self._switched_off else "it was removed")
@@ -199,7 +201,7 @@ class ServerControl:
             self._start(servers[key])
         for key in changed:
             word = "server removed" if key not in servers else "server replaced" if changed[key] else "server added"
-            log.info(word, extra={"server": key})
+            log.info(word, extra={"server": key, "open_calls": open_calls.get(key, 0)})
 
     # ------------------------------------------------------------ their life
 

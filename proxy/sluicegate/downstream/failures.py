@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, refuse
 
 LOCAL: Final = "local"
@@ -130,6 +130,14 @@ def may_resend(method: str, lost: Lost) -> bool:
 
 def unavailable(call: Call, server: str, why: str) -> Outcome:
     return refuse(call.method, "server_unavailable", f"The server {server} {why}.")
+
+
+def over(call: Call, server: str) -> Outcome:
+    """For an answer that no call waits for any more. The seal of its state proves that an earlier round was sent."""
+    if call.method != "tools/call" or not call.trail.has_begun:
+        return Failure(INVALID_PARAMS, "requestState: no call waits for this any more")
+    text = f"The call waited at the server {server} for this answer, and waits no more. {_UNKNOWN}"
+    return refuse(call.method, "outcome_unknown", text)
 
 
 def quoted(server: str, lines: Iterable[str]) -> str:

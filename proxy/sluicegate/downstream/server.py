@@ -24,13 +24,14 @@ from sluicegate.downstream.failures import (
     as_lost,
     failed,
     may_resend,
+    over,
     unavailable,
 )
 from sluicegate.downstream.pool import MODERN_KEY, ConnectionKey, ConnectionPool
 from sluicegate.downstream.resource_subscriptions import ResourceWatches
 from sluicegate.downstream.selector import ConnectionSelector
 from sluicegate.downstream.server_output import ServerHealth
-from sluicegate.downstream.session import url_elicitation
+from sluicegate.downstream.session import suspended, url_elicitation
 from sluicegate.downstream.session.connection import ServerConnection
 from sluicegate.downstream.session.suspended import SuspendedCalls
 from sluicegate.downstream.settings import ServerSettings
@@ -93,6 +94,7 @@ class DownstreamServer:
         self._health = ServerHealth(settings, lambda: self._connector.stderr)
         self._backoff = RetryBackoff(clock)
         self._is_suspect = False
+        self._resumed = 0
         self._settled, self._changed, self._stopped = anyio.Event(), anyio.Event(), anyio.Event()
         self._client_wait, self._expected = client_wait, anyio.Event()
         self._is_needed = not settings.lazy
@@ -169,6 +171,11 @@ class DownstreamServer:
         limit = {"in_flight": self._limit.busy, "waiting": self._limit.waiting}
         return {"restarts": self._health.restarts, **limit, "circuit": self._breaker.state}
 
+    @property
+    def open_calls(self) -> int:
+        """Those that wait for their client's answer, or go on after it, are open at the server, too."""
+        return self._limit.busy + len(self.suspended) + self._resumed
+
     def trouble(self, client: Client) -> str:
         if self._status != "up":
             return self._health.why(client)
@@ -211,8 +218,10 @@ class DownstreamServer:
         return self._connector.discovered.get(era) if era is not None and self._status == "up" else None
 
     async def _go_on(self, call: Call) -> Outcome:
-        """The next round of a call. One that a legacy server did not end holds its place there already."""
+        """The next round of a call. One that a legacy server did not end is taken up there, and nowhere else."""
         state = call.params["requestState"]
+        if suspended.is_state(state):
+            return await self._resume(call, state)
         try:
             era = self.era_for(call.client) or await self._in_time(self.settings.timeout, call.client, _era)
         except Lost as lost:
@@ -222,13 +231,19 @@ class DownstreamServer:
         if url_elicitation.is_state(state):
             again = url_elicitation.consented(call)
             return await self._start(again) if isinstance(again, Call) else again
+        return over(call, self.key)
+
+    async def _resume(self, call: Call, state: str) -> Outcome:
         parked = self.suspended.take(state, call.client.principal)
-        if isinstance(parked, Failure):
-            return parked
+        if parked is None:
+            return over(call, self.key)
+        self._resumed += 1
         try:
             outcome = await parked.resume(call)
         except (Lost, TimeoutError, AnswerTooLarge) as error:
             return self._failed(call, error)
+        finally:
+            self._resumed -= 1
         self._breaker.succeeded()
         return outcome
 

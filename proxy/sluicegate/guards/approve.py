@@ -117,10 +117,12 @@ class _ApprovalFlow:
 
     async def handle(self) -> Outcome:
         trail, terms = self.call.trail, self.terms()
+        if terms is None and trail.has_begun:
+            return refuse(self.call.method, "approval_denied", CHANGED)
         if terms is None:
             return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
         binding = self.binding(terms)
-        if trail.round is not None and (trail.approval_ref is None or not trail.approval_ref.key):
+        if trail.has_begun:
             return await self._go_on(binding, trail.approval_ref)
         grant = self.queue.find_grant(binding, self.call.client)
         # An approval of this very call is used up first: it must not outlive its grant.

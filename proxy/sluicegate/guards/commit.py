@@ -20,6 +20,7 @@ the call must not take place."""
 
 USED = "NOT EXECUTED: the approval was used, or withdrawn, at this very moment. The same call again asks for another."
 UNAVAILABLE = "NOT EXECUTED: the audit log cannot be written, and no call may pass unrecorded. Try again later."
+LATER = "The audit log cannot be written, so the server did not get your answer."
 
 
 def commit(spend: Spend, intend: Intend | None = None, ttl: float = 600.0) -> Guard:
@@ -35,7 +36,7 @@ def commit(spend: Spend, intend: Intend | None = None, ttl: float = 600.0) -> Gu
             is_kept = await intend(call, None if approval_use is None else approval_use.note)
             trail.audit_seconds += perf_counter() - started
             if not is_kept:
-                return refuse(call.method, "audit_unavailable", UNAVAILABLE)
+                return refuse(call.method, "audit_unavailable", LATER if trail.has_begun else UNAVAILABLE)
         if approval_use is not None and not await approval_use.redeem():
             return refuse(call.method, "approval_denied", USED)
         return await inner(call)

@@ -127,4 +127,5 @@ def _check_arguments(call: Call, target: Target, check: CheckArguments) -> Outco
     if violation is None:
         return None
     call.trail.add(Decision(Verdict.DENY, f"arguments of {target.server}/{target.own}", str(violation)))
-    return refuse(call.method, "invalid_arguments", f"Invalid arguments, not executed: {violation}.")
+    how = "not executed any further" if call.trail.has_begun else "not executed"
+    return refuse(call.method, "invalid_arguments", f"Invalid arguments, {how}: {violation}.")

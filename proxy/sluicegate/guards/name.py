@@ -39,10 +39,11 @@ def name(
     resolve: Resolve,
     rewriting: Callable[[str], Rewriting | None],
     find: Callable[[Call], Target | None] = lambda call: None,
+    begun: Callable[[Call], Outcome | None] = lambda call: None,
 ) -> Guard:
     """`resolve` finds the target that the public name, URI or ref of a call stands for, `find` the same where it need
-    not wait, or None; `rewriting` says how a server's URIs are shown, None in transparent mode, where nothing is
-    renamed."""
+    not wait, or None; `begun` gives the end of a call that has begun and whose target is gone, or None; `rewriting`
+    says how a server's URIs are shown, None in transparent mode, where nothing is renamed."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         field = JUDGED_BY_NAME.get(call.method)
@@ -50,7 +51,7 @@ def name(
             return await inner(call)
         target = find(call) or await resolve(call) if _names_something(call, field) else None
         if not isinstance(target, Target):
-            return target or not_found(call.method, call.params)
+            return begun(call) or target or not_found(call.method, call.params)
         if not _may_stand(call.method, target):
             return not_found(call.method, call.params)
         rewrite = rewriting(target.server)

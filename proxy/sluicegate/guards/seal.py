@@ -4,6 +4,8 @@ Outwards an `InputRequired` leaves with a state of ours in which the server's ow
 everything the retry must match, and the approval that it hangs on, if any. Inwards that state is opened and the server
 gets its own back, byte for byte.
 Whatever does not fit is an error, never a fresh start (2026-07-28 basic/patterns/mrtr#security-considerations).
+A sealed state also proves that the call has begun. However it ends where its server is not reached again, nothing
+proves that it was not executed.
 A retry without a state cannot be ours and passes as it is: a modern server asks again.
 """
 
@@ -24,7 +26,9 @@ from sluicegate.protocol.model import (
     InputRequired,
     Outcome,
     OwnState,
+    Result,
     Target,
+    refuse,
 )
 
 Seal = Callable[[str, Json, str], str]
@@ -33,14 +37,17 @@ Unseal = Callable[[str, str, str], Json | None]
 
 PURPOSE: Final = "round"
 MAX_ROUNDS: Final = 10
+_INVALID: Final = Failure(INVALID_PARAMS, "Invalid or expired requestState")
+_BEGUN: Final = "This call began in an earlier round, and may or may not have been executed."
 _RETRY_KEYS: Final = frozenset({"requestState", "inputResponses"})
 
 
 def seal(
     seal: Seal, unseal: Unseal, judged: Callable[[Call, Outcome], Outcome], ttl: float = 600.0,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.time, identity: Callable[[str], str] = str,
 ) -> Guard:  # fmt: skip
-    """`judged` gives what a client may be asked, or what it gets in place of a question."""
+    """`judged` gives what a client may be asked, or what it gets in place of a question; `identity` which program
+    runs under a server's key. No other one gets the rest of the call."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         target = call.target
@@ -48,42 +55,75 @@ def seal(
             return await inner(call)
         round = 0
         if "requestState" in call.params:
-            envelope = _open(call, target, unseal, clock())
-            if envelope is None:
-                return Failure(INVALID_PARAMS, "Invalid or expired requestState")
+            envelope = _unsealed(call, unseal)
+            if envelope is None or envelope["of"] != _fingerprint(call, target):
+                return _INVALID
+            _resume(call, envelope)
+            if envelope["expires"] < clock() or envelope["identity"] != identity(target.server):
+                return _unknown(call, "Nothing waits for this answer any more.") or _INVALID
             round = envelope["round"]
-            call.trail.resume(
-                envelope["id"], round, ApprovalRef(**envelope["leave"]) if envelope.get("leave") else None
-            )
             state = envelope["state"]
             own = OwnState(state) if envelope.get("is_own") else state
             call = replace(call, params=_restored(call.params, own))
         outcome = judged(call, await inner(call))
         if not isinstance(outcome, InputRequired):
-            return outcome
+            return outcome if round == 0 else _proven(call, outcome)
         if round >= MAX_ROUNDS and not outcome.is_held:
             return Failure(INVALID_PARAMS, f"the server asked for input more than {MAX_ROUNDS} times")
-        return replace(outcome, state=_close(call, target, outcome, round + 1, clock() + ttl, seal))
+        payload = _envelope(call, target, outcome, round + 1, clock() + ttl, identity(target.server))
+        return replace(outcome, state=seal(PURPOSE, payload, call.client.principal))
 
     return guard
 
 
-def _close(call: Call, target: Target, outcome: InputRequired, round: int, expires: float, seal: Seal) -> str:
+def unresolved(unseal: Unseal) -> Callable[[Call], Outcome | None]:
+    """What is said of a round whose tool is there no more, as after its server was removed; None for other calls."""
+
+    def outcome(call: Call) -> Outcome | None:
+        envelope = _unsealed(call, unseal) if "requestState" in call.params else None
+        if envelope is None or envelope["public"] != call.params.get("name"):
+            return None
+        _resume(call, envelope)
+        return _unknown(call, "Its server is not to be had any more.")
+
+    return outcome
+
+
+def _unknown(call: Call, why: str) -> Outcome | None:
+    """None where nothing was executed, or it harms nobody twice."""
+    if call.method != "tools/call" or not call.trail.has_begun:
+        return None
+    return refuse(call.method, "outcome_unknown", f"{_BEGUN} {why}")
+
+
+def _proven(call: Call, outcome: Outcome) -> Outcome:
+    """That this round did not reach the server proves nothing of the rounds before it."""
+    if not isinstance(outcome, Result) or outcome.reason not in ("server_unavailable", "audit_unavailable"):
+        return outcome
+    return _unknown(call, outcome.value["content"][0]["text"]) or outcome
+
+
+def _envelope(
+    call: Call, target: Target, outcome: InputRequired, round: int, expires: float, identity: str
+) -> Json:  # fmt: skip
     first = call.trail.round[0] if call.trail.round else call.trail.id
     of = _fingerprint(call, target)
     payload: Json = {"id": first, "round": round, "expires": expires, "state": outcome.state, "of": of,
-                     "is_own": isinstance(outcome.state, OwnState)}  # fmt: skip
+                     "is_own": isinstance(outcome.state, OwnState), "identity": identity,
+                     "public": target.public}  # fmt: skip
     if outcome.approval_ref is not None:
         payload["leave"] = asdict(outcome.approval_ref)
-    return seal(PURPOSE, payload, call.client.principal)
+    return payload
 
 
-def _open(call: Call, target: Target, unseal: Unseal, now: float) -> Json | None:
+def _unsealed(call: Call, unseal: Unseal) -> Json | None:
     token = call.params["requestState"]
-    envelope = unseal(PURPOSE, token, call.client.principal) if isinstance(token, str) else None
-    if envelope is None or envelope["expires"] < now or envelope["of"] != _fingerprint(call, target):
-        return None
-    return envelope
+    return unseal(PURPOSE, token, call.client.principal) if isinstance(token, str) else None
+
+
+def _resume(call: Call, envelope: Json) -> None:
+    leave = envelope.get("leave")
+    call.trail.resume(envelope["id"], envelope["round"], ApprovalRef(**leave) if leave else None)
 
 
 def _fingerprint(call: Call, target: Target) -> str:

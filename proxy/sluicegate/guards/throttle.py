@@ -14,9 +14,15 @@ from sluicegate.protocol.model import Call, Guard, Handler, Outcome, refuse
 def throttle(windows: Windows) -> Guard:
     def guard(call: Call, inner: Handler) -> Awaitable[Outcome]:
         wait = windows.hit(call.client.principal)
-        if wait:
-            text = f"Too many requests, this one was not executed: {windows.describe(wait)}."
+        if wait and not _is_our_round(call):
+            what = "the call waits on" if "requestState" in call.params else "this one was not executed"
+            text = f"Too many requests, {what}: {windows.describe(wait)}."
             return settled(refuse(call.method, "rate_limited", text))
         return inner(call)
 
     return guard
+
+
+def _is_our_round(call: Call) -> bool:
+    """A legacy client sent one request, and an answer to a question. The rounds between them are made here."""
+    return call.client.era == "legacy" and "requestState" in call.params

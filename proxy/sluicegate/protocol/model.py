@@ -152,6 +152,11 @@ class Trail:
     def round(self) -> tuple[str, int] | None:
         return self._round
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an earlier round of this call has reached its server: what we ask ourselves comes before that."""
+        return self._round is not None and (self.approval_ref is None or not self.approval_ref.key)
+
     def resume(self, id: str, round: int, approval_ref: ApprovalRef | None = None) -> None:
         self._round = self._round or (id, round)
         self.approval_ref = approval_ref

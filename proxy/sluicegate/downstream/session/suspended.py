@@ -2,7 +2,8 @@
 
 An exchange on which a server
 asks outlives the task that began it: it is parked under a random key, and who brings the key takes it up again.
-A key is good once, for whom it was made for, in this process: anything else is an error, never a fresh start.
+A key is good once, for whom it was made for, in this process: anything else is no fresh start. What became of a call
+that is parked no more, nobody knows: its server had begun.
 """
 
 import asyncio
@@ -15,8 +16,8 @@ import anyio
 
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest, severity
-from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Request, RequestId, Response, size_of
-from sluicegate.protocol.model import LOG_LEVEL, Ask, Call, Failure, Outcome, no_emit
+from sluicegate.protocol.jsonrpc import Request, RequestId, Response, size_of
+from sluicegate.protocol.model import LOG_LEVEL, Ask, Call, Outcome, OwnState, no_emit
 
 DEBOUNCE: Final = 0.03
 """Seconds: what a server asks in one breath goes to the client in one round."""
@@ -24,6 +25,8 @@ LIFE: Final = 600.0
 """Seconds that a parked call waits for its client."""
 MAX_ASKS: Final = 32  # open on one call
 MAX_PARKED: Final = 100  # calls of one principal at one server
+
+_STATE: Final = "parked "
 
 Left = Callable[["InteractiveExchange"], None]
 
@@ -141,6 +144,10 @@ class InteractiveExchange(PendingRequest):
 # ---------------------------------------------------------------- the lot
 
 
+def is_state(state: Any) -> bool:
+    return isinstance(state, OwnState) and state.startswith(_STATE)
+
+
 @dataclass(frozen=True, slots=True)
 class SuspendedCall:
     principal: str
@@ -166,7 +173,7 @@ class SuspendedCalls:
     def park(
         self, asking: InteractiveExchange, principal: str, resume: Callable[[Call], Awaitable[Outcome]],
         give_up: Callable[[str], None],
-    ) -> str:  # fmt: skip
+    ) -> OwnState:  # fmt: skip
         """The state with which the call is taken up again."""
         mine = [key for key, parked in self._parked.items() if parked.principal == principal]
         if len(mine) >= MAX_PARKED:
@@ -176,16 +183,14 @@ class SuspendedCalls:
         wait = min(self.life, max(0.0, asking.ends - loop.time()))
         timer = loop.call_later(wait, self._end, key, "the client did not answer in time")
         self._parked[key] = SuspendedCall(principal, asking.call_id, resume, give_up, timer)
-        return f"parked {self._here} {key}"
+        return OwnState(f"{_STATE}{self._here} {key}")
 
-    def take(self, state: Any, principal: str) -> SuspendedCall | Failure:
-        """The call that waits under `state`, once."""
-        _, here, key = state.split(" ", 2) if isinstance(state, str) and state.count(" ") == 2 else ("", "", "")
-        if here != self._here:
-            return Failure(INVALID_PARAMS, "requestState: this call waited in a process that is not this one")
-        parked = self._parked.get(key)
+    def take(self, state: str, principal: str) -> SuspendedCall | None:
+        """The call that waits under `state`, once; None where none does."""
+        here, _, key = state.removeprefix(_STATE).partition(" ")
+        parked = self._parked.get(key) if here == self._here else None
         if parked is None or parked.principal != principal:
-            return Failure(INVALID_PARAMS, "requestState: the call that waited for this has expired")
+            return None
         del self._parked[key]
         parked.timer.cancel()
         return parked
