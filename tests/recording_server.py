@@ -4,7 +4,8 @@
 
 FOLDER/catalog.json says what it lists: {"tools": [..], "prompts": [..], "resources": [..], "templates": [..]}, names
 and URIs, or whole definitions of tools; "broken" names tools that answer with an error, "silent" those that never do.
-FOLDER/seen.jsonl gets one line for each request: what is not in there did not reach the server.
+FOLDER/seen.jsonl gets one line for each request: what is not in there did not reach the server. A tool call writes its
+argument "stderr" to stderr.
 """
 
 import json
@@ -22,8 +23,11 @@ def main(folder: Path) -> None:
             continue
         with (folder / "seen.jsonl").open("a") as seen:
             seen.write(line)
-        if message["method"] == "tools/call" and message["params"]["name"] in silent(folder):
-            continue
+        if message["method"] == "tools/call":
+            sys.stderr.write(str(message["params"].get("arguments", {}).get("stderr", "")))
+            sys.stderr.flush()
+            if message["params"]["name"] in silent(folder):
+                continue
         answer = {"jsonrpc": "2.0", "id": message["id"], **respond(message, folder)}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

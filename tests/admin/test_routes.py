@@ -40,6 +40,15 @@ class Sources:
         self.asked.append("tools")
         return [{"name": CANARY}]
 
+    async def resources(self, *words: str) -> dict[str, Any]:
+        self.asked.append("resources")
+        return {"resources": [{"uri": CANARY}], "templates": []}
+
+    def output(self, *words: str) -> dict[str, Any]:
+        self.asked.append("output")
+        about = dict.fromkeys(("server", "transport", "status", "last_error", "exit", "position"), "")
+        return {**about, "lines": [CANARY]}
+
     async def change_server(self, *words: str) -> tuple[int, dict[str, Any]]:
         self.asked.append("change")
         return 200, {"server": words[0], "action": words[1], "open_calls": 0}
@@ -95,6 +104,7 @@ def asker(
         ready=list, metrics=lambda: lambda: (b"sluice_sessions 0\n", "text/plain"), describe_servers=made.servers,
         list_tools=made.tools, principal_of=lambda key: "key:ci" if key == "client-key" else None, may=may,
         change_server=made.change_server, pins=cast(PinsApi, made), approvals=cast(ApprovalsApi, made),
+        list_prompts=made.tools, list_resources=made.resources, output=made.output,
         audit=cast(Any, made), facts=made.facts, page=cast(Page, OpenedPage(made)) if page else None,
     )  # fmt: skip
     transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))
@@ -287,4 +297,4 @@ def test_a_path_belongs_to_the_first_row_that_has_it() -> None:
     for route in ROUTES:
         first = next(one for one in ROUTES if pattern(one.path).fullmatch(target(route).partition("?")[0]))
         assert first.path == route.path
-    assert len(ACTIONS) == sum(route.path.startswith(f"{API}servers/") for route in ROUTES)
+    assert len(ACTIONS) == sum(route.path.startswith(f"{API}servers/") for route in ROUTES if route.method == "POST")

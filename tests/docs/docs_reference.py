@@ -94,6 +94,8 @@ def is_common(option: Any) -> bool:
 def common() -> Iterator[tuple[str, str]]:
     servers = next(command for name, command in walk(typer.main.get_command(app), "sluice") if name == "sluice servers")
     for one in servers.params:
+        if not one.opts[-1].startswith("-"):
+            continue
         yield ", ".join(one.opts), one.help
 
 

@@ -120,6 +120,33 @@ def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> Non
         assert {record["epoch"] for record in log["sluice.jsonl"]} == {1}
 
 
+def test_a_call_at_the_sluice_of_a_desktop_client_is_one_of_its_local_client(tmp_path: Path) -> None:
+    with served(prepare(tmp_path)):
+        done = command(tmp_path, "call", "bank__look", '{"a": 1, "stderr": "seen\\n"}')
+        assert (done.returncode, done.stdout) == (0, "ran look\n"), done.stderr
+        (record,) = [one for one in audit(tmp_path)["sluice.jsonl"] if one["type"] == "intent"]
+        assert (record["principal"], record["own"]) == ("local", "look")
+        assert command(tmp_path, "logs", "bank").stdout == "seen\n"
+        assert shown(tmp_path, "prompts")["prompts"] == shown(tmp_path, "resources")["resources"] == []
+        with_key = command(tmp_path, "call", "bank__look", "--key", key_of("ann"))
+        assert with_key.returncode == 2 and "leave the key out" in with_key.stderr
+        ignored = command(tmp_path, "call", "bank__look", SLUICE_KEY=key_of("ann"))
+        assert ignored.returncode == 0 and "$SLUICE_KEY is not used" in ignored.stderr
+
+
+def test_a_call_at_the_sluice_of_a_desktop_client_waits_for_its_approval(tmp_path: Path) -> None:
+    started = [*COMMAND, "call", "bank__pay", "{}", "-c", str(tmp_path / "sluice.yaml")]
+    with served(prepare(tmp_path)):
+        with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env=clean_environment(), cwd=ROOT) as caller:  # fmt: skip
+            assert caller.stderr is not None
+            while "sluice approve apr_" not in (line := caller.stderr.readline()):
+                assert line, "it ended"
+            assert command(tmp_path, "approve", line.split()[-1], "-y").returncode == 0
+            out, err = caller.communicate(timeout=30)
+        assert (caller.returncode, out) == (0, "ran pay\n"), err
+
+
 def test_explain_asks_the_sluice_of_a_desktop_client(tmp_path: Path) -> None:
     """Only the one that runs has the variable: without it the server is disabled."""
     started = prepare(tmp_path)

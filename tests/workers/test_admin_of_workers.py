@@ -200,6 +200,10 @@ def test_the_command_line_sees_one_sluice(town: Sluice) -> None:
     for who in (ONE, OTHER):
         found = json.loads(run(town, "tools", "--as", who, "--json").stdout)
         assert found["as"] == f"key:{who}" and "bank__wire" in {tool["name"] for tool in found["tools"]}
+        assert run(town, "resources", "--as", who).returncode == run(town, "prompts", "--as", who).returncode == 0
+    logged = json.loads(run(town, "logs", "bank", "--json").stdout)
+    assert logged["server"] == "bank" and logged["position"].count(",") == 1, "where each worker's process stands"
+    assert run(town, "logs", "nope").returncode == 1
     id = pending(town, OTHER, n=6)
     shown = run(town, "approvals", "show", id, "--key", key_of("lea"))
     assert shown.returncode == 0 and f"key:{OTHER}" in shown.stdout, shown.stderr

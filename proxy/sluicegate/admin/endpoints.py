@@ -43,6 +43,11 @@ class AdminDeps:
     principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
     may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
     change_server: ChangeServer | None = None
+    list_prompts: Callable[[str], Awaitable[list[Json] | None]] | None = None
+    list_resources: Callable[[str, str], Awaitable[Json | str]] | None = None
+    """A page of them as a client sees them, after a cursor; or why there is none."""
+    output: Callable[[str, str], Json | None] | None = None
+    """What a server wrote to stderr after a position."""
     pins: PinsApi | None = None  # None: nothing is pinned
     approvals: ApprovalsApi | None = None  # None: nobody is asked anything
     audit: AuditHeads | None = None
@@ -90,13 +95,49 @@ async def change_server(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
 
 
 async def list_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    clients = asked.query.get("as", ["local"])
-    if set(asked.query) - {"as"} or len(clients) != 1:
+    return await _listed(asked, "tools", sources.list_tools)
+
+
+async def list_prompts(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    return None if sources.list_prompts is None else await _listed(asked, "prompts", sources.list_prompts)
+
+
+async def _listed(asked: ApiRequest, name: str, rows_of: Callable[[str], Awaitable[list[Json] | None]]) -> Answer:
+    client = _single(asked, "as", "local")
+    if client is None or set(asked.query) - {"as"}:
         return error_response(400, "the query is ?as=ID, once, or nothing")
-    tools = await sources.list_tools(clients[0])
-    if tools is None:
-        return error_response(404, "no such client")
-    return json_response(200, {"as": clients[0], "tools": tools})
+    rows = await rows_of(client)
+    if rows is None:
+        return error_response(404, f"no such client: {client}")
+    return json_response(200, {"as": client, name: rows})
+
+
+async def list_resources(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    if sources.list_resources is None:
+        return None
+    client, cursor = _single(asked, "as", "local"), _single(asked, "cursor", "")
+    if client is None or cursor is None or set(asked.query) - {"as", "cursor"}:
+        return error_response(400, "the query is ?as=ID&cursor=CURSOR, each at most once")
+    page = await sources.list_resources(client, cursor)
+    if isinstance(page, str):
+        return error_response(400 if cursor else 404, page)
+    return json_response(200, {"as": client, **page})
+
+
+def _single(asked: ApiRequest, name: str, otherwise: str) -> str | None:
+    """A member of the query that comes at most once; None if it comes more often."""
+    values = asked.query.get(name, [otherwise])
+    return values[0] if len(values) == 1 else None
+
+
+async def show_output(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    if sources.output is None:
+        return None
+    after = _single(asked, "after", "")
+    if after is None or set(asked.query) - {"after"}:
+        return error_response(400, "the query is ?after=POSITION, once, or nothing")
+    found = sources.output(asked.parts[1], after)
+    return error_response(404, f"there is no server {asked.parts[1]}") if found is None else json_response(200, found)
 
 
 async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
@@ -152,7 +193,10 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "openapi": show_openapi,
     "list_servers": list_servers,
     **{f"{action}_server": change_server for action in ACTIONS},
+    "show_output": show_output,
     "list_tools": list_tools,
+    "list_prompts": list_prompts,
+    "list_resources": list_resources,
     "list_pins": list_pins,
     "accept_pins": accept_pins,
     "find_facts": find_facts,

@@ -6,6 +6,7 @@ what changes something for all is known to all before it is answered. Credential
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -31,6 +32,7 @@ _UNKNOWN: Final = 404
 _LOOK_EVERY: Final = 1.0
 _CIRCUITS: Final = ("closed", "half-open", "open")
 MAX_BEHIND: Final = 1_000
+_LOG: Final = re.compile("servers/[^/]+/log")
 
 
 class Gateway:
@@ -92,8 +94,10 @@ class Gateway:
                 return _heads(await _all(scope, peers, goes_on=(_UNKNOWN,)))
             case "approvals/events":
                 return await self._events(scope, body, peers)
-            case "tools" | "policy/facts":
+            case "tools" | "prompts" | "resources" | "policy/facts":
                 return await self._of_client(scope, peers)
+            case path if _LOG.fullmatch(path):
+                return _outputs(await _all(scope, peers))
         return await self._whoever_has_it(scope, body, peers)
 
     # ------------------------------------------------------------ one of them
@@ -282,6 +286,15 @@ def _joined(answers: list[AdminResponse | None], name: str, join: Callable[[list
     return json_response(_DONE, whole | ({"total": sum(one["total"] for one in told)} if "total" in told[0] else {}))
 
 
+def _outputs(answers: list[AdminResponse | None]) -> AdminResponse:
+    """Every worker has processes of its own: their lines stand one worker after the other."""
+    there = [answer for answer in answers if answer is not None]
+    if not there or (bad := next((answer for answer in there if answer.status_code != _DONE), None)):
+        return bad if there and bad else _nobody()
+    parts = [json.loads(answer.body) for answer in there]
+    return json_response(_DONE, _server(parts) | {"position": ",".join(part["position"] for part in parts)})
+
+
 def _heads(answers: list[AdminResponse | None]) -> AdminResponse:
     """Every worker has a log of its own: one checkpoint a line, as `audit verify --checkpoint` takes them."""
     there = [answer for answer in answers if answer is not None]
@@ -319,7 +332,7 @@ def _told(name: str, values: list[Any]) -> Any:
         return next((value for value in values if value != "up"), "up")
     if isinstance(values[0], list):
         merged = [item for value in values for item in value]
-        return merged if name in ("pids", "stderr") else sorted(set(merged))
+        return merged if name in ("pids", "stderr", "lines") else sorted(set(merged))
     if isinstance(values[0], int):
         return sum(values)
     return next((value for value in values if value), values[0])

@@ -49,6 +49,8 @@ _GRANT: Final = _object(
     id=_STRING, principal=_STRING, server=_STRING, tool=_STRING, made_at=_STRING, expires_at=_STRING
 )
 _PIN: Final = _object(server=_STRING, kind=_STRING, name=_STRING, state=_STRING, withheld=_FLAG)
+_OUTPUT: Final = _object(server=_STRING, transport=_STRING, status=_STRING, last_error=_STRING, exit=_STRING,
+                         lines=_list(_STRING), position=_STRING)  # fmt: skip
 _READINESS: Final = _object({"notes": _list(_STRING)}, status={"enum": ["ready", "not ready"]}, reasons=_list(_STRING))
 _VOTE: Final = _exactly(
     {"seen_digest": _STRING, "scope": {"enum": ["once", "session", "15m"]},
@@ -106,8 +108,17 @@ ROUTES: Final = (
     *(ApiRoute(method="POST", path=f"{API}servers/{{key}}/{action}", operation=f"{action}_server", area="servers",
                act="write", audit="admin", summary=f"{action} one server", request=_exactly(),
                response=_object(server=_STRING, action={"const": action}, open_calls=_COUNT)) for action in ACTIONS),
+    ApiRoute(method="GET", path=API + "servers/{key}/log", operation="show_output", area="servers", response=_OUTPUT,
+             query={"after": "`position` of an earlier answer"},
+             summary="the last lines of a server's stderr, redacted"),
     ApiRoute(method="GET", path=API + "tools", operation="list_tools", area="tools", query={"as": "the client"},
              summary="the tools, as one client sees them", response=_object({"as": _STRING}, tools=_list(_ROW))),
+    ApiRoute(method="GET", path=API + "prompts", operation="list_prompts", area="tools", query={"as": "the client"},
+             summary="the prompts, as one client sees them", response=_object({"as": _STRING}, prompts=_list(_ROW))),
+    ApiRoute(method="GET", path=API + "resources", operation="list_resources", area="tools",
+             query={"as": "the client", "cursor": "`next` of the page before"},
+             summary="a page of the resources, as one client sees them; the first with all templates",
+             response=_object({"as": _STRING, "next": _STRING}, resources=_list(_ROW), templates=_list(_ROW))),
     ApiRoute(method="GET", path=API + "pins", operation="list_pins", area="pins", response=_object(pins=_list(_PIN)),
              query={"server": "its key", "definitions": "1: with the definitions"},
              summary="definitions and their pins"),

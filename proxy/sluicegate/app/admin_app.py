@@ -43,7 +43,17 @@ def admin_application(
 
     async def list_tools(principal: str) -> list[Json] | None:
         client = judges.client_of(principal)
-        return None if client is None else await inner.tools(client)
+        return None if client is None else await inner.listed(client, "tools/list")
+
+    async def list_prompts(principal: str) -> list[Json] | None:
+        client = judges.client_of(principal)
+        return None if client is None else await inner.listed(client, "prompts/list")
+
+    async def list_resources(principal: str, cursor: str) -> Json | str:
+        client = judges.client_of(principal)
+        if client is None:
+            return f"no such client: {principal}"
+        return await inner.resources(client, cursor) or "the cursor is not one of this list, or not any more"
 
     def principal_of(token: str) -> str | None:
         found = identity.identify(_bearer(token), True, None)
@@ -68,6 +78,9 @@ def admin_application(
             describe_servers=inner.measured,
             change_server=partial(_change_server, inner),
             list_tools=list_tools,
+            list_prompts=list_prompts,
+            list_resources=list_resources,
+            output=inner.output,
             pins=inner.behind.pins,
             approvals=ApprovalsApi(inner.desk, people(judges, history, operator), inner.desk.book.store),
             page=page,

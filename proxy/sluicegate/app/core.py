@@ -25,6 +25,7 @@ from sluicegate.catalog_cache import completeness
 from sluicegate.config import Config
 from sluicegate.downstream.transport.process import memory
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Client, Handler, Result
 from sluicegate.router import Router
 
@@ -80,18 +81,37 @@ class Core:
         for server in tuple(self.behind.servers.values()):
             await server.ready()
 
-    async def tools(self, client: Client) -> list[Json]:
-        """The merged catalog of tools as that client sees it, all pages."""
+    async def listed(self, client: Client, method: str) -> list[Json]:
+        """A merged list as that client sees it, all pages."""
         found: list[Json] = []
         params: Json = {}
         while True:
-            outcome = await self.router(Call(client, "tools/list", params))
+            outcome = await self.router(Call(client, method, params))
             if not isinstance(outcome, Result):
                 return found
-            found += outcome.value["tools"]
+            found += outcome.value[LISTS[method].key]
             if "nextCursor" not in outcome.value:
                 return found
             params = {"cursor": outcome.value["nextCursor"]}
+
+    async def resources(self, client: Client, cursor: str) -> Json | None:
+        """One page of the merged resources as that client sees them, and its templates beside the first page. The list
+        may have no end, and is held nowhere whole. None: the cursor is not one of this list."""
+        outcome = await self.router(Call(client, "resources/list", {"cursor": cursor} if cursor else {}))
+        if not isinstance(outcome, Result) and cursor:
+            return None
+        page = outcome.value if isinstance(outcome, Result) else {"resources": []}
+        templates = [] if cursor else await self.listed(client, "resources/templates/list")
+        next_page = {"next": page["nextCursor"]} if "nextCursor" in page else {}
+        return {"resources": page["resources"], "templates": templates, **next_page}
+
+    def output(self, key: str, after: str) -> Json | None:
+        """What a server wrote to stderr after a position; None if there is no such server."""
+        if key in self.behind.control.servers:
+            return self.behind.servers[key].output(after)
+        off = self.behind.control.disabled.get(key)
+        about = {"server": key, "transport": "-", "status": "disabled", "exit": "", "lines": [], "position": ""}
+        return None if off is None else {**about, "last_error": off}
 
 
 @asynccontextmanager

@@ -128,6 +128,10 @@ class InstanceLock:
         except OSError:
             return None
 
+    def clients(self) -> str | None:
+        """The address of the socket for clients, where `admin` has one."""
+        return None if self.admin() is None else self._address(self._path)
+
     def admin(self) -> str | None:
         """The address of the admin socket of whoever holds it, good as long as this object; None where nobody answers,
         or somebody else could."""

@@ -13,13 +13,15 @@ from typer.core import TyperArgument
 
 from sluicegate import __version__
 from sluicegate.cli import approvals, audit, keys, pins, policy
-from sluicegate.cli.admin import Unreachable, servers, tools
+from sluicegate.cli.admin import Unreachable
+from sluicegate.cli.call import call
 from sluicegate.cli.check import check, schema
 from sluicegate.cli.console import console
 from sluicegate.cli.explain import explain
 from sluicegate.cli.init import init
 from sluicegate.cli.output import Code, info, print_out
 from sluicegate.cli.run import demo_, serve, stdio
+from sluicegate.cli.servers import logs, prompts, resources, servers, tools
 from sluicegate.config import ConfigError
 
 # In a help text an argument has its name alone, as an option has: typer adds Python's type to it, such as <list[Path]>.
@@ -35,7 +37,8 @@ app = typer.Typer(
 )
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "init": init, "serve": serve, "stdio": stdio, "demo": demo_, "check": check, "explain": explain,
-    "servers": servers, "tools": tools, "console": console, "approve": approvals.approve, "deny": approvals.deny,
+    "servers": servers, "logs": logs, "tools": tools, "prompts": prompts, "resources": resources, "call": call,
+    "console": console, "approve": approvals.approve, "deny": approvals.deny,
 }  # fmt: skip
 for name, command in COMMANDS.items():
     app.command(name)(command)

@@ -1,4 +1,4 @@
-"""`servers` and `tools`, and how every command asks the Sluice that runs with its config.
+"""How every command asks the Sluice that runs with its config.
 
 That of a desktop client answers at a socket in the state directory, any other one at `listen.admin`. Who asks shows a
 client key, or is the operator.
@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Final, NoReturn, ParamSpec
@@ -19,25 +18,12 @@ import typer
 
 from sluicegate import config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.output import (
-    AsJson,
-    Code,
-    ConfigFile,
-    info,
-    load,
-    print_json,
-    print_out,
-    printable,
-    stop,
-    table,
-)
+from sluicegate.cli.output import Code, ConfigFile, info, load, printable, stop
 
 TIMEOUT: Final = 10.0
-WIDTH: Final = 60  # of a column on a terminal
 TOKEN_FILE: Final = "operator.token"
 KEY_VARIABLE: Final = "SLUICE_KEY"
 MAX_KEY: Final = 65_536
-_SERVER_KEY: Final = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _KEY: Final = re.compile(r"[!-~]{1,65536}")
 
 AdminKey = Annotated[
@@ -170,12 +156,12 @@ class Admin:
     def unanswered(self, client: httpx.Client, error: httpx.HTTPError) -> Unreachable:
         address = client.base_url.netloc.decode("ascii")
         where = f"{address} (listen.admin)" if ":" in address else f"the socket in {self.config.state.dir}"
-        return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *_START)
+        return Unreachable(f"no Sluice answers at {where}: {type(error).__name__}", *START)
 
     def check(self, response: httpx.Response) -> None:
         """Exits if it is refused: says which credential was, and what is missing."""
         if response.status_code in (401, 403):
-            self.stop(Code.AUTH, f"Sluice refuses this credential ({response.status_code})", *_said(response))
+            self.stop(Code.AUTH, f"Sluice refuses this credential ({response.status_code})", *reasons(response))
 
     def stop(self, code: Code, *reasons: str) -> NoReturn:
         for reason in reasons:
@@ -200,18 +186,18 @@ class Admin:
             return path.read_text("ascii").strip()
         except FileNotFoundError:
             reason = f"no Sluice runs with {self.path}: there is no socket for it and no {path}"
-            raise Unreachable(reason, *_START) from None
+            raise Unreachable(reason, *START) from None
         except (OSError, UnicodeDecodeError):
             stop(Code.AUTH, f"cannot read the operator token {path}; give a key with --key-file or ${KEY_VARIABLE}")
 
 
-_START: Final = ("start it: your desktop client does, or `sluice serve`",) + (
+START: Final = ("start it: your desktop client does, or `sluice serve`",) + (
     ("on Windows a desktop client's Sluice has no socket: what works without one are pins, approvals and keys",)
     if sys.platform == "win32" else ()
 )  # fmt: skip
 
 
-def _said(response: httpx.Response) -> list[str]:
+def reasons(response: httpx.Response) -> list[str]:
     try:
         return [printable(str(response.json()["error"]))]
     except (ValueError, KeyError, TypeError):
@@ -221,7 +207,7 @@ def _said(response: httpx.Response) -> list[str]:
 def answer(response: httpx.Response) -> Any:
     """What stands in it, or the exit code that says why there is nothing."""
     if response.status_code == 404:
-        stop(Code.NEGATIVE, "not found")
+        stop(Code.NEGATIVE, *(reasons(response) or ["not found"]))
     try:
         if response.status_code == 200:
             return response.json()
@@ -230,103 +216,8 @@ def answer(response: httpx.Response) -> Any:
     stop(Code.UNREACHABLE, f"what answers at {response.url} is no Sluice ({response.status_code})")
 
 
-def _get(admin: Admin, what: str, params: Mapping[str, str]) -> Any:
-    """What one GET brings; the exit code of an answer that brings nothing says why."""
-    return answer(admin.exchange(what, params))
-
-
 def reachable(address: config.Address) -> config.Address:
     """Where a listener on every address is reached from this machine."""
     if address.host in ("0.0.0.0", "::"):
         return config.Address("::1" if ":" in address.host else "127.0.0.1", address.port)
     return address
-
-
-# ---------------------------------------------------------------- commands
-
-
-class ServerAction(StrEnum):
-    """What `sluice servers ACTION KEY` does."""
-
-    RESTART = "restart"
-    RECONNECT = "reconnect"
-    ENABLE = "enable"
-    DISABLE = "disable"
-
-
-@asks_running
-def servers(
-    admin: Admin,
-    action: Annotated[
-        ServerAction | None, typer.Argument(metavar="ACTION", help="restart, reconnect, enable or disable a server.")
-    ] = None,
-    server: Annotated[str | None, typer.Argument(metavar="SERVER", help="Its key in the config file.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the servers of a running Sluice and their health. Or restart, reconnect, enable or disable one."""
-    if action is not None:
-        _change_server(admin, action, server, as_json)
-        return
-    body = _get(admin, "servers", {})
-    _show(body, "servers", as_json)
-    for row in () if as_json else body.get("servers", []):
-        if row.get("status") != "up" and row.get("stderr"):
-            print_out(f"\n{row['key']} is {row['status']}. The last lines that it wrote to stderr:")
-            for line in row["stderr"]:
-                print_out(f"  | {printable(line)}")
-
-
-def _change_server(admin: Admin, action: ServerAction, key: str | None, as_json: bool) -> None:
-    if key is None or not _SERVER_KEY.fullmatch(key):
-        stop(Code.USAGE, f"sluice servers {action} takes the key of a server")
-    response = admin.exchange(f"servers/{key}/{action}", body={})
-    if response.status_code in (404, 409, 503):
-        admin.stop(Code.NEGATIVE, *_said(response))
-    body = answer(response)
-    if as_json:
-        print_json(body)
-        return
-    ended = body["open_calls"]
-    print_out(f"{key}: {action}" + (f"; calls that were open there: {ended}" if ended else ""))
-
-
-@asks_running
-def tools(
-    admin: Admin,
-    as_: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="Show them as this client sees them; NAME means key:NAME.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the tools of all servers of a running Sluice."""
-    _show(_get(admin, "tools", {"as": _principal(as_)} if as_ else {}), "tools", as_json)
-
-
-def _principal(id: str) -> str:
-    return id if ":" in id or id in ("local", "anonymous") else f"key:{id}"
-
-
-def _show(body: Any, what: str, as_json: bool) -> None:
-    """A table of what is plain text or a number; everything is in the JSON."""
-    if as_json:
-        print_json(body)
-        return
-    rows: list[dict[str, Any]] = body.get(what, [])
-    columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
-    if rows:
-        cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
-        print_out(table([[name.upper() for name in columns], *cells]))
-
-
-def _is_short(cell: Any) -> bool:
-    return isinstance(cell, str | int | float)
-
-
-def _cell(value: Any, name: str) -> str:
-    if name == "memory" and isinstance(value, int):
-        return f"{value / (1 << 20):.1f} MiB" if value else "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = " ".join(str(value).split()) if _is_short(value) else "-"
-    is_whole = len(text) <= WIDTH or not sys.stdout.isatty()
-    return text if is_whole else f"{text[: WIDTH - 1]}…"

@@ -166,6 +166,11 @@ class DownstreamServer:
         own = {"key": self.key, "transport": self._connector.transport, "status": self._status, "eras": eras}
         return own | self._pool.describe() | self.numbers() | {"parked": parked} | self._health.describe()
 
+    def output(self, after: str) -> Json:
+        """What it wrote to stderr after a position."""
+        about = {"server": self.key, "transport": self._connector.transport, "status": self._status}
+        return about | self._health.output(after)
+
     def numbers(self) -> Json:
         """What is measured, at each scrape."""
         limit = {"in_flight": self._limit.busy, "waiting": self._limit.waiting}

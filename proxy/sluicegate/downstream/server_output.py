@@ -8,12 +8,14 @@ one of 4 or 5 as a whole word; a shorter one not at all, for `DEBUG: 1` must not
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from sluicegate.downstream.failures import Lost, as_lost, why_not
 from sluicegate.downstream.settings import ServerSettings
+from sluicegate.policy.display import visible
 from sluicegate.policy.hidden_text import bare_text
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
@@ -29,6 +31,9 @@ LINE: Final = 300
 MAX_STDERR: Final = 8 * 1024  # cleaning it holds up calls
 _DESCRIBED_LINES: Final = 20
 _DESCRIBED_LINE: Final = 2000
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,40}m")
+_POSITION: Final = re.compile(r"[0-9a-f]{8}-[0-9]{1,18}")
+MAX_POSITIONS: Final = 64
 
 
 class ServerOutput:
@@ -53,12 +58,30 @@ class ServerOutput:
 
     def lines(self, text: str, last: int = LINES, width: int = LINE) -> list[str]:
         """The last lines that are not empty, as a terminal would leave them, each at most about `width` characters."""
-        # Of a progress bar, only the last state; first, so that nothing is hidden from what looks for secrets
-        left = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+        left = _last_states(text)
         if left != self._last[0]:
             self._last = left, self.clean(left)
         lines = [line.rstrip() for line in self._last[1].splitlines() if line.strip()]
         return [line if len(line) <= width else f"{line[:width]}..." for line in lines[-last:]]
+
+    def visible_lines(self, text: str) -> list[str]:
+        """All lines that are not empty, with hidden characters made visible. A line that held a secret is shown as
+        `clean` leaves it: what was hidden in it could hold a part of the secret."""
+        whole = _last_states(text)
+        written, bare, cleaned = whole.split("\n"), bare_text(whole).split("\n"), self.clean(whole).split("\n")
+        if not len(written) == len(bare) == len(cleaned):  # a secret of several lines was taken out
+            written = bare = cleaned
+        shown = [
+            visible(_COLOURS.sub("", line) if line_bare == line_cleaned else line_cleaned, "\t")
+            for line, line_bare, line_cleaned in zip(written, bare, cleaned, strict=True)
+        ]
+        return [line.rstrip() for line in shown if line.strip()]
+
+
+def _last_states(text: str) -> str:
+    """Of a progress bar, only the last state. This comes first, so that it hides nothing from the search for
+    secrets."""
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
 
 
 def _named(settings: ServerSettings) -> Iterator[tuple[str, str]]:
@@ -98,6 +121,7 @@ class StderrTail:
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self._name = secrets.token_hex(4)
         self.written = 0
         """Bytes in all."""
         self.exit = ""
@@ -110,9 +134,25 @@ class StderrTail:
 
     def text(self) -> str:
         """Whole lines only: the rest of a line that was cut could be a part of a secret."""
+        return self._whole().decode("utf-8", "replace")
+
+    def _whole(self) -> bytes:
         data = bytes(self._data[-MAX_STDERR:])
-        whole = data if len(data) == len(self._data) else data.partition(b"\n")[2]
-        return whole.decode("utf-8", "replace")
+        return data if len(data) == len(self._data) else data.partition(b"\n")[2]
+
+    @property
+    def position(self) -> str:
+        """Where this output ends now. It names this object, as another process counts anew."""
+        return f"{self._name}-{self.written}"
+
+    def before(self, positions: str) -> str:
+        """The part of `text` that was there at the position of this object among `positions`; "" without one."""
+        for one in positions.split(",")[:MAX_POSITIONS]:
+            if _POSITION.fullmatch(one) and one.startswith(f"{self._name}-"):
+                whole = self._whole()
+                newer = max(0, self.written - int(one.partition("-")[2]))
+                return whole[: max(0, len(whole) - newer)].decode("utf-8", "replace")
+        return ""
 
     def forget(self, written: int) -> None:
         """Forgets the first so many bytes. A line that they do not end stays: its rest could be a part of a secret."""
@@ -152,6 +192,15 @@ class ServerHealth:
         tail = self._stderr()
         lines = self._output.lines(tail.text(), _DESCRIBED_LINES, _DESCRIBED_LINE)
         return {"last_error": str(self.error), "exit": tail.exit, "stderr": lines}
+
+    def output(self, after: str) -> Json:
+        """The lines that came after a position, or all that are left; and the position of the next question. Both texts
+        are cleaned whole, as a secret may begin before the position."""
+        tail = self._stderr()
+        lines, old = (self._output.visible_lines(text) for text in (tail.text(), tail.before(after)))
+        first = next((at for at, pair in enumerate(zip(old, lines, strict=False)) if pair[0] != pair[1]), len(old))
+        shown = [line if len(line) <= _DESCRIBED_LINE else f"{line[:_DESCRIBED_LINE]}..." for line in lines[first:]]
+        return {"last_error": str(self.error), "exit": tail.exit, "lines": shown, "position": tail.position}
 
     def __repr__(self) -> str:
         return f"<ServerHealth {self.error}, {self.restarts} restarts>"

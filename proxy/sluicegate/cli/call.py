@@ -1,0 +1,304 @@
+"""`call`: one tool call of a running Sluice, as whoever the key stands for, decided and recorded as any other.
+
+Speaks MCP as any client does, in the newest revision, which has no session to open: over HTTP, or at the socket of a
+desktop client's Sluice. It can answer no questions, and so declares no capabilities.
+"""
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Any, Final, NoReturn, Protocol
+
+import httpx
+import typer
+
+from sluicegate import __version__, config
+from sluicegate.app.instance_lock import InstanceLock
+from sluicegate.approval.messages import APPROVAL
+from sluicegate.cli.admin import (
+    KEY_VARIABLE,
+    START,
+    TIMEOUT,
+    AdminKey,
+    GivenKey,
+    Unreachable,
+    key_of,
+    reachable,
+)
+from sluicegate.cli.output import AsJson, Code, ConfigFile, info, load, print_json, print_out, stop
+from sluicegate.policy.display import visible
+from sluicegate.protocol import modern_server
+from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.mirrored_headers import annotations_of
+from sluicegate.protocol.model import HEADER_MISMATCH, MODERN
+
+MAX_ARGUMENTS: Final = 64 * 1024 * 1024
+_PAUSE: Final = 2.0
+_META: Final = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": {"name": "sluice-call", "version": __version__},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+_REASON: Final = "dev.sluice/reason"
+
+ClientKeyFile = Annotated[
+    str | None,
+    typer.Option("--key-file", metavar="FILE", show_default=False,
+                 help="A file that holds a client key; - reads stdin. Else $SLUICE_KEY, else the call is anonymous."),
+]  # fmt: skip
+
+
+class McpConnection(Protocol):
+    """How messages reach the Sluice that runs. `is_http`: it wants what the body says in headers, too."""
+
+    is_http: bool
+
+    def ask(self, request: Json, headers: dict[str, str]) -> Iterator[Json]:
+        """The messages that answer a request; the last one is its response."""
+        ...
+
+
+def call(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Its name, as `sluice tools` shows it.")],
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="The arguments, as a JSON object; - reads them from stdin.")
+    ] = "{}",
+    config_file: ConfigFile = None,
+    key_file: ClientKeyFile = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Call a tool, as the client whose key is given. Policy, approvals and audit apply as to every client. Waits while
+    a person has to approve it. Exits 1 if the call is refused or fails."""
+    if arguments == "-" == key_file:
+        stop(Code.USAGE, "stdin holds the key or the arguments, not both: --key-file takes a file, too")
+    given, shown = _arguments(arguments), key_of(key_file, key)
+    path, loaded = load(config_file, quietly=True)
+    lock = InstanceLock(loaded.state.dir, path)
+    with ExitStack() as stack:
+        desktop = lock.clients()
+        if desktop is None:
+            connection: McpConnection = stack.enter_context(McpOverHttp(loaded, shown))
+        else:
+            if shown is not None and not shown.source.endswith(KEY_VARIABLE):
+                stop(Code.USAGE, "a desktop client's Sluice runs with this config: leave the key out")
+            if shown is not None:
+                info(f"${KEY_VARIABLE} is not used: the clients of a desktop client's Sluice are `local`")
+            connection = stack.enter_context(McpOverSocket(desktop))
+        response = _until_decided(connection, tool, given)
+    _show(response, tool, as_json)
+
+
+def _arguments(text: str) -> Json:
+    """Exits 2 for what is no object; an error shows nothing of it, as it may hold a secret."""
+    if text == "-":
+        text = sys.stdin.read(MAX_ARGUMENTS)
+    try:
+        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        stop(Code.USAGE, f"the arguments are no JSON: {error}", """they look like '{"city": "Oslo"}'""")
+    if not isinstance(found, dict):
+        stop(Code.USAGE, """the arguments are a JSON object, such as '{"city": "Oslo"}'""")
+    return found
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Json:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return found
+
+
+# ---------------------------------------------------------------- asking
+
+
+def _until_decided(connection: McpConnection, tool: str, arguments: Json) -> Json:
+    """The response to the call. While nobody has decided, the same call is made again: it runs once."""
+    params = {"name": tool, "arguments": arguments}
+    asker = _Asker(connection)
+    told = ""
+    while True:
+        response = asker.ask("tools/call", params)
+        meta = _meta(response)
+        if meta.get(_REASON) != "approval_pending":
+            return response
+        approval = meta.get(APPROVAL, {})
+        if approval.get("id") != told:
+            told = approval.get("id", "")
+            info(visible(f"waiting for approval {told} until {approval.get('expires_at', '')}: sluice approve {told}"))
+        time.sleep(_PAUSE)
+
+
+class _Asker:
+    def __init__(self, connection: McpConnection) -> None:
+        self._connection = connection
+        self._numbers = count(1)
+        self._heard = ""
+
+    def ask(self, method: str, params: Json) -> Json:
+        response = self._exchange(method, params, {})
+        code = response.get("error", {}).get("code")
+        if method == "tools/call" and self._connection.is_http and code == HEADER_MISMATCH:
+            # The tool wants some of its arguments as headers; its definition says which.
+            definition = next((one for one in self._tools() if one.get("name") == params["name"]), {})
+            headers = modern_server.headers(method, params, annotations_of(definition))
+            return self._exchange(method, params, {name.decode(): value.decode() for name, value in headers})
+        return response
+
+    def _tools(self) -> Iterator[Json]:
+        params: Json = {}
+        while True:
+            result = self._exchange("tools/list", params, {}).get("result", {})
+            yield from result.get("tools", ())
+            if "nextCursor" not in result:
+                return
+            params = {"cursor": result["nextCursor"]}
+
+    def _exchange(self, method: str, params: Json, headers: dict[str, str]) -> Json:
+        number = next(self._numbers)
+        meta = {**_META, "progressToken": number}
+        own = {name.decode(): value.decode() for name, value in modern_server.headers(method, params)}
+        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": {**params, "_meta": meta}}
+        for message in self._connection.ask(request, own | headers):
+            if message.get("id") == number and "method" not in message:
+                return message
+            text = message.get("params", {}).get("message")
+            if message.get("method") == "notifications/progress" and isinstance(text, str) and text != self._heard:
+                self._heard = text
+                info(f"progress: {visible(text)}")
+        raise Unreachable("Sluice ended before it answered: the call may or may not have been executed")
+
+
+class McpOverHttp:
+    """The port for clients. Without a key whoever asks is anonymous."""
+
+    is_http = True
+
+    def __init__(self, loaded: config.Config, key: GivenKey | None) -> None:
+        self._key = key
+        self._url = f"http://{reachable(loaded.listen.mcp)}/mcp"
+        headers = {
+            "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": MODERN,
+            **({"Authorization": f"Bearer {key.value}"} if key else {}),
+        }  # fmt: skip
+        # trust_env: a proxy from the environment must never see the key; read: a person may have to decide first
+        timeout = httpx.Timeout(TIMEOUT, read=None)
+        self._client = httpx.Client(headers=headers, timeout=timeout, trust_env=False)
+
+    def __enter__(self) -> "McpOverHttp":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+
+    def ask(self, request: Json, headers: dict[str, str]) -> Iterator[Json]:
+        try:
+            with self._client.stream("POST", self._url, json=request, headers=headers) as response:
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    data = (line[5:].strip() for line in response.iter_lines() if line.startswith("data:"))
+                    yield from map(json.loads, filter(None, data))
+                else:
+                    response.read()
+                    yield self._message(response)
+        except httpx.ConnectError as error:
+            why = f"no Sluice answers at {self._url} (listen.mcp): {type(error).__name__}"
+            raise Unreachable(why, *START) from None
+        except httpx.HTTPError as error:
+            why = f"Sluice did not answer ({type(error).__name__}): the call may or may not have been executed"
+            raise Unreachable(why) from None
+
+    def _message(self, response: httpx.Response) -> Json:
+        if response.status_code in (401, 403):
+            who = self._key.source if self._key else "nobody; give a key with --key-file or $SLUICE_KEY"
+            stop(Code.AUTH, f"Sluice refuses this credential ({response.status_code})", f"credential: {who}")
+        try:
+            found = response.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not found.keys() & {"result", "error"}:
+            stop(Code.UNREACHABLE, f"what answers at {self._url} is no Sluice ({response.status_code})")
+        return found
+
+
+@dataclass
+class McpOverSocket:
+    """Where the clients of a desktop client's Sluice come in: one message a line."""
+
+    address: str
+    is_http = False
+
+    def __enter__(self) -> "McpOverSocket":
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.connect(self.address)
+        except OSError as error:
+            raise Unreachable(f"no Sluice answers at its socket: {error.strerror}", *START) from None
+        self._lines = self._socket.makefile("rb")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def ask(self, request: Json, headers: dict[str, str]) -> Iterator[Json]:
+        try:
+            self._socket.sendall(json.dumps(request).encode("ascii") + b"\n")
+            yield from map(json.loads, self._lines)
+        except OSError:
+            return
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def _meta(response: Json) -> Json:
+    found = response.get("result", {}).get("_meta", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _show(response: Json, tool: str, as_json: bool) -> None:
+    if "error" in response:
+        error = response["error"]
+        _stop(visible(f"{error.get('message')} ({error.get('code')})"), *_hints(error, tool))
+    result = response["result"]
+    is_error = bool(result.get("isError"))
+    if as_json:
+        print_json(result)
+    for line in () if as_json else _lines(result):
+        (info if is_error else print_out)(line)
+    if is_error:
+        reason = _meta(response).get(_REASON)
+        _stop(*([f"reason: {reason}"] if reason else []))
+
+
+def _hints(error: Json, tool: str) -> Iterator[str]:
+    data = error.get("data")
+    if isinstance(data, dict) and "reason" in data:
+        yield visible(f"reason: {data['reason']}")
+    elif str(error.get("message", "")).startswith("Unknown tool"):
+        yield "`sluice tools` shows the names; a tool that this client may not use is unknown to it"
+
+
+def _lines(result: Json) -> Iterator[str]:
+    """The texts of a result as they are; of everything else, what it is."""
+    content = result.get("content", [])
+    for item in content:
+        if item.get("type") == "text":
+            yield visible(str(item.get("text", "")), "\n\t")
+        else:
+            yield visible(f"[{item.get('type')}{''.join(f' {item[n]}' for n in ('mimeType', 'uri') if n in item)}]")
+    if not content and "structuredContent" in result:
+        yield visible(json.dumps(result["structuredContent"], indent=2, ensure_ascii=False), "\n")
+
+
+def _stop(*words: str) -> NoReturn:
+    stop(Code.NEGATIVE, *words)

@@ -1,0 +1,189 @@
+"""`servers`, `logs`, `tools`, `prompts` and `resources`: what is behind a running Sluice."""
+
+import json
+import re
+import sys
+import time
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+
+from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running, reasons
+from sluicegate.cli.output import AsJson, Code, give, info, print_json, print_out, printable, stop, table
+
+WIDTH: Final = 60  # of a column on a terminal
+LOOK_EVERY: Final = 1.0
+MAX_ROWS: Final = 10_000
+_TRIES: Final = 60  # to find the successor of a Sluice that ended
+_SERVER_KEY: Final = re.compile(r"[a-z][a-z0-9-]{0,19}")
+
+AsClient = Annotated[
+    str | None, typer.Option("--as", metavar="ID", help="Show them as this client sees them; NAME means key:NAME.")
+]
+
+
+class ServerAction(StrEnum):
+    """What `sluice servers ACTION KEY` does."""
+
+    RESTART = "restart"
+    RECONNECT = "reconnect"
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+@asks_running
+def servers(
+    admin: Admin,
+    action: Annotated[
+        ServerAction | None, typer.Argument(metavar="ACTION", help="restart, reconnect, enable or disable a server.")
+    ] = None,
+    server: Annotated[str | None, typer.Argument(metavar="SERVER", help="Its key in the config file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the servers of a running Sluice and their health. Or restart, reconnect, enable or disable one."""
+    if action is not None:
+        _change_server(admin, action, server, as_json)
+        return
+    body = answer(admin.exchange("servers"))
+    _show(body, "servers", as_json)
+    for row in () if as_json else body.get("servers", []):
+        if row.get("status") != "up" and row.get("stderr"):
+            print_out(f"\n{row['key']} is {row['status']}. The last lines that it wrote to stderr:")
+            for line in row["stderr"]:
+                print_out(f"  | {printable(line)}")
+
+
+def _change_server(admin: Admin, action: ServerAction, key: str | None, as_json: bool) -> None:
+    if key is None or not _SERVER_KEY.fullmatch(key):
+        stop(Code.USAGE, f"sluice servers {action} takes the key of a server")
+    response = admin.exchange(f"servers/{key}/{action}", body={})
+    if response.status_code in (404, 409, 503):
+        admin.stop(Code.NEGATIVE, *reasons(response))
+    body = answer(response)
+    if as_json:
+        print_json(body)
+        return
+    ended = body["open_calls"]
+    print_out(f"{key}: {action}" + (f"; calls that were open there: {ended}" if ended else ""))
+
+
+@asks_running
+def logs(
+    admin: Admin,
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its key in the config file.", show_default=False)],
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep showing new lines. Ctrl-C ends it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the last lines that a server wrote to stderr. Secrets are masked and hidden characters visible. With --json
+    and -f, each answer with new lines is one line of JSON."""
+    if not _SERVER_KEY.fullmatch(server):
+        stop(Code.USAGE, f"{printable(server)} is no key of a server; `sluice servers` shows them")
+    body = _output(admin, server, "")
+    if follow and as_json:
+        print_out(json.dumps(body))
+    else:
+        give(as_json, body, map(printable, body["lines"]))
+    if not body["lines"]:
+        info(_why_no_lines(body))
+    failures = 0
+    while follow:
+        time.sleep(LOOK_EVERY)
+        try:
+            body, failures = _output(admin, server, body["position"]), 0
+        except Unreachable:  # it may be about to be started again
+            if (failures := failures + 1) > _TRIES:
+                raise
+            continue
+        if body["lines"] and as_json:
+            print_out(json.dumps(body))
+        else:
+            give(False, None, map(printable, body["lines"]))
+
+
+def _output(admin: Admin, server: str, after: str) -> Any:
+    return answer(admin.exchange(f"servers/{server}/log", {"after": after} if after else {}))
+
+
+def _why_no_lines(body: Any) -> str:
+    error = f": {printable(body['last_error'])}" if body["last_error"] else ""
+    if body["transport"] not in ("stdio", "-"):
+        return f"{body['server']} is reached by its URL, so that its stderr is elsewhere; it is {body['status']}{error}"
+    return f"{body['server']} is {body['status']}{error}; it has written nothing to stderr"
+
+
+# ---------------------------------------------------------------- what they offer
+
+
+@asks_running
+def tools(admin: Admin, as_: AsClient = None, as_json: AsJson = False) -> None:
+    """Show the tools of all servers of a running Sluice."""
+    _list(admin, "tools", as_, as_json)
+
+
+@asks_running
+def prompts(admin: Admin, as_: AsClient = None, as_json: AsJson = False) -> None:
+    """Show the prompts of all servers of a running Sluice."""
+    _list(admin, "prompts", as_, as_json)
+
+
+def _list(admin: Admin, what: str, as_: str | None, as_json: bool) -> None:
+    body = answer(admin.exchange(what, _seen_by(as_)))
+    _show(body, what, as_json)
+    if not body[what]:
+        info(f"{body['as']} sees no {what}; `sluice servers` shows the servers, `sluice explain` who may use what")
+
+
+@asks_running
+def resources(admin: Admin, as_: AsClient = None, as_json: AsJson = False) -> None:
+    """Show the resources of all servers of a running Sluice. And the templates of their URIs."""
+    body = answer(admin.exchange("resources", _seen_by(as_)))
+    page = body
+    while "next" in page and len(body["resources"]) < MAX_ROWS:
+        page = answer(admin.exchange("resources", {"as": body["as"], "cursor": page["next"]}))
+        body["resources"] += page["resources"]
+    is_whole = "next" not in page
+    if is_whole:
+        body.pop("next", None)
+    else:
+        body["next"] = page["next"]
+    _show(body, "resources", as_json)
+    if not as_json and body["templates"]:
+        print_out("\nTemplates of URIs:" if body["resources"] else "Templates of URIs:")
+        _show(body, "templates", as_json)
+    if not body["resources"] and not body["templates"]:
+        info(f"{body['as']} sees no resources; `sluice servers` shows the servers, `sluice explain` who may use what")
+    if not is_whole:
+        info(f"these are the first {len(body['resources']):,}; GET /api/v1/resources goes on from a cursor")
+
+
+def _seen_by(id: str | None) -> dict[str, str]:
+    if id is None:
+        return {}
+    return {"as": id if ":" in id or id in ("local", "anonymous") else f"key:{id}"}
+
+
+def _show(body: Any, what: str, as_json: bool) -> None:
+    """A table of what is plain text or a number; everything is in the JSON."""
+    if as_json:
+        print_json(body)
+        return
+    rows: list[dict[str, Any]] = body.get(what, [])
+    columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
+    if rows:
+        cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
+        print_out(table([[name.upper() for name in columns], *cells]))
+
+
+def _is_short(cell: Any) -> bool:
+    return isinstance(cell, str | int | float)
+
+
+def _cell(value: Any, name: str) -> str:
+    if name == "memory" and isinstance(value, int):
+        return f"{value / (1 << 20):.1f} MiB" if value else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = " ".join(str(value).split()) if _is_short(value) else "-"
+    is_whole = len(text) <= WIDTH or not sys.stdout.isatty()
+    return text if is_whole else f"{text[: WIDTH - 1]}…"
