@@ -4,9 +4,11 @@ No record, no call: `intent` says whether a record of the call is kept, and who 
 Knows calls and outcomes; the thread below it (`writer`) knows only bytes.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
@@ -17,7 +19,6 @@ from sluicegate.audit import checkpoint, retain
 from sluicegate.audit.auth_failures import IdentityFailures
 from sluicegate.audit.checkpoint import Checkpoint, Signer
 from sluicegate.audit.publish import Publisher, read_newest
-from sluicegate.audit.queue import Body
 from sluicegate.audit.record import Composer, needs_intent
 from sluicegate.audit.redact import Redactor
 from sluicegate.audit.segment import Lock
@@ -26,7 +27,7 @@ from sluicegate.audit.sinks import AuditSink
 from sluicegate.audit.writer import AuditWriter, WriterCounts
 from sluicegate.metrics import Tally
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Call, Outcome, Target
+from sluicegate.protocol.model import Call, Outcome, Target, Trail
 from sluicegate.store import private
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class AuditLog:
         self._open: dict[str, str] = {}  # by call: what its intent said of it
         self._failures = IdentityFailures(lambda fields: self.note("identity", fields))
         self._refused = self._lost = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="audit compose")
+        self._composing: set[asyncio.Task[bytes | None]] = set()
         self._writer: AuditWriter | None = None
         self._publisher: Publisher | None = None
         self._sinks: list[AuditSink] = []
@@ -91,6 +94,9 @@ class AuditLog:
     async def stop(self) -> None:
         """Everything is written, signed and published; sinks go on from where they are at the next start."""
         self._failures.flush()
+        if self._composing:
+            await asyncio.wait(self._composing)
+        self._thread.shutdown()
         if self._writer is not None:
             await self._writer.stop()
         for helper in (self._publisher, *self._sinks):
@@ -111,7 +117,14 @@ class AuditLog:
             return _said(self._without_record())
         id = call.trail.id
         about = self._open[id] = self.composer.about(call)
-        return writer.inbox.ask(self.composer.intent(call, about, approval), id)
+        body = self.composer.intent(call, about, approval)
+        if isinstance(body, bytes):
+            return writer.inbox.ask(body, id)
+        return self._ask_later(self._compose(body, call.trail), id)
+
+    async def _ask_later(self, composing: asyncio.Task[bytes | None], id: str) -> bool:
+        body = await asyncio.shield(composing)
+        return body is not None and self._writer is not None and await self._writer.inbox.ask(body, id)
 
     def _without_record(self) -> bool:
         if self.settings.on_failure == "allow_and_alarm":
@@ -124,7 +137,11 @@ class AuditLog:
         """The closing record. Never waits; None is a cancelled call."""
         id = call.trail.id
         about = self._open.pop(id, None)
-        self._put(self.composer.outcome(call, about, outcome, seconds), closes=id if about else "")
+        body, closes = self.composer.outcome(call, about, outcome, seconds), id if about else ""
+        if isinstance(body, bytes):
+            self._put(body, closes)
+        else:
+            self._compose(body, call.trail, lambda composed: self._put(composed, closes))
 
     def note(self, type: str, fields: Json) -> None:
         """A decision, approval, pin, policy, identity or administrative record. Never waits."""
@@ -136,7 +153,28 @@ class AuditLog:
             return False
         return await self._writer.inbox.ask(self.composer.note(type, fields), signs=signed)
 
-    def _put(self, body: Body, closes: str = "") -> None:
+    def _compose(
+        self, body: Callable[[], bytes], trail: Trail, then: Callable[[bytes], None] | None = None
+    ) -> asyncio.Task[bytes | None]:
+        """A record whose texts take long to search is composed in a thread of its own, one after the other: the
+        writer has others' records meanwhile. The trail says when it is done, and what it took: whoever sent those
+        texts pays and waits for it. None: it cannot be composed, so there is none."""
+
+        async def compose() -> bytes | None:
+            composed, seconds = await asyncio.get_running_loop().run_in_executor(self._thread, _timed, body)
+            trail.compose_seconds += seconds
+            if composed is None:
+                self._lost += 1
+            elif then is not None:
+                then(composed)
+            return composed
+
+        task = trail.composing = asyncio.get_running_loop().create_task(compose())
+        self._composing.add(task)
+        task.add_done_callback(self._composing.discard)
+        return task
+
+    def _put(self, body: bytes, closes: str = "") -> None:
         writer = self._writer
         if writer is None or not writer.takes_records:
             self._lost += 1
@@ -167,8 +205,7 @@ class AuditLog:
             busy[sink.name] = sink.busy_since
         lag = {name: 0.0 if since is None else time.monotonic() - since for name, since in busy.items()}
         waiting = 0 if self._writer is None else len(self._writer.inbox)
-        failed = 0 if self._writer is None else self._writer.inbox.failed
-        return Tally(records, counts.lost + self._lost + failed, waiting, lag)
+        return Tally(records, counts.lost + self._lost, waiting, lag)
 
     def head(self) -> Checkpoint | None:
         """The newest checkpoint, as the admin port tells it."""
@@ -188,6 +225,17 @@ class AuditLog:
                 return
             with suppress(FileNotFoundError):
                 await anyio.to_thread.run_sync(retain.delete, self.settings.path, segment)
+
+
+def _timed(body: Callable[[], bytes]) -> tuple[bytes | None, float]:
+    """The record and the processor's seconds."""
+    since = time.thread_time()
+    try:
+        composed = body()
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        log.exception("an audit record cannot be composed")
+        return None, time.thread_time() - since
+    return composed, time.thread_time() - since
 
 
 async def _said(answer: bool) -> bool:

@@ -8,29 +8,23 @@ chain.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
-
-log = logging.getLogger(__name__)
 
 LINGER: Final = 0.05  # seconds a record may wait that nobody waits for
 GATHER: Final = 0.005  # seconds that one may wait for others, however many come
 MAX_BATCH: Final = 2_000
 
 Done = asyncio.Future[bool]
-Body = bytes | Callable[[], bytes]
-"""A record, or what composes it in the thread: what a peer sends may take long to search for secrets."""
 
 
 class QueuedRecord(NamedTuple):
     """A record on its way: `opens` and `closes` are ids of calls, `done` is for whoever waits until it is kept, or,
     with `signs`, until a checkpoint covers it, too."""
 
-    body: Body
+    body: bytes
     opens: str = ""
     closes: str = ""
     done: Done | None = None
@@ -43,7 +37,6 @@ class RecordQueue:
         self._items: deque[QueuedRecord] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._is_rung = self._has_more = self._is_gathering = False
-        self.failed = 0  # records that could not be composed
         self._asked = 0  # records so far that somebody waits for
         self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -64,13 +57,13 @@ class RecordQueue:
     def is_full(self) -> bool:
         return len(self._items) >= self._limit
 
-    def put(self, body: Body, closes: str = "") -> None:
+    def put(self, body: bytes, closes: str = "") -> None:
         """A record that nobody waits for."""
         self._items.append(QueuedRecord(body, "", closes))
         if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(LINGER, self.ring)
 
-    def ask(self, body: Body, opens: str = "", signs: bool = False) -> Done:
+    def ask(self, body: bytes, opens: str = "", signs: bool = False) -> Done:
         """A record, and whether it is kept."""
         loop = self._loop
         assert loop is not None
@@ -118,21 +111,7 @@ class RecordQueue:
         items = self._items
         batch = [items.popleft() for _ in range(min(len(items), MAX_BATCH))]
         self._has_more = len(batch) == MAX_BATCH
-        if all(type(item.body) is bytes for item in batch):
-            return batch
-        return [composed for item in batch if (composed := self._compose(item)) is not None]
-
-    def _compose(self, item: QueuedRecord) -> QueuedRecord | None:
-        """A record that cannot be composed is none: whoever waits for it hears no, so that its call is refused."""
-        if isinstance(item.body, bytes):
-            return item
-        try:
-            return item._replace(body=item.body())
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
-            log.exception("an audit record cannot be composed")
-            self.failed += 1
-            self.settle([item.done] if item.done is not None else [], False)
-            return None
+        return batch
 
     def settle(self, waiting: list[Done], is_kept: bool) -> None:
         """Tells who waits, in the event loop."""

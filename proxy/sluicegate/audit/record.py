@@ -12,7 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from sluicegate.audit.queue import Body
 from sluicegate.audit.redact import MAX_NAME, Redactor, canonical, dump
 from sluicegate.audit.settings import Arguments, Results
 from sluicegate.outcomes import classify
@@ -30,6 +29,8 @@ _MAX_REMEMBERED: Final = 5_000
 _MAX_SMALL: Final = 128
 _MAX_AT_ONCE: Final = 2_048  # characters, and 16 for each value
 _FEW: Final = 16
+Body = bytes | Callable[[], bytes]
+"""A record, or what composes it outside of the event loop: what a peer sends may take long to search."""
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z_.:/-]{1,64}")
 
@@ -265,7 +266,7 @@ def trace_of(call: Call) -> str:
 
 
 def _is_small(value: Any) -> bool:
-    """Whether arguments are searched at once, in the event loop; others are in the writer's thread."""
+    """Whether arguments are searched at once, in the event loop; others are in a thread."""
     left = _MAX_AT_ONCE
     if isinstance(value, dict) and len(value) < _FEW:  # most arguments are a few short texts
         for item in value.values():

@@ -157,8 +157,7 @@ class AuditWriter:
         segment = self._live()
         segment.check()
         first = self._head.seq + 1
-        bodies = [item.body for item in items if isinstance(item.body, bytes)]  # all: `take` has composed them
-        lines, head = chain.link_all(self._head, self.name, self._epoch, bodies)
+        lines, head = chain.link_all(self._head, self.name, self._epoch, [item.body for item in items])
         self._issued = head.seq
         segment.write(b"".join(lines))
         waiting = [item.done for item in items if item.done is not None]

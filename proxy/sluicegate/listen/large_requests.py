@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Final
 
+from anyio import CancelScope
+
 from sluicegate.listen.settings import RequestLimits
 from sluicegate.protocol import reserved_keys
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, decode_weighed, weigh
@@ -98,14 +100,20 @@ class LargeRequests:
                 turns.take(since)
 
     async def handle(self, handler: Handler, call: Call) -> Outcome:
-        """Counts the work of a call that is refused before it reaches a server, or the disk."""
-        since = perf_counter()
-        outcome = await handler(call)
-        trail = call.trail
-        is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
-        if is_refused and not trail.wait_seconds and not trail.audit_seconds:
-            self.refused(call.client.principal, since)
-        return outcome
+        """Counts the work of a call that is refused before it reaches a server, or the disk. Its bytes are in flight,
+        and its answer waits, until its records are composed: they hold its arguments."""
+        since, trail = perf_counter(), call.trail
+        try:
+            outcome = await handler(call)
+            is_refused = isinstance(outcome, Failure) or (isinstance(outcome, Result) and outcome.reason is not None)
+            if is_refused and not trail.wait_seconds and not trail.audit_seconds:
+                self.refused(call.client.principal, since)
+            return outcome
+        finally:
+            if trail.composing is not None:
+                with CancelScope(shield=True):
+                    await asyncio.wait([trail.composing])
+                self.budget_of(call.client.principal).spent(trail.compose_seconds)
 
     def refused(self, principal: str, since: float) -> None:
         self.budget_of(principal).refused(since)

@@ -11,6 +11,7 @@ request's params without `_meta`; `task` among them is a legacy client's wish to
 `Result.value` is the result without `resultType` and without the reserved serverInfo key of `_meta`.
 """
 
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -125,10 +126,11 @@ class Trail:
     Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round), and
     `approval_ref` the approval that its state names. `approval_use` lets a call pass that needs an approval. Of the
     call's seconds, `wait_seconds` went by at its server or before a person, `audit_seconds` until its intent was on the
-    disk."""
+    disk. `composing` is the newest of its audit records that is composed in a thread, which took `compose_seconds`."""
 
     __slots__ = (
-        "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "id", "wait_seconds",
+        "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "compose_seconds",
+        "composing", "id", "wait_seconds",
     )  # fmt: skip
 
     def __init__(self, id: str = "") -> None:
@@ -140,6 +142,8 @@ class Trail:
         self.approval_use: ApprovalUse | None = None
         self.wait_seconds = 0.0
         self.audit_seconds = 0.0
+        self.compose_seconds = 0.0
+        self.composing: Future[bytes | None] | None = None
 
     @property
     def target(self) -> Target | None:

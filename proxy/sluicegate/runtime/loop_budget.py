@@ -86,6 +86,10 @@ class LoopBudget:
         self._charge(self._clock() - since)
         return self.pause()
 
+    def spent(self, seconds: float) -> None:
+        """Counts a thread's work: it holds the interpreter's lock as the loop does."""
+        self._charge(seconds)
+
     def read(self, size: int) -> bool:
         """Counts bytes that were read; whether their peer has used up its part."""
         self._charge(size * BYTE)
@@ -157,8 +161,8 @@ class LoopBudget:
             while (left := max(self.pause(), common.pause())) > 0.0 or common._first() is not self:
                 before = self._used()
                 await asyncio.sleep(min(left, nap) or _NAP)
-                if self._used() - before < _IDLE * _NAP:
-                    return
+                if common._first() is self and self._used() - before < _IDLE * _NAP:
+                    return  # one alone: all who wait see the same idle moment, and would fill it many times over
                 nap = min(2 * nap, _LONGEST_NAP)
         finally:
             common._waiting.remove(self)
