@@ -108,23 +108,6 @@ async def test_what_nobody_waits_for_is_rung_for_after_a_moment_and_what_somebod
     assert await done
 
 
-async def test_a_record_that_cannot_be_composed_is_counted_and_logged_and_its_call_hears_no(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def fail() -> bytes:
-        raise ValueError("odd")
-
-    queue = RecordQueue(10)
-    queue.open()
-    refused, kept = queue.ask(fail), queue.ask(lambda: b"2")
-    queue.put(fail)
-    queue.put(b"4")
-    assert [item.body for item in queue.take()] == [b"2", b"4"] and queue.failed == 2
-    assert not await refused and not kept.done()
-    assert {record.getMessage() for record in caplog.records} == {"an audit record cannot be composed"}
-    assert all(record.exc_info is not None for record in caplog.records)
-
-
 async def test_the_end_of_an_opening_is_told_once_well_or_badly() -> None:
     queue = RecordQueue(1)
     queue.open()

@@ -1,5 +1,6 @@
 """What a record says, that every one fits the published schema, and that nobody can write a second line."""
 
+import asyncio
 import json
 import threading
 import time
@@ -17,8 +18,7 @@ from sluicegate.audit import credentials
 from sluicegate.audit import record as composing
 from sluicegate.audit.auth_failures import MAX_ADDRESSES, IdentityFailures
 from sluicegate.audit.chain import read
-from sluicegate.audit.queue import Body
-from sluicegate.audit.record import NOTES, TYPES, Composer, Stamp, fingerprint, needs_intent, read_schema
+from sluicegate.audit.record import NOTES, TYPES, Body, Composer, Stamp, fingerprint, needs_intent, read_schema
 from sluicegate.audit.redact import MAX_RESULT, Redactor, canonical, dump
 from sluicegate.audit.settings import Checkpointing, Rotation
 from sluicegate.catalog_cache.definition_pins import PinEvent
@@ -291,7 +291,7 @@ def test_no_result_is_kept_that_sluice_withheld_or_refused() -> None:
 async def test_the_event_loop_searches_no_large_arguments(
     arguments: dict[str, Any], has_intent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arguments are searched for secrets in the writer's thread, also those of a call that was refused."""
+    """Arguments are searched for secrets in a thread, also those of a call that was refused."""
     searched: dict[int, int] = Counter()
     find, encode = credentials.find, composing.canonical
 
@@ -319,7 +319,9 @@ async def test_the_event_loop_searches_no_large_arguments(
     assert "aB3$xx9" not in json.dumps(written)
 
 
-async def test_a_record_that_cannot_be_composed_refuses_its_call_and_no_other(tmp_path: Path) -> None:
+async def test_a_record_that_cannot_be_composed_refuses_its_call_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     endless: dict[str, Any] = {"t": "x" * 5_000}
     endless["self"] = endless
     async with open_audit(tmp_path) as audit:
@@ -327,3 +329,33 @@ async def test_a_record_that_cannot_be_composed_refuses_its_call_and_no_other(tm
         assert [await first, await second] == [False, True]
         assert audit.tally().lost == 1
     assert [found["call"] for found in records(tmp_path, "intent")] == ["c2"]
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "an audit record cannot be composed"
+    ]
+
+
+@pytest.mark.parametrize("has_intent", [True, False])
+async def test_a_record_that_takes_long_delays_no_other_and_is_written_at_the_stop(
+    has_intent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trail says what its composing took, for whoever sent its arguments."""
+    large, go, encode = {"t": "x" * 5_000}, threading.Event(), composing.canonical
+
+    def wait(value: Any) -> str:
+        assert value is not large or go.wait(10)
+        return encode(value)
+
+    monkeypatch.setattr(composing, "canonical", wait)
+    async with open_audit(tmp_path) as audit:
+        slow = make_call("c1", large)
+        asked = asyncio.ensure_future(audit.intent(slow)) if has_intent else None
+        if asked is None:
+            audit.outcome(slow, Failure(-32602, "no"), 0.1)
+        assert await audit.intent(make_call("c2", {"t": "small"}))
+        await asyncio.sleep(0)
+        assert slow.trail.composing is not None and not slow.trail.composing.done()
+        go.set()
+        if asked is not None:
+            assert await asked
+    assert slow.trail.composing.done() and 0.0 < slow.trail.compose_seconds < 10.0
+    assert [found["call"] for found in records(tmp_path) if "call" in found] == ["c2", "c1"]

@@ -34,8 +34,8 @@ from sluicegate.audit.checkpoint import Signer, read_publics
 from sluicegate.audit.follow import Follower
 from sluicegate.audit.log import AuditLog, Tally
 from sluicegate.audit.publish import Publisher, read_newest
-from sluicegate.audit.queue import Body
 from sluicegate.audit.read import Filter, approvals, last_calls, principals, search
+from sluicegate.audit.record import Body
 from sluicegate.audit.recover import Torn
 from sluicegate.audit.redact import Redactor, canonical
 from sluicegate.audit.segment import Lock, Segment, retire

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -167,6 +168,44 @@ async def test_whose_requests_are_refused_comes_in_by_turns_and_nobody_else_does
         await requests.handle(handler, Call(client, "tools/call", {"name": name}, trail=Trail()))
     known = ("none", "denied", "failed", "fine", "new")
     assert [name for name in known if not requests.may_enter(name)] == ["none", "denied"]
+
+
+@pytest.mark.parametrize("ending", ["answered", "cancelled", "failed"])
+async def test_a_request_lasts_until_its_audit_record_is_composed_and_pays_for_it(ending: str) -> None:
+    """However it ends: the record holds its arguments, and the thread that composes it holds the interpreter's lock."""
+    requests = large_requests.LargeRequests(ListenSettings().limits)
+    composing, reached = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    async def handler(call: Call) -> Outcome:
+        call.trail.composing, call.trail.compose_seconds = composing, 1.0
+        reached.set()
+        if ending == "failed":
+            raise ValueError
+        if ending == "cancelled":
+            await asyncio.Event().wait()
+        return Result({"content": []})
+
+    over = False
+
+    async def send() -> None:
+        nonlocal over
+        try:
+            with suppress(ValueError):
+                await requests.handle(handler, Call(Client("a"), "tools/call", {}, trail=Trail()))
+        finally:
+            over = True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(send)
+        await reached.wait()
+        if ending == "cancelled":
+            group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not over
+            composing.set_result(None)
+    assert over and not requests.may_enter("a") and requests.budget_of("a").pause() > 0.0
 
 
 async def test_what_is_no_json_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,30 @@ async def test_an_answer_waits_for_nobody_where_nobody_has_need_of_the_loop() ->
     assert share.pause() > 0
 
 
+async def test_of_all_who_wait_one_alone_takes_an_idle_moment() -> None:
+    """They see the same one, and their work begins some turns later."""
+    clock, at_work, most = Clock(), 0, 0
+    everybody = LoopBudget(clock, part=PART)
+    peers = [budget(clock, everybody) for _ in range(5)]
+    for peer in peers:
+        work(peer, clock, MOST)
+        work(peer, clock, MOST)
+
+    async def talk(peer: LoopBudget) -> None:
+        nonlocal at_work, most
+        await peer.rest()
+        at_work += 1
+        most = max(most, at_work)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        at_work -= 1
+
+    async with asyncio.TaskGroup() as group:
+        for peer in peers:
+            group.create_task(talk(peer))
+    assert (most, at_work) == (1, 0)
+
+
 async def test_an_answer_waits_for_its_part_where_others_have_need_of_the_loop() -> None:
     clock = Clock()
     share = budget(clock)

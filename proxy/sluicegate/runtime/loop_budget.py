@@ -63,7 +63,9 @@ class LoopBudget:
     """One server's, or one client's, over all its connections. Large messages come one at a time: `turn` is whose
     it is."""
 
-    __slots__ = ("_at", "_clock", "_due", "_everybody", "_level", "_part", "_start", "_used", "_waiting", "turn")
+    __slots__ = (
+        "_at", "_clock", "_due", "_everybody", "_level", "_moment", "_part", "_start", "_used", "_waiting", "turn",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class LoopBudget:
         self.turn = asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
         self._level = self._due = self._start = 0.0
+        self._moment = 0  # idle moments that somebody has taken
         self._everybody = everybody
         self._waiting: list[LoopBudget] = []
         self._at = clock()
@@ -151,7 +154,7 @@ class LoopBudget:
     async def rest(self) -> None:
         """Before an answer that somebody waits for: at once for a peer that has some of its own part left. Others wait
         until that is so, and for the part of all, whoever has had the least of it first; or until nobody else has need
-        of the loop."""
+        of the loop: one alone takes an idle moment."""
         if self.pause() <= 0.0:
             return
         common, nap = self._common(), _NAP
@@ -159,10 +162,11 @@ class LoopBudget:
         common._waiting.append(self)
         try:
             while (left := max(self.pause(), common.pause())) > 0.0 or common._first() is not self:
-                before = self._used()
+                before, moment = self._used(), common._moment
                 await asyncio.sleep(min(left, nap) or _NAP)
-                if common._first() is self and self._used() - before < _IDLE * _NAP:
-                    return  # one alone: all who wait see the same idle moment, and would fill it many times over
+                if moment == common._moment and self._used() - before < _IDLE * _NAP:
+                    common._moment += 1  # all who wait see it, and would fill it many times over
+                    return
                 nap = min(2 * nap, _LONGEST_NAP)
         finally:
             common._waiting.remove(self)
