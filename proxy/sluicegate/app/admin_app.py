@@ -1,20 +1,15 @@
 """The admin API, wired: the same application at the admin port, at a worker's socket and at that of a desktop client's
 Sluice."""
 
-import secrets
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
-from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from sluicegate import __version__, admin
+from sluicegate import admin
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
-from sluicegate.admin.credentials import header
 from sluicegate.admin.endpoints import AdminDeps
-from sluicegate.admin.response import json_response
 from sluicegate.admin.routes import needs_step_up
 from sluicegate.app import explain_facts, settings
 from sluicegate.app.approvals import people
@@ -23,14 +18,9 @@ from sluicegate.app.services import bearer_of
 from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
 from sluicegate.console import Console, Note
-from sluicegate.listen.asgi import asgi
 from sluicegate.listen.auth import Identity, Principal
-from sluicegate.listen.http_request import Serve
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
-
-JOIN: Final = "/join"
-"""Only at the socket of a desktop client's Sluice: asked by a process that is about to join it."""
 
 
 def admin_application(
@@ -56,11 +46,11 @@ def admin_application(
         return await inner.resources(client, cursor) or "the cursor is not one of this list, or not any more"
 
     def principal_of(token: str) -> str | None:
-        found = identity.identify(_bearer(token), True, None)
+        found = identity.identify(bearer(token), True, None)
         return None if found is None else found.name
 
     async def admit(token: str) -> tuple[str | None, str]:
-        found = await identity.verify(_bearer(token))
+        found = await identity.verify(bearer(token))
         return (found.name, "") if isinstance(found, Principal) else (None, found.reason)
 
     def operator(principal: str) -> Client | None:
@@ -123,7 +113,7 @@ def note_in(audit: AuditLog | None) -> Note:
     return note
 
 
-def _bearer(token: str) -> bytes:
+def bearer(token: str) -> bytes:
     return b"Bearer " + token.encode("utf-8", "surrogatepass")
 
 
@@ -143,29 +133,3 @@ def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
         for key, server in control.servers.items()
         if sections[key].required and server.status != "up"
     ]
-
-
-def admin_of_desktop(config: Config, inner: Core) -> Serve:
-    """For a socket that nobody but its owner can open: who shows no credential there is the operator."""
-    token = secrets.token_urlsafe(32)
-    app = admin_application(config, inner, inner.services.identities.operators, token, lambda: False)
-    as_operator = (b"authorization", _bearer(token))
-    here = {"client": ("127.0.0.1", 0), "server": ("127.0.0.1", 80)}
-
-    async def front(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == JOIN:
-            await inner.services.judging.reload.renew()
-            await json_response(200, _in_force(inner))(scope, receive, send)
-            return
-        added = [] if header(scope, "authorization") else [as_operator]
-        await app({**scope, **here, "headers": [*scope["headers"], *added]}, receive, send)
-
-    return asgi(front)
-
-
-def _in_force(inner: Core) -> Json:
-    """What a process that joins says to its user."""
-    judges = inner.services.judging
-    since = datetime.fromtimestamp(judges.reload.at, UTC).isoformat(timespec="seconds")
-    about = {"version": __version__, "policy": judges.judge.revision(), "since": since}
-    return {**about, "notes": judges.notes()}

@@ -19,8 +19,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from sluicegate import __version__, telemetry
 from sluicegate.admin.peers import Peer
-from sluicegate.app.admin_app import JOIN, admin_of_desktop
 from sluicegate.app.core import ME, Core, core
+from sluicegate.app.desktop_admin import JOIN, desktop_admin
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.config import Config, Limits, load
 from sluicegate.listen import line_streams, stdio
@@ -112,8 +112,11 @@ def _until_sigterm(stdin: line_streams.LineReader) -> Iterator[line_streams.Line
 async def _firewall(config: Config, file: Path, seat: InstanceLock) -> AsyncIterator[Serve]:
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
-        async with seat.open(serve, admin_of_desktop(config, inner)):
+        admin, console = desktop_admin(config, inner)
+        async with anyio.create_task_group() as group, seat.open(serve, admin):
+            group.start_soon(console.run)
             yield serve
+            group.cancel_scope.cancel()
 
 
 def _server(config: Config, inner: Core) -> Serve:

@@ -7,6 +7,7 @@ stay there. Whoever asks without a session passes through untouched.
 
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -64,12 +65,11 @@ class Console:
         names: ServedNames,
         note: Note,
         needs_step_up: Callable[[str, str], bool],
-        sessions: ConsoleSessions | None = None,
-        codes: Codes | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inner, self._note, self._needs_step_up = inner, note, needs_step_up
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
-        self._sessions, self._codes, self._attempts = sessions or ConsoleSessions(), codes or Codes(), Attempts()
+        self._sessions, self._codes, self._attempts = ConsoleSessions(clock), Codes(clock), Attempts(clock)
         self._static = StaticFiles()
         self._router = Router([
             Route("/", lambda request: RedirectResponse(PATH, 303)),
@@ -87,6 +87,11 @@ class Console:
 
     def __repr__(self) -> str:
         return f"Console({self._sessions!r})"
+
+    @property
+    def last_used(self) -> float:
+        """When a person last did something in a session, by the clock."""
+        return self._sessions.last_used
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -204,7 +209,8 @@ class Console:
             return _error(401, "the operator token is needed")
         if not await self._note({"act": "console_code", "principal": "local", "address": self._address(request.scope)}):
             return _unrecorded()
-        return JSONResponse({"code": self._codes.make(token.strip())}, headers={"cache-control": "no-store"})
+        made = {"code": self._codes.make(token.strip()), "url": f"{site.origin}{PATH}"}
+        return JSONResponse(made, headers={"cache-control": "no-store"})
 
     async def _log_in(self, request: Request) -> Response:
         site: Site = request.scope[SITE]

@@ -71,6 +71,8 @@ class ConsoleSessions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self.last_used = clock()
+        """When a person last did something in any of them."""
 
     def __repr__(self) -> str:
         return f"ConsoleSessions({len(self._sessions)})"
@@ -103,7 +105,7 @@ class ConsoleSessions:
         if not secrets.compare_digest(session.page_key, digest(page_key)):
             return None
         if is_activity:
-            session.used = now
+            session.used = self.last_used = now
         return session
 
     def end(self, session: Session) -> None:
