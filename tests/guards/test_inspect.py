@@ -58,6 +58,25 @@ async def ask(
     return await chain(guards, server)(call)
 
 
+async def test_a_promise_is_prepared_before_the_result_is_checked() -> None:
+    """A thread compiles a large schema; the check is one step of the event loop."""
+    steps: list[str] = []
+
+    async def preparing() -> None:
+        steps.append("prepared")
+
+    def check(server: str, tool: str, schema: Any, result: Json) -> None:
+        steps.append("checked")
+
+    guard = inspect({"git": "warn"}, check, may_read, lambda server, tool, schema: preparing())
+
+    async def server(call: Call) -> Outcome:
+        return Result({"content": [], "structuredContent": {}})
+
+    await guard(Call(Client("key:a"), "tools/call", {"name": "count"}, target=TYPED), server)
+    assert steps == ["prepared", "checked"]
+
+
 def text(*parts: str, **more: Any) -> Result:
     return Result({"content": [{"type": "text", "text": part} for part in parts], **more})
 

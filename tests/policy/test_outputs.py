@@ -1,10 +1,12 @@
 """Promises of tools: kept, broken, or not worth checking. Both sides of each check are hostile."""
 
+import threading
 from typing import Any
 
 import pytest
 
 from sluicegate.policy.outputs import MAX_KNOWN, MAX_PATTERNS, Outputs
+from sluicegate.policy.schema_cost import check_bounds
 
 ROWS = {
     "type": "object",
@@ -116,6 +118,28 @@ def test_a_schema_is_compiled_once_until_it_changes() -> None:
     assert outputs.check("other", "t", schema, {"structuredContent": {}}) is None
 
 
+async def test_a_schema_is_compiled_once_and_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded: list[int] = []
+
+    def counted(schema: Any) -> None:
+        bounded.append(threading.get_ident())
+        check_bounds(schema)
+
+    monkeypatch.setattr("sluicegate.policy.outputs.check_bounds", counted)
+    monkeypatch.setattr("sluicegate.policy.arguments.check_bounds", counted)
+    outputs = Outputs()
+    preparing = outputs.prepare("s", "t", ROWS)
+    assert preparing is not None and bounded == []
+    await preparing
+    assert outputs.prepare("s", "t", ROWS) is None
+    assert outputs.check("s", "t", ROWS, {"structuredContent": {"rows": []}}) is None
+    assert len(bounded) == 1 and bounded[0] != threading.get_ident()
+    changed = outputs.prepare("s", "t", {"type": "array"})
+    assert changed is not None
+    await changed
+    assert outputs.check("s", "t", {"type": "array"}, {"structuredContent": {}}) is not None
+
+
 def test_so_many_are_kept_and_no_more() -> None:
     outputs = Outputs()
     for number in range(MAX_KNOWN + 5):
@@ -132,3 +156,15 @@ def test_what_one_place_costs_much_is_checked_at_few_places() -> None:
     halves = {"properties": {"a": {"items": {"multipleOf": 0.5}}}}
     assert check(halves, {"a": [1.5] * 20}) is None and check(halves, {"a": [1.25]}) == "output_schema"
     assert check(halves, {"a": [1e300] * 1_000}) == "output_schema_unused"
+
+
+def test_integers_of_more_than_64_bits_are_not_checked() -> None:
+    unique = {"properties": {"a": {"uniqueItems": True}}}
+    assert check(unique, {"a": [10**25 + n for n in range(2_000)]}) == "output_schema_unused"
+    assert check(unique, {"a": [2**63 + n for n in range(2_000)]}) is None
+
+
+@pytest.mark.parametrize("pattern", ["(a|b|c)" * 500, r"\w" * 60, ".{90}", "[^a]{90}"])
+def test_patterns_that_take_long_to_compile_are_not_used(pattern: str) -> None:
+    many = {"properties": {f"p{n}": {"pattern": f"{pattern}{n}"} for n in range(16)}}
+    assert check(many, {}) == "output_schema_unused"

@@ -1,11 +1,13 @@
 """Parameters in both eras: what is another spelling of one is refused, and no request has more than MCP gives it."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluicegate.protocol import legacy_client, modern_client
 from sluicegate.protocol.jsonrpc import Json, Request
 from sluicegate.protocol.model import Failure
-from sluicegate.protocol.parameter_names import MAX_NAME, MAX_PARAMS, check, look_alike
+from sluicegate.protocol.parameter_names import MAX_NAME, MAX_PARAMS, _plain, check, look_alike
 
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
@@ -102,6 +104,18 @@ def test_a_request_has_so_many_parameters() -> None:
 @pytest.mark.parametrize("key", ["prıority", "PRİORITY", "Priority", "pri\u00adority", "priorıty"])
 def test_a_name_in_other_capitals_is_a_look_alike(key: str) -> None:
     assert look_alike({key: 1}, frozenset({"priority"})) == key
+
+
+def test_a_reference_has_so_many_members() -> None:
+    few, many = ({"type": "ref/prompt", **{f"a.{n}": 0 for n in range(count)}} for count in (90, 20_000))
+    assert check("completion/complete", {"ref": few, "argument": {}}) is None
+    assert check("completion/complete", {"ref": many, "argument": {}}) == "more than 100 members of ref"
+
+
+@given(st.text(max_size=20))
+def test_a_name_in_ascii_reads_as_it_does_beside_others(name: str) -> None:
+    """The quick reading of names in ASCII is that of all names."""
+    assert _plain([name, "é"])[:-1] == _plain([name])
 
 
 def test_names_that_are_not_ascii_are_compared_up_to_a_bound() -> None:

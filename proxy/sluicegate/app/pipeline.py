@@ -53,6 +53,7 @@ def pipeline(
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
     asked = means(config, services.judging, resolver, behind.pins, page_link)
+    outputs = Outputs()
     begun_call = unresolved(sealer.unseal)
     guards: dict[str, Guard | None] = {
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
@@ -75,7 +76,7 @@ def pipeline(
         "quota": quota(windows["tool"]) if "tool" in windows else None,
         "approve": approve(desk, asked, is_task=True),
         "commit": commit(services.store.spend, audit.intent if audit else None),
-        "inspect": inspect(tables.inspection, Outputs().check, judge.decide),
+        "inspect": inspect(tables.inspection, outputs.check, judge.decide, outputs.prepare),
     }
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
     again = chain(guards, innermost, RESUMED)

@@ -8,7 +8,7 @@ here: lists show what was accepted.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -36,6 +36,8 @@ from sluicegate.runtime.loop_budget import VALUES, LoopBudget, budget_of, is_lar
 Mode = Literal["off", "warn", "block"]
 Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
 """(server, own tool name, its outputSchema, result) -> (flag, why), or None where there is nothing to say."""
+Prepare = Callable[[str, str, Any], Awaitable[object] | None]
+"""(server, own tool name, its outputSchema) -> what is to be awaited before such a check, or None."""
 InspectParams = Callable[[str, Json], Json | None]
 """(server, params) -> what a server sent without an answer, cleaned and marked; None where it is withheld."""
 
@@ -58,7 +60,9 @@ _PARTS: Final = ("result", "inputRequests", "error")
 log = logging.getLogger(__name__)
 
 
-def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
+def inspect(
+    modes: Mapping[str, Mode], check: Check, decide: Decide, prepare: Prepare = lambda server, tool, schema: None
+) -> Guard:
     """`modes` says how strict to be with each server; `decide` what a client may read."""
     inspected = inspect_params(modes)
 
@@ -69,39 +73,56 @@ def inspect(modes: Mapping[str, Mode], check: Check, decide: Decide) -> Guard:
             return await inner(call)
         outcome = await inner(_with_inspected_emit(call, target.server, inspected))
         if isinstance(outcome, Result):
-            text = _encoded(outcome)
-            budget = None
-            if text is None or (len(text) > VALUES and is_large(text)):
-                budget = budget_of(target.server)
-                await asyncio.sleep(0)  # a megabyte takes each of us a millisecond: small calls have a turn between
-                since = budget.now()
-            is_plain = text is not None and is_plain_json(text)
-            if budget is not None:
-                budget.take(since)
-            found: set[str] = set()
-            if call.method == "tasks/get":
-                judged = await _inspect_task(call, target, outcome.value, mode == "block", check, inspected, budget)
+            if target.item is not None and "outputSchema" in target.item:
+                await _prepared(target, target.item["outputSchema"], prepare)
+            text, strict = _encoded(outcome), mode == "block"
+            if text is None or call.method == "tasks/get" or (len(text) > VALUES and is_large(text)):
+                judged = await _inspect_in_turns(call, target, outcome, text, strict, check, inspected)
             else:
-                value = outcome.value if is_plain else await _clean_in_turns(outcome.value, found, budget)
-                if budget is not None:
-                    since = budget.now()
-                judged = _inspect_result(_as_answered(call), target, outcome, value, found, mode == "block", check)
-                if budget is not None:
-                    budget.take(since)
-            if budget is not None:
-                await asyncio.sleep(0)
+                found: set[str] = set()
+                value = outcome.value if is_plain_json(text) else await _clean_in_turns(outcome.value, found, None)
+                judged = _inspect_result(_as_answered(call), target, outcome, value, found, strict, check)
             if (
                 isinstance(judged, Result)
                 and judged.reason is None
                 and links.may_hold(text if judged is outcome else _encoded(judged))
             ):
-                judged = await _judge_links(judged, Links(call, target, decide), mode == "block")
+                judged = await _judge_links(judged, Links(call, target, decide), strict)
             return judged
         if isinstance(outcome, InputRequired):
             return await _inspect_asks(call, outcome, mode == "block", Links(call, target, decide))
         return await _cleaned(outcome, inspected, target.server)
 
     return guard
+
+
+async def _prepared(target: Target, schema: Any, prepare: Prepare) -> None:
+    if (preparing := prepare(target.server, target.own, schema)) is not None:
+        await preparing
+
+
+async def _inspect_in_turns(
+    call: Call, target: Target, outcome: Result, text: bytes | None, strict: bool, check: Check,
+    inspected: InspectParams,
+) -> Outcome:  # fmt: skip
+    """A result that may be large: a megabyte takes each of us a millisecond, and small calls have a turn between."""
+    budget = budget_of(target.server) if text is None or (len(text) > VALUES and is_large(text)) else None
+    if budget is None:
+        return await _inspect_task(call, target, outcome.value, strict, check, inspected, None)
+    await asyncio.sleep(0)
+    since = budget.now()
+    is_plain = text is not None and is_plain_json(text)
+    budget.take(since)
+    if call.method == "tasks/get":
+        judged = await _inspect_task(call, target, outcome.value, strict, check, inspected, budget)
+    else:
+        found: set[str] = set()
+        value = outcome.value if is_plain else await _clean_in_turns(outcome.value, found, budget)
+        since = budget.now()
+        judged = _inspect_result(_as_answered(call), target, outcome, value, found, strict, check)
+        budget.take(since)
+    await asyncio.sleep(0)
+    return judged
 
 
 def inspect_params(modes: Mapping[str, Mode]) -> InspectParams:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import jsonschema_rs
 
 from sluicegate.policy.schema_cost import SchemaRefused, check_bounds
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.parameter_names import look_alike
 
 _REGEX: Final = jsonschema_rs.RegexOptions(size_limit=256 * 1024, dfa_size_limit=256 * 1024)
@@ -19,6 +19,12 @@ _MAX_TEXT: Final = 200
 _MAX_NAME: Final = 64
 _EXPLAINED: Final = 200
 _EXPLAINED_TEXT: Final = 64 * 1024
+_SMALLEST_INTEGER: Final = -(2**63)
+_LARGEST_INTEGER: Final = 2**64 - 1
+_MAX_DIVIDED: Final = 2.0**63
+_MIN_DIVIDED: Final = 1e-15
+"""A division of smaller or larger numbers is one of long integers, and takes up to 780 us."""
+_MAX_DIVISIONS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +43,9 @@ class Schema:
 
     __slots__ = ("_validator",)
 
-    def __init__(self, schema: Any) -> None:
-        check_bounds(schema)
+    def __init__(self, schema: Any, is_bounded: bool = False) -> None:
+        if not is_bounded:
+            check_bounds(schema)
         try:
             self._validator = jsonschema_rs.Draft202012Validator(
                 schema, pattern_options=_REGEX, offline=True, validate_formats=False, mask="the value"
@@ -63,25 +70,59 @@ class Schema:
 
 class ArgumentSchema(Schema):
     """A rule for arguments. No member, at any depth, may have a name that is another spelling of one that the rule
-    names: the rule did not judge it, and some parsers read it as that name (CVE-2026-27896)."""
+    names: the rule did not judge it, and some parsers read it as that name (CVE-2026-27896). Numbers that take long to
+    be judged are violations."""
 
-    __slots__ = ("_named",)
+    __slots__ = ("_divisions", "_named")
 
     def __init__(self, schema: Any) -> None:
         super().__init__(schema)
         self._named = frozenset(_named(schema))
+        self._divisions = dump(schema).count(b'"multipleOf"')
 
     def check(self, value: Any) -> Violation | None:
-        return super().check(value) or self._look_alike(value)
+        names, integers, fractions = _names_and_numbers(value)
+        if not are_short(integers):
+            return Violation("", "an integer has more than 64 bits")
+        if self._divisions and (text := self._cannot_divide(integers, fractions)):
+            return Violation("", text)
+        if (violation := super().check(value)) is not None:
+            return violation
+        if (key := look_alike(names, self._named)) is None:
+            return None
+        return Violation("", f"the name {key[:_MAX_NAME]!a} is too like one that the rule names")
 
-    def _look_alike(self, value: Any) -> Violation | None:
-        left = [value]
-        while left:
-            part = left.pop()
-            if (key := look_alike(part, self._named)) is not None:
-                return Violation("", f"the name {key[:_MAX_NAME]!a} is too like one that the rule names")
-            left += [one for one in (part.values() if type(part) is dict else part) if type(one) in (dict, list)]
-        return None
+    def _cannot_divide(self, integers: list[int], fractions: list[float]) -> str:
+        if self._divisions * (len(integers) + len(fractions)) > _MAX_DIVISIONS:
+            return "it has too many numbers for a rule with multipleOf"
+        if all(number == 0 or _MIN_DIVIDED <= abs(number) <= _MAX_DIVIDED for number in fractions):
+            return ""
+        return "a number is too large or too small for a rule with multipleOf"
+
+
+def are_short(integers: list[int]) -> bool:
+    """Longer ones are compared as texts, and those of a list that must be unique each with each other."""
+    return not integers or (min(integers) >= _SMALLEST_INTEGER and max(integers) <= _LARGEST_INTEGER)
+
+
+def _names_and_numbers(value: Any) -> tuple[dict[str, None], list[int], list[float]]:
+    """All names of members, at any depth, and the numbers."""
+    names: dict[str, None] = {}
+    integers: list[int] = []
+    fractions: list[float] = []
+    left: list[Any] = [value]
+    while left:
+        part = left.pop()
+        if type(part) is dict:
+            names.update(dict.fromkeys(part))
+            left += part.values()
+        elif type(part) is list:
+            left += part
+        elif type(part) is int:
+            integers.append(part)
+        elif type(part) is float:
+            fractions.append(part)
+    return names, integers, fractions
 
 
 def _is_large(value: Any) -> bool:

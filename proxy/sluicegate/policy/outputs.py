@@ -7,11 +7,14 @@ value beyond that is not used, and the result says so.
 
 import math
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
-from sluicegate.policy.arguments import Schema
+import anyio.to_thread
+
+from sluicegate.policy.arguments import Schema, are_short
 from sluicegate.policy.schema_cost import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds
 from sluicegate.protocol.jsonrpc import Json
 
@@ -22,6 +25,10 @@ MAX_WORK: Final = 1_000_000
 MAX_WEIGHT: Final = 10_000
 MAX_PATTERNS: Final = 16
 """Compiling one may take a millisecond and half a megabyte."""
+MAX_LETTERS: Final = 4_000
+"""Of all patterns, each as often as it is repeated, some 350 ns to compile. No other thread runs meanwhile."""
+_CLASS_LETTERS: Final = 10
+"""What a class of letters counts for, such as `\\w`."""
 MAX_REPEATED: Final = 100
 """Times that a pattern may ask for something by a number: each is a state in which every letter is looked at."""
 MULTIPLE_OF: Final = 30_000
@@ -64,16 +71,26 @@ class Outputs:
         if "structuredContent" not in result:
             # 2026-07-28 server/tools#output-schema: servers MUST provide structured results that conform
             return Judged("output_schema", "structuredContent is missing")
-        known = self._known.get((server, tool))
-        # The very object in nearly all cases; another of equal content where clients have snapshots of their own.
-        if known is None or (known.source is not schema and known.source != schema):
-            known = self._learn((server, tool), schema)
+        known = self._find(server, tool, schema) or self._keep(server, tool, _compile(schema))
         return _check(known, result["structuredContent"])
 
-    def _learn(self, key: tuple[str, str], schema: Any) -> _CompiledSchema:
+    def prepare(self, server: str, tool: str, schema: Any) -> Awaitable[object] | None:
+        """To be awaited before the first check: a large schema takes some 20 ms, which a thread has. None where the
+        schema is compiled."""
+        return None if self._find(server, tool, schema) is not None else self._compile(server, tool, schema)
+
+    async def _compile(self, server: str, tool: str, schema: Any) -> None:
+        self._keep(server, tool, await anyio.to_thread.run_sync(_compile, schema))
+
+    def _find(self, server: str, tool: str, schema: Any) -> _CompiledSchema | None:
+        known = self._known.get((server, tool))
+        # The very object in nearly all cases; another of equal content where clients have snapshots of their own.
+        return known if known is not None and (known.source is schema or known.source == schema) else None
+
+    def _keep(self, server: str, tool: str, known: _CompiledSchema) -> _CompiledSchema:
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        known = self._known[key] = _compile(schema)
+        self._known[server, tool] = known
         return known
 
 
@@ -94,7 +111,7 @@ def _compile(source: Any) -> _CompiledSchema:
     try:
         check_bounds(schema)
         weight, patterns = _weigh(schema)
-        return _CompiledSchema(source, Schema(schema), weight, patterns)
+        return _CompiledSchema(source, Schema(schema, is_bounded=True), weight, patterns)
     except SchemaRefused as refusal:
         return _CompiledSchema(source, None, refused=f"{refusal.code}: {refusal.text}")
 
@@ -103,7 +120,7 @@ def _weigh(schema: Any) -> tuple[int, int]:
     """How many evaluations one place may cost, and of how many regular expressions: every object and every item of a
     list in the schema counts, references followed wherever they stand. One that leads back to itself counts as much
     as `bounds` lets one place cost."""
-    weight = patterns = endless = divisions = 0
+    weight = patterns = letters = endless = divisions = 0
     todo: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())] if isinstance(schema, dict) else []
     while todo:
         node, way = todo.pop()
@@ -113,11 +130,13 @@ def _weigh(schema: Any) -> tuple[int, int]:
         todo += [(part, way) for part in inner if isinstance(part, _HOLDERS)]
         ref = node.get("$ref") if isinstance(node, dict) else None
         if isinstance(node, dict):
-            patterns += _patterns(node)
+            found = _patterns(node)
+            patterns += len(found)
+            letters += sum(map(_letters, found))
         if isinstance(ref, str):
             endless = MAX_EVALUATIONS if ref in way else endless
             todo += [(_referred(schema, ref), way | {ref})] if ref not in way else []
-        if weight > MAX_WEIGHT or patterns > MAX_PATTERNS:
+        if weight > MAX_WEIGHT or patterns > MAX_PATTERNS or letters > MAX_LETTERS:
             raise SchemaRefused("too-costly", "some results would take too long to check")
     return 1 + weight + endless + MULTIPLE_OF * divisions, patterns
 
@@ -135,17 +154,24 @@ def _referred(schema: Any, ref: str) -> Any:
     return schema if isinstance(schema, _HOLDERS) else {}
 
 
-def _patterns(node: Json) -> int:
+def _patterns(node: Json) -> list[str]:
     named, pattern = node.get("patternProperties"), node.get("pattern")
-    found = [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
+    found: list[str] = [*(named if isinstance(named, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
     for text in found:
         if math.prod(max(1, int(count)) for count in _COUNTS.findall(text)) > MAX_REPEATED:
             raise SchemaRefused("too-costly", "a pattern repeats something too often to be checked")
-    return len(found)
+    return found
+
+
+def _letters(pattern: str) -> int:
+    """As many as its classes of letters stand for."""
+    classes = pattern.count("\\") + pattern.count(".") + pattern.count("[")
+    return (len(pattern) + _CLASS_LETTERS * classes) * max(map(int, _COUNTS.findall(pattern)), default=1)
 
 
 def _size(value: Any, most: int) -> tuple[int, int]:
-    """Places of the value, names of fields included, and letters in it; counted up to `most` places and a little."""
+    """Places of the value, names of fields included, and letters in it; counted up to `most` places and a little. A
+    long integer is more than that."""
     places, letters, todo = 1, 0, [value]
     while todo and places <= most:
         node = todo.pop()
@@ -158,4 +184,6 @@ def _size(value: Any, most: int) -> tuple[int, int]:
         elif isinstance(node, list):
             places += len(node)
             todo += node
+        elif isinstance(node, int) and not are_short([node]):
+            return most + 1, letters
     return places, letters

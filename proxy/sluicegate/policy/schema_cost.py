@@ -191,7 +191,8 @@ def _count(nodes: list[_Node]) -> None:
             total: Counter[int] = Counter()
             for number, times in part.items():
                 work.add(total, alone[number], times)
-            below |= total  # the larger of the two for each subschema: an upper bound for every part
+            for number, times in total.items():  # the larger one for each subschema: an upper bound for every part
+                below[number] = max(below[number], times)
         if below in (there, Counter()):
             return
         there = below

@@ -21,6 +21,7 @@ _WORDS: Final = frozenset(
     }
 )  # fmt: skip
 _NOT_SEEN: Final = re.compile(r"[^\w\n]+|_+")
+_ASCII_NOT_SEEN: Final = bytes(byte for byte in range(128) if not chr(byte).isalnum() and chr(byte) != "\n")
 # `normalize` makes up to 18 characters of one of these, which no name of a parameter has.
 _LIGATURES: Final = re.compile("[\uFDF0-\uFDFC]+")
 MAX_PARAMS: Final = 100
@@ -46,8 +47,11 @@ def check(method: str, params: Json) -> str | None:
         if method in PARAMS:
             for name in [name for name in params if name not in owned]:
                 del params[name]
-    if "ref" in params and (key := look_alike(params["ref"], _OF_A_REF)) is not None:
-        return f"{key[:MAX_NAME]!a} is no key here"
+    if "ref" in params:
+        if isinstance(params["ref"], dict) and len(params["ref"]) > MAX_PARAMS:
+            return f"more than {MAX_PARAMS} members of ref"
+        if (key := look_alike(params["ref"], _OF_A_REF)) is not None:
+            return f"{key[:MAX_NAME]!a} is no key here"
     if "arguments" in params and not isinstance(params["arguments"], dict):
         if params["arguments"] is not None:
             return "arguments must be an object"
@@ -60,14 +64,21 @@ def look_alike(held: Any, words: frozenset[str]) -> str | None:
     if not isinstance(held, dict) or words.issuperset(held):
         return None
     keys: list[str] = [key for key in held if key not in words]
-    foreign = 0
-    for key in keys:
-        foreign += 0 if key.isascii() else len(key)
-        if len(key) > MAX_NAME or foreign > MAX_FOREIGN:
-            return key
-    found = zip(keys, _plain(keys), strict=True)
-    words_seen = _plain_words(words)
-    return next((key for key, plain in found if plain in words_seen), None)
+    if len(longest := max(keys, key=len)) > MAX_NAME:
+        return longest
+    foreign = [key for key in keys if not key.isascii()]
+    if foreign and sum(map(len, foreign)) > MAX_FOREIGN:
+        return foreign[-1]
+    seen = _plain_words(words)
+    return _spelt(keys if not foreign else [key for key in keys if key.isascii()], seen) or _spelt(foreign, seen)
+
+
+def _spelt(keys: list[str], words: frozenset[str]) -> str | None:
+    """The first of the keys that reads like one of these words."""
+    plain = _plain(keys)
+    if words.isdisjoint(plain):
+        return None
+    return next(key for key, seen in zip(keys, plain, strict=True) if seen in words)
 
 
 @lru_cache(1024)
@@ -81,8 +92,9 @@ def _plain(keys: list[str]) -> list[str]:
     text = "\n".join(keys)
     if text.count("\n") >= len(keys):
         text = "\n".join(key.replace("\n", "") for key in keys)
-    if not text.isascii():
-        # Marks go first: `normalize` puts a run of them in order in time that grows with the square of its length.
-        text = normalize("NFKD", _LIGATURES.sub("", _NOT_SEEN.sub("", text)))
+    if text.isascii():
+        return text.encode().translate(None, _ASCII_NOT_SEEN).lower().decode().split("\n")
+    # Marks go first: `normalize` puts a run of them in order in time that grows with the square of its length.
+    text = normalize("NFKD", _LIGATURES.sub("", _NOT_SEEN.sub("", text)))
     # A dotless i is the capital of i to who compares capitals.
     return _NOT_SEEN.sub("", text.upper().casefold()).split("\n")
