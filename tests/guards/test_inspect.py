@@ -1,6 +1,7 @@
 """inspect, in its place in the chain: what it marks, takes out and withholds, and what it lets alone."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -62,13 +63,14 @@ async def test_a_promise_is_prepared_before_the_result_is_checked() -> None:
     """A thread compiles a large schema; the check is one step of the event loop."""
     steps: list[str] = []
 
-    async def preparing() -> None:
+    def preparing() -> None:
+        assert threading.current_thread() is not threading.main_thread()
         steps.append("prepared")
 
     def check(server: str, tool: str, schema: Any, result: Json) -> None:
         steps.append("checked")
 
-    guard = inspect({"git": "warn"}, check, may_read, lambda server, tool, schema: preparing())
+    guard = inspect({"git": "warn"}, check, may_read, lambda server, tool, schema: preparing)
 
     async def server(call: Call) -> Outcome:
         return Result({"content": [], "structuredContent": {}})

@@ -8,10 +8,12 @@ here: lists show what was accepted.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
+
+import anyio.to_thread
 
 from sluicegate.guards import links
 from sluicegate.guards.links import Decide, Links
@@ -36,8 +38,8 @@ from sluicegate.runtime.loop_budget import VALUES, LoopBudget, budget_of, is_lar
 Mode = Literal["off", "warn", "block"]
 Check = Callable[[str, str, Any, Json], tuple[str, str] | None]
 """(server, own tool name, its outputSchema, result) -> (flag, why), or None where there is nothing to say."""
-Prepare = Callable[[str, str, Any], Awaitable[object] | None]
-"""(server, own tool name, its outputSchema) -> what is to be awaited before such a check, or None."""
+Prepare = Callable[[str, str, Any], Callable[[], object] | None]
+"""(server, own tool name, its outputSchema) -> what a thread does before such a check, or None."""
 InspectParams = Callable[[str, Json], Json | None]
 """(server, params) -> what a server sent without an answer, cleaned and marked; None where it is withheld."""
 
@@ -98,7 +100,7 @@ def inspect(
 
 async def _prepared(target: Target, schema: Any, prepare: Prepare) -> None:
     if (preparing := prepare(target.server, target.own, schema)) is not None:
-        await preparing
+        await anyio.to_thread.run_sync(preparing)
 
 
 async def _inspect_in_turns(

@@ -7,12 +7,10 @@ value beyond that is not used, and the result says so.
 
 import math
 import re
-from collections.abc import Awaitable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
-
-import anyio.to_thread
 
 from sluicegate.policy.arguments import Schema, are_short
 from sluicegate.policy.schema_cost import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds
@@ -74,13 +72,12 @@ class Outputs:
         known = self._find(server, tool, schema) or self._keep(server, tool, _compile(schema))
         return _check(known, result["structuredContent"])
 
-    def prepare(self, server: str, tool: str, schema: Any) -> Awaitable[object] | None:
-        """To be awaited before the first check: a large schema takes some 20 ms, which a thread has. None where the
-        schema is compiled."""
-        return None if self._find(server, tool, schema) is not None else self._compile(server, tool, schema)
-
-    async def _compile(self, server: str, tool: str, schema: Any) -> None:
-        self._keep(server, tool, await anyio.to_thread.run_sync(_compile, schema))
+    def prepare(self, server: str, tool: str, schema: Any) -> Callable[[], object] | None:
+        """What a thread should do before the first check: a large schema takes some 20 ms. None where the schema is
+        compiled."""
+        if self._find(server, tool, schema) is not None:
+            return None
+        return lambda: self._keep(server, tool, _compile(schema))
 
     def _find(self, server: str, tool: str, schema: Any) -> _CompiledSchema | None:
         known = self._known.get((server, tool))
