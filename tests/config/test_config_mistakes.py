@@ -451,3 +451,14 @@ def test_what_a_variable_brings_into_an_argument_is_known() -> None:
     assert checked.config is not None
     made = settings.server("a", checked.config.servers["a"], checked.config, lambda amount: amount, str)
     assert made.command == ("x", "-y", f"--key={SECRET}") and made.expanded == (SECRET,)
+
+
+@pytest.mark.parametrize(("listen", "more", "is_said"), [
+    ("admin: '0.0.0.0:7411'", "", True), ("admin: '127.0.0.1:7411'", "", False),
+    ("admin: '0.0.0.0:7411'", "console: {enabled: false}\n", False),
+    ("admin: '0.0.0.0:7411', trusted_proxies: [10.0.0.1]", "", False),
+])  # fmt: skip
+def test_check_says_where_the_console_needs_https(listen: str, more: str, is_said: bool) -> None:
+    checked = config.check_text(f"policy: {{use: team}}\nlisten: {{{listen}}}\n{more}", "f", Path(), {})
+    found = [finding for finding in checked.findings if finding.code == "console-needs-https"]
+    assert not checked.errors and [finding.severity for finding in found] == ["warning"] * is_said

@@ -269,11 +269,18 @@ def test_a_session_that_ends_ends_its_stream(peers: None, tmp_path: Path) -> Non
                     next(parts)
 
 
-def test_a_console_that_is_off_is_not_there(peers: None, tmp_path: Path) -> None:
-    with front(tmp_path, console={"enabled": False}) as town:
+@pytest.mark.parametrize("arguments", [[], ["--workers", "2"]], ids=["alone", "workers"])
+def test_a_console_that_is_off_is_not_there(peers: None, tmp_path: Path, arguments: list[str]) -> None:
+    with front(tmp_path, console={"enabled": False}, arguments=arguments) as town:
         for path in ("/", "/console", "/console/session", "/console/codes"):
             assert httpx.get(f"{town.process.admin}{path}").status_code == 404
+        with_session = {"Cookie": "sluice-1=x", "X-Sluice-Page": "x", **bearer("lea")}
+        assert httpx.get(f"{town.process.admin}/api/v1/me", headers=with_session).json() == {"principal": "key:lea"}
         assert run(town.folder, "console", "-c", "sluice.yaml").returncode == 2
+        file = town.folder / "sluice.yaml"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"console": {"enabled": True}}))
+        late = run(town.folder, "console", "-c", "sluice.yaml", "--no-browser")
+        assert late.returncode == 1 and "needs a restart" in late.stderr, "the file says more than what runs"
 
 
 def test_with_workers_a_session_is_one_and_its_actions_are_recorded(peers: None, tmp_path: Path) -> None:

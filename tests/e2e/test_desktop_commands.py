@@ -120,6 +120,44 @@ def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> Non
         assert {record["epoch"] for record in log["sluice.jsonl"]} == {1}
 
 
+def test_a_server_of_a_desktop_client_is_restarted_disabled_and_enabled(tmp_path: Path) -> None:
+    with served(prepare(tmp_path)) as desktop:
+        (first,) = shown(tmp_path, "servers")["servers"]
+        done = command(tmp_path, "servers", "restart", "bank")
+        assert (done.returncode, done.stdout) == (0, "bank: restart\n"), done.stderr
+        assert not set(shown(tmp_path, "servers")["servers"][0]["pids"]) & set(first["pids"])
+        assert "error" not in desktop.ask("tools/call", name="bank__look", arguments={})
+        assert command(tmp_path, "servers", "disable", "bank").returncode == 0
+        assert desktop.tools() == set() and shown(tmp_path, "servers")["servers"][0]["status"] == "disabled"
+        for action in ("restart", "reconnect"):
+            refused = command(tmp_path, "servers", action, "bank")
+            assert refused.returncode == 1 and "enable it first" in refused.stderr
+        assert command(tmp_path, "servers", "enable", "bank").returncode == 0
+        until(lambda: desktop.tools() >= {"bank__look"})
+        assert command(tmp_path, "servers", "reconnect", "bank").returncode == 0
+        acts = [one for one in audit(tmp_path)["sluice.jsonl"] if str(one.get("act")).startswith("server_")]
+        assert [(one["act"], one["by"]) for one in acts] == [
+            (f"server_{action}", "local") for action in ("restart", "disable", "enable", "reconnect")
+        ]
+        by_eve = command(tmp_path, "servers", "restart", "bank", SLUICE_KEY=key_of("eve"))
+        assert by_eve.returncode == 5 and "admin:servers write" in by_eve.stderr
+        (tmp_path / "audit" / "sluice.jsonl").unlink()
+        unrecorded = command(tmp_path, "servers", "disable", "bank")
+        assert unrecorded.returncode == 1 and "nothing was done" in unrecorded.stderr
+        assert shown(tmp_path, "servers")["servers"][0]["status"] == "up"
+
+
+@pytest.mark.parametrize(("words", "code", "why"), [
+    (["restart", "none"], 1, "there is no server none"), (["restart"], 2, "takes the key of a server"),
+    (["restart", "../bank"], 2, "takes the key of a server"), (["bank"], 2, "'bank' is not one of"),
+    (["restart", "bank", "more"], 2, "unexpected extra argument"),
+])  # fmt: skip
+def test_a_mistake_in_an_action_on_a_server_is_named(tmp_path: Path, words: list[str], code: int, why: str) -> None:
+    with served(prepare(tmp_path)):
+        done = command(tmp_path, "servers", *words)
+        assert (done.returncode, done.stdout) == (code, "") and why in done.stderr
+
+
 def test_a_call_at_the_sluice_of_a_desktop_client_is_one_of_its_local_client(tmp_path: Path) -> None:
     with served(prepare(tmp_path)):
         done = command(tmp_path, "call", "bank__look", '{"a": 1, "stderr": "seen\\n"}')

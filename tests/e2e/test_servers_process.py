@@ -298,6 +298,7 @@ def test_a_restart_says_how_many_open_calls_end_and_the_call_has_an_unknown_outc
         assert records[-3:] == ["intent", "server_restart", "outcome"]  # it is on the disk before it takes effect
 
 
+ANN: Json = {"clients": {"keys": client_keys(ann=[])}}
 READING = OPEN + "p, key:ann, sluice, admin:servers, read, allow\n"
 
 
@@ -318,6 +319,39 @@ def test_without_the_right_to_write_nobody_restarts_a_server_and_the_log_says_wh
         made.until(lambda: len(tried()) == 4)  # a refusal is answered before its record is written
         assert [(one["principal"], one["object"]) for one in tried()] == [("key:ann", "admin:servers")] * 4
         assert acts(made) == []
+
+
+def test_an_action_that_cannot_be_recorded_is_refused_and_not_done(tmp_path: Path) -> None:
+    log = tmp_path / "audit" / "sluice.jsonl"
+    with bed(tmp_path, OPEN, {"fs": recorder(tmp_path, "fs", tools=["read"])}, **ANN) as made:
+        before = state(made, "fs")["pids"]
+        for action in ("restart", "disable", "reconnect"):
+            made.until(lambda: made.process.get("/readyz")[0] == 200 and log.exists())
+            log.unlink()  # the writer finds that its file was removed: nothing can be recorded
+            refused = run(tmp_path, "servers", action, "fs")
+            assert (refused.returncode, refused.stdout) == (1, ""), action
+            assert "the audit log cannot be written: nothing was done" in refused.stderr
+            assert (state(made, "fs")["pids"], state(made, "fs")["status"]) == (before, "up")
+        made.until(lambda: made.process.get("/readyz")[0] == 200 and log.exists())
+        assert acts(made) == [] and run(tmp_path, "servers", "restart", "fs").returncode == 0
+
+
+def test_the_server_of_transparent_mode_is_replaced_and_its_place_taken_by_another(tmp_path: Path) -> None:
+    first = recorder(tmp_path, "fs", tools=["read"]) | {"prefix": ""}
+    with bed(tmp_path, OPEN, {"fs": first}, **ANN) as made:
+        assert made.names("ann") == ["read"] and "ran read" in made.call("ann", "read").text
+        before = state(made, "fs")["pids"]
+        reconfigure(made, fs=first | {"timeout": "50s"})
+        made.until(lambda: not any(map(is_alive, before)) and "ran read" in made.call("ann", "read").text)
+        more, other = (recorder(tmp_path, key, tools=[key]) for key in ("more", "other"))
+        reconfigure(made, fs=None, more=more | {"prefix": ""})
+        made.until(lambda: made.names("ann") == ["more"])
+        assert "ran more" in made.call("ann", "more").text and "Unknown tool" in made.call("ann", "read").text
+        reconfigure(made, other=other)
+        made.until(lambda: any("exactly one enabled server" in note for note in made.notes()))
+        assert made.names("ann") == ["more"], "a second server needs prefixes: the file is refused as a whole"
+        reconfigure(made, other=other, more=more)
+        made.until(lambda: made.names("ann") == ["more__more", "other__other"])
 
 
 def test_what_is_no_action_or_no_server_is_refused_and_done_to_nobody(living: Bed) -> None:

@@ -34,6 +34,8 @@ def console(
         except httpx.HTTPError as error:
             raise admin.unanswered(client, error) from None
     admin.check(response)
+    if response.status_code == 404:
+        stop(Code.NEGATIVE, "the Sluice that runs has its console off: a change of console.enabled needs a restart")
     made = answer(response)
     link = f"{made['url']}#code={made['code']}"
     if no_browser or as_json:

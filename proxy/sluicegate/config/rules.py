@@ -98,6 +98,13 @@ def _two_listeners_have_two_addresses(config: Config) -> Iterator[Problem]:
         yield Problem(("listen", "admin"), "same-address", "mcp and admin need an address each")
 
 
+def _the_console_needs_https(config: Config) -> Iterator[Problem]:
+    if config.console.enabled and not config.listen.admin.is_loopback and not config.listen.trusted_proxies:
+        message = "from other machines the console is served over https only: over this address it answers 404"
+        hint = "put a reverse proxy with https in front and in listen.trusted_proxies, or set console: {enabled: false}"
+        yield Problem(("listen", "admin"), "console-needs-https", message, hint, severity="warning")
+
+
 def _anonymous_stays_at_home(config: Config) -> Iterator[Problem]:
     if config.clients.anonymous is None:
         return
@@ -290,6 +297,7 @@ RULES: tuple[Callable[[Config], Iterator[Problem]], ...] = (
     _there_is_one_policy, _there_is_one_model, _older_transport_is_legacy,
     _shadow_mode_ends, _approvers_can_be_named, _approvals_can_be_given,
     _notified_profiles_exist, _open_policy_stays_at_home, _two_listeners_have_two_addresses, _anonymous_stays_at_home,
+    _the_console_needs_https,
     _prefixes_differ, _transparent_means_alone, _forwarding_means_transparent,
     _pins_need_a_list, _forwarding_outruns_denies,
     _timeouts_are_in_order, _named_files_exist, _sinks_differ, _hashes_differ, _keys_are_in_time,
