@@ -21,6 +21,7 @@ from sluicegate.console import Console, Note
 from sluicegate.listen.auth import Identity, Principal
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
+from sluicegate.store import Store
 
 
 def admin_application(
@@ -97,11 +98,12 @@ async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[
     return 200, {"server": key, "action": action, "open_calls": control.act(key, action)}
 
 
-def with_console(config: Config, application: ASGIApp, note: Note) -> ASGIApp:
-    """The admin port as people have it: with the console in front, unless the config says otherwise."""
+def with_console(config: Config, application: ASGIApp, note: Note, store: Store, token: str) -> ASGIApp:
+    """The admin port as people have it: with the console in front, unless the config says otherwise. `token` is the
+    operator's."""
     if not config.console.enabled:
         return application
-    return Console(application, settings.names(config), note, needs_step_up)
+    return Console(application, settings.names(config), note, needs_step_up, store=store, operator_token=token)
 
 
 def note_in(audit: AuditLog | None) -> Note:

@@ -101,7 +101,8 @@ async def running(
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_stopping)
         port.bind()
         if place is None:
-            served = with_console(config, application, note_in(inner.services.audit))
+            note = note_in(inner.services.audit)
+            served = with_console(config, application, note, inner.services.store, token)
             backstage = admin_port(config, served, files // 8)
             backstage.bind()
         admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin

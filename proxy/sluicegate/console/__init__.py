@@ -21,9 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sluicegate.console.origin import CHANNEL, SITE, Site, site_of
 from sluicegate.console.sessions import Attempts, Codes, ConsoleSessions, Halves, Session, Way
 from sluicegate.console.static_files import PREFIX, StaticFiles
+from sluicegate.console.stored_sessions import StoredSessions
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +68,13 @@ class Console:
         note: Note,
         needs_step_up: Callable[[str, str], bool],
         clock: Callable[[], float] = time.monotonic,
+        store: Store | None = None,
+        operator_token: str = "",
     ) -> None:
         self._inner, self._note, self._needs_step_up = inner, note, needs_step_up
         self._hosts, self._forwarded = HostOriginPolicy(names, ADMIN_PORT), ForwardedHeaders(names)
         self._sessions, self._codes, self._attempts = ConsoleSessions(clock), Codes(clock), Attempts(clock)
+        self._stored = StoredSessions(self._sessions, store, operator_token, clock)
         self._static = StaticFiles()
         self._router = Router([
             Route("/", lambda request: RedirectResponse(PATH, 303)),
@@ -124,7 +129,7 @@ class Console:
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send, site: Site, headers: Headers) -> None:
         method, path, is_write = scope["method"], scope["path"], scope["method"] not in _READS
-        session = self._session(site, headers, is_activity=BACKGROUND not in headers)
+        session = await self._session(scope, site, headers)
         if "authorization" in headers:
             refusal: Response | None = _error(400, "a session or an Authorization header, not both")
         else:
@@ -156,7 +161,7 @@ class Console:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if message["status"] == 401:  # the key was revoked, or the token is over
-                    self._sessions.end(session)
+                    await self._end(session)
                 message["headers"] = [
                     *((name, value) for name, value in message.get("headers", ()) if name not in _OURS),
                     (b"cache-control", b"no-store"),
@@ -166,8 +171,21 @@ class Console:
 
         return sent
 
-    def _session(self, site: Site, headers: Headers, is_activity: bool) -> Session | None:
-        return self._sessions.find(site.cookie_of(headers), headers.get(PAGE_KEY, ""), is_activity)
+    async def _session(self, scope: Scope, site: Site, headers: Headers) -> Session | None:
+        cookie, page_key, is_activity = site.cookie_of(headers), headers.get(PAGE_KEY, ""), BACKGROUND not in headers
+        session = self._sessions.find(cookie, page_key, is_activity)
+        if session is not None:
+            await self._stored.touch(session)
+            return session
+        session = await self._stored.restore(cookie, page_key)
+        if session is not None and await self._principal_of(scope, session.credential) != session.principal:
+            await self._end(session)  # the key ended meanwhile, or is somebody else's by now
+            return None
+        return session
+
+    async def _end(self, session: Session) -> None:
+        self._sessions.end(session)
+        await self._stored.forget()
 
     async def _record(self, session: Session, scope: Scope, act: str, object: str = "") -> bool:
         about = {"principal": session.principal, "way": session.way, "session": session.mark}
@@ -236,11 +254,12 @@ class Console:
             return _error(401, "this code or key is not valid, or not any more")
         session, halves = self._sessions.open(principal, way, credential)
         if not await self._record(session, request.scope, "console_login"):
-            self._sessions.end(session)
+            await self._end(session)
             return _unrecorded()
-        return self._halves(site, session, halves)
+        return await self._halves(site, session, halves)
 
-    def _halves(self, site: Site, session: Session, halves: Halves) -> Response:
+    async def _halves(self, site: Site, session: Session, halves: Halves) -> Response:
+        await self._stored.save(session, halves)
         body = {"page_key": halves.page_key, **self._about(session)}
         answer = JSONResponse(body, headers={"cache-control": "no-store"})
         answer.headers.append("set-cookie", site.cookie(halves.cookie))
@@ -259,25 +278,25 @@ class Console:
         if isinstance(found, Response):
             return found
         if await self._principal_of(request.scope, found.credential) != found.principal:
-            self._sessions.end(found)
+            await self._end(found)
             return _error(401, "log in again: the key or token is over")
         return JSONResponse(self._about(found), headers={"cache-control": "no-store"})
 
     async def _log_out(self, request: Request) -> Response:
-        return await self._ends(request, "console_logout", self._sessions.end)
+        return await self._ends(request, "console_logout", self._end)
 
     async def _log_out_everywhere(self, request: Request) -> Response:
         return await self._ends(
-            request, "console_logout_everywhere", lambda session: self._sessions.end_all_of(session.principal)
+            request, "console_logout_everywhere", lambda session: self._stored.end_all_of(session.principal)
         )
 
-    async def _ends(self, request: Request, act: str, end: Callable[[Session], object]) -> Response:
+    async def _ends(self, request: Request, act: str, end: Callable[[Session], Awaitable[None]]) -> Response:
         """To end a session is never refused for want of a record: it only takes away."""
         found = await self._own(request)
         if isinstance(found, Response):
             return found
         await self._record(found, request.scope, act)
-        end(found)
+        await end(found)
         answer = JSONResponse({}, headers={"cache-control": "no-store"})
         answer.headers.append("set-cookie", request.scope[SITE].no_cookie())
         return answer
@@ -305,14 +324,14 @@ class Console:
         if not await self._record(found, request.scope, "console_step_up", about):
             return _unrecorded()
         self._sessions.step_up(found)
-        return self._halves(request.scope[SITE], found, self._sessions.renew(found))
+        return await self._halves(request.scope[SITE], found, self._sessions.renew(found))
 
     async def _own(self, request: Request) -> Session | Response:
         """The session of a request to the console's own endpoints."""
         site: Site = request.scope[SITE]
         if refusal := site.refusal(request.headers, request.method not in _READS):
             return refusal
-        found = self._session(site, request.headers, is_activity=BACKGROUND not in request.headers)
+        found = await self._session(request.scope, site, request.headers)
         return found or _error(401, "log in: both halves of a session are needed")
 
     async def _asked(self, request: Request) -> Any:

@@ -2,7 +2,7 @@
 
 Cookies ignore ports (RFC 6265 8.5), so on loopback a server on another port is sent the first half; it lives without
 the second, which is in the storage of our origin alone. Only digests of both are kept. The credential that a session
-stands for stays in memory: each request shows it to the admin API, which judges it anew. Pure but for the clock.
+stands for is shown to the admin API with each request, which judges it anew. Pure but for the clock.
 """
 
 import hashlib
@@ -49,6 +49,10 @@ class Session:
     """The digest of the first half."""
     page_key: str = field(default="", repr=False)
     """The digest of the second."""
+    sealed: str = field(default="", repr=False)
+    """The credential as the store has it."""
+    stored: float = float("-inf")
+    """Its `used`, as the store has it."""
 
     @property
     def ends(self) -> float:
@@ -71,6 +75,8 @@ class ConsoleSessions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self.ended: list[str] = []
+        """The `cookie` of each session that ended, and of each that was renewed."""
         self.last_used = clock()
         """When a person last did something in any of them."""
 
@@ -88,7 +94,7 @@ class ConsoleSessions:
 
     def renew(self, session: Session) -> Halves:
         """New halves, after which the old ones are nobody's."""
-        self._sessions.pop(session.cookie, None)
+        self.end(session)
         halves = Halves(secrets.token_urlsafe(16), secrets.token_urlsafe(16))
         session.cookie, session.page_key = digest(halves.cookie), digest(halves.page_key)
         self._sessions[session.cookie] = session
@@ -108,8 +114,16 @@ class ConsoleSessions:
             session.used = self.last_used = now
         return session
 
+    def take(self, session: Session) -> bool:
+        """A session of an earlier process goes on, if its time is not over."""
+        if session.ends <= self._clock() or len(self._sessions) >= MAX_SESSIONS:
+            return False
+        self._sessions[session.cookie] = session
+        return True
+
     def end(self, session: Session) -> None:
-        self._sessions.pop(session.cookie, None)
+        if self._sessions.pop(session.cookie, None) is not None:
+            self.ended.append(session.cookie)
 
     def end_all_of(self, principal: str) -> int:
         ended = [one for one in self._sessions.values() if one.principal == principal]

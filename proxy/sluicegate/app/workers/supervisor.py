@@ -36,6 +36,7 @@ from sluicegate.listen.server import bind
 from sluicegate.listen.worker_handoff import owner_of
 from sluicegate.runtime import open_files
 from sluicegate.store.keys import new_operator_token
+from sluicegate.store.sqlite import SqliteStore
 from sluicegate.telemetry import Backoff
 
 OPTION: Final = "--as-worker"
@@ -58,10 +59,13 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
     async with AsyncExitStack() as stack:
         meeting = stack.enter_context(new_worker_sockets(state))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
-        crew = Crew(config, file, count, meeting, sockets, new_operator_token(state))
+        token = new_operator_token(state)
+        crew = Crew(config, file, count, meeting, sockets, token)
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
                           crew.server_changed)  # fmt: skip
-        served = with_console(config, gateway, partial(note_at_peers, crew.up))
+        store = SqliteStore(state / settings.DATABASE)
+        stack.push_async_callback(store.close)
+        served = with_console(config, gateway, partial(note_at_peers, crew.up), store, token)
         backstage = admin_port(config, served, open_files.raise_limit() // 8)
         admin = url(config.listen.admin, backstage.bind())
         group = await stack.enter_async_context(anyio.create_task_group())

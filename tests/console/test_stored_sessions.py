@@ -1,0 +1,196 @@
+"""Console sessions outlive a restart: with both halves, while their key is good, and for no longer than before."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from console.test_console_process import Tab, acts, front, new_code
+from peers.fleet import free_port, peers
+from policy_bed import key_of
+
+from sluicegate.console.sessions import LIFETIMES, ConsoleSessions, Halves, Session, Way
+from sluicegate.console.stored_sessions import PREFIX, WRITE_EVERY, StoredSessions
+from sluicegate.store.memory import MemoryStore
+
+pytestmark = pytest.mark.anyio
+__all__ = ["peers"]
+
+
+class Process:
+    """What one process has of the sessions. `now` is the time of its own clock and of the wall's."""
+
+    def __init__(self, store: MemoryStore | None, now: float, wall: float, token: str = "token") -> None:
+        self.now, self.wall = now, wall
+        self.sessions = ConsoleSessions(lambda: self.now)
+        self.stored = StoredSessions(self.sessions, store, token, lambda: self.now, lambda: self.wall)
+
+    async def begin(self, way: Way = "key", principal: str = "key:ann", credential: str = "s3cret") -> "Began":
+        session, halves = self.sessions.open(principal, way, credential)
+        await self.stored.save(session, halves)
+        return Began(session, halves)
+
+    def passes(self, seconds: float) -> None:
+        self.now, self.wall = self.now + seconds, self.wall + seconds
+
+
+class Began:
+    def __init__(self, session: Session, halves: Halves) -> None:
+        self.session, self.halves = session, halves
+
+
+async def test_a_session_goes_on_in_the_next_process_with_both_halves_alone() -> None:
+    store = MemoryStore(lambda: 0.0)
+    began = await Process(store, 50, 1e9).begin()
+    halves = began.halves
+    for cookie, page_key in ((halves.cookie, "x"), ("x", halves.page_key), (halves.page_key, halves.cookie), ("", "")):
+        assert await Process(store, 5, 1e9 + 10).stored.restore(cookie, page_key) is None
+    later = Process(store, 5, 1e9 + 10)
+    session = await later.stored.restore(halves.cookie, halves.page_key)
+    assert session is not None and (session.principal, session.credential) == ("key:ann", "s3cret")
+    assert later.sessions.find(halves.cookie, halves.page_key, True) is session
+    assert session.mark == began.session.mark and later.sessions.seconds_of_step_up(session) == 0
+    assert await later.stored.restore(halves.cookie, halves.page_key) is None, "it is one session"
+
+
+async def test_the_store_has_neither_half_nor_the_credential() -> None:
+    store = MemoryStore()
+    one, two = Process(store, 0, 0), await Process(store, 0, 0).begin("link", "local", "operator-token")
+    began = await one.begin()
+    rows = await store.scan("")
+    assert len(rows) == 2 and all(key.startswith(PREFIX) for key in rows)
+    shown = json.dumps({key: value.decode() for key, value in rows.items()}) + repr((one.stored, began.session))
+    for made in (began, two):
+        for secret in (made.halves.cookie, made.halves.page_key, made.session.credential):
+            assert secret not in shown
+
+
+async def test_the_session_of_a_link_stands_for_the_operator_of_the_next_process() -> None:
+    store = MemoryStore(lambda: 0.0)
+    halves = (await Process(store, 0, 0, "old").begin("link", "local", "old")).halves
+    session = await Process(store, 0, 0, "new").stored.restore(halves.cookie, halves.page_key)
+    assert session is not None and (session.way, session.credential) == ("link", "new")
+
+
+@pytest.mark.parametrize("way", ["link", "key"])
+async def test_a_restart_makes_no_session_live_longer(way: Way) -> None:
+    store = MemoryStore(lambda: 0.0)  # its own clock stands: the times of the session are what counts
+    life = LIFETIMES[way]
+    process = Process(store, 1_000, 1e9)
+    halves = (await process.begin(way, "local")).halves
+    began = process.wall
+    while process.wall < began + life.absolute - life.idle / 2:
+        process.passes(life.idle / 2)
+        if (session := process.sessions.find(halves.cookie, halves.page_key, True)) is None:
+            session = await process.stored.restore(halves.cookie, halves.page_key)
+            assert session is not None and process.sessions.find(halves.cookie, halves.page_key, True)
+        await process.stored.touch(session)
+        process = Process(store, process.now % 77, process.wall)
+    unused = Process(store, 3, process.wall + life.idle)
+    assert await unused.stored.restore(halves.cookie, halves.page_key) is None
+    process = Process(store, 3, began + life.absolute)
+    assert await process.stored.restore(halves.cookie, halves.page_key) is None
+    back = Process(store, 3, began - 1e6)
+    session = await back.stored.restore(halves.cookie, halves.page_key)
+    assert session is not None and back.sessions.seconds_left(session) < life.idle, "a clock that was set back"
+
+
+async def test_what_ends_a_session_ends_it_for_the_next_process_too() -> None:
+    store = MemoryStore()
+    one = Process(store, 0, 0)
+    first, second, third, other = [await one.begin() for _ in range(3)] + [await one.begin(principal="key:bob")]
+    one.sessions.end(first.session)
+    await one.stored.forget()
+    old = second.halves
+    await one.stored.save(second.session, one.sessions.renew(second.session))
+    next_process = Process(store, 0, 0)
+    for halves in (first.halves, old):
+        assert await next_process.stored.restore(halves.cookie, halves.page_key) is None
+    assert await next_process.stored.restore(third.halves.cookie, third.halves.page_key)
+    await next_process.stored.end_all_of("key:ann")
+    assert list(await store.scan("")) == [PREFIX + other.session.cookie]
+
+
+async def test_use_is_written_once_a_minute() -> None:
+    store = MemoryStore()
+    one = Process(store, 0, 0)
+    began = await one.begin()
+    written = []
+    for _ in range(10):
+        one.passes(WRITE_EVERY / 4)
+        one.sessions.find(began.halves.cookie, began.halves.page_key, True)
+        await one.stored.touch(began.session)
+        written.append(json.loads((await store.scan(""))[PREFIX + began.session.cookie])["used"])
+    assert len(set(written)) == 3
+
+
+class FullDisk(MemoryStore):
+    is_full = True
+
+    async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
+        self._check()
+        await super().put(key, value, ttl)
+
+    async def delete(self, key: str) -> None:
+        self._check()
+        await super().delete(key)
+
+    async def scan(self, prefix: str) -> dict[str, bytes]:
+        self._check()
+        return await super().scan(prefix)
+
+    def _check(self) -> None:
+        if self.is_full:
+            raise OSError("disk full")
+
+
+async def test_a_store_that_fails_keeps_nobody_out_and_an_end_is_written_when_it_works_again() -> None:
+    store = FullDisk()
+    one = Process(store, 0, 0)
+    began = await one.begin()
+    assert one.sessions.find(began.halves.cookie, began.halves.page_key, True) is began.session
+    assert await Process(store, 0, 0).stored.restore(began.halves.cookie, began.halves.page_key) is None
+    store.is_full = False
+    await one.stored.save(began.session, began.halves)
+    store.is_full = True
+    one.sessions.end(began.session)
+    await one.stored.forget()
+    store.is_full = False
+    assert await store.scan("")
+    await one.begin(principal="key:bob")
+    assert PREFIX + began.session.cookie not in await store.scan("")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--workers", "2"]], ids=["alone", "workers"])
+def test_a_restart_of_sluice_ends_no_session_but_that_of_a_key_that_ended(
+    peers: None, tmp_path: Path, arguments: list[str]
+) -> None:
+    listen = {"admin": f"127.0.0.1:{free_port()}"}
+    more: dict[str, Any] = {"listen": listen, "arguments": arguments}
+    with front(tmp_path, **more) as town, Tab(town) as link, Tab(town) as lea, Tab(town) as leo, Tab(town) as left:
+        assert link.begins(link.ask("POST", "/console/session", json={"code": new_code(town)})).status_code == 200
+        for tab, who in ((lea, "lea"), (leo, "leo"), (left, "lea")):
+            assert tab.log_in(who).status_code == 200
+        assert left.ask("DELETE", "/console/session").status_code == 200
+        town.process.interrupt()
+        database = b"".join(path.read_bytes() for path in (tmp_path / "state").glob("sluice.db*"))
+        for secret in (key_of("lea"), lea.page_key, *lea.client.cookies.values(), link.page_key):
+            assert secret.encode() not in database
+        (tmp_path / "bank" / "catalog.json").unlink()
+        (tmp_path / "bank" / "seen.jsonl").unlink()
+        (tmp_path / "bank").rmdir()
+        clients = {"keys": {name: one for name, one in _keys(tmp_path).items() if name != "leo"}}
+        with front(tmp_path, **more, clients=clients) as again:
+            assert link.ask("GET", "/console/session").json()["principal"] == "local"
+            assert [row["key"] for row in link.ask("GET", "/api/v1/servers").json()["servers"]] == ["bank"]
+            assert lea.ask("GET", "/api/v1/me").json() == {"principal": "key:lea"}
+            assert lea.ask("GET", "/api/v1/me", headers={"X-Sluice-Page": link.page_key}).status_code == 401
+            assert leo.ask("GET", "/api/v1/me").status_code == 401, "the key is not in the file any more"
+            assert left.ask("GET", "/api/v1/me").status_code == 401, "it was logged out"
+            if not arguments:
+                assert acts(again, "console_login")
+
+
+def _keys(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "sluice.yaml").read_text())["clients"]["keys"]
+    return found
