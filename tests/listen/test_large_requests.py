@@ -1,6 +1,7 @@
 """Large requests: what is judged before they are decoded, in how many steps they are, and many small ones at once."""
 
 import asyncio
+import sys
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -8,12 +9,14 @@ from typing import Any
 
 import anyio
 import pytest
-from listen_harness import call, modern, open_session, patch, post, site, until
+from listen_harness import Site, call, modern, open_session, patch, post, site, until
 from test_listen_sse import stream
 from test_listen_stdio import connected, request, tool
 from test_listen_stdio import modern as modern_line
 
 from sluicegate.listen import large_requests, stdio
+from sluicegate.listen.http_request import HttpRequest
+from sluicegate.listen.large_requests import LargeRequests
 from sluicegate.listen.line_streams import TURN
 from sluicegate.listen.settings import ListenSettings
 from sluicegate.protocol import jsonrpc
@@ -109,6 +112,91 @@ async def test_over_an_event_stream_a_request_is_in_flight_until_its_call_has_en
                 await anyio.lowlevel.checkpoint()
 
 
+def large(site: Site) -> LargeRequests:
+    return site.listener._context.large
+
+
+@pytest.fixture
+def bodies(monkeypatch: pytest.MonkeyPatch) -> list[HttpRequest]:
+    """Those whose body was made one piece."""
+    taken: list[HttpRequest] = []
+    take = HttpRequest.take_body
+
+    def noted(request: HttpRequest, limit: int) -> bytes:
+        taken.append(request)
+        return take(request, limit)
+
+    monkeypatch.setattr(HttpRequest, "take_body", noted)
+    return taken
+
+
+async def test_a_large_body_is_one_piece_when_its_turn_comes_and_gone_when_it_is_decoded(
+    bodies: list[HttpRequest],
+) -> None:
+    async with site() as here:
+        headers, body = modern("tools/call", name="slow", arguments={"text": TEXT})
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        turn = large(here).budget_of("key:a").turn
+        async with turn:
+            raws = [await here.raw(post(body, *lines)) for _ in range(3)]
+            await until(lambda: large(here)._held["key:a"] > 3 * len(TEXT))
+            await until(lambda: len(turn._waiters or ()) == 3)
+            assert bodies == []
+        await until(lambda: len(here.handler.calls) == 3)
+        assert [request._parts for request in bodies] == [[], [], []]
+        here.handler.go.set()
+        for raw in raws:
+            assert (await raw.head())[0] == 200
+        await until(lambda: not large(here)._held)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_the_body_of_a_client_that_has_gone_is_not_decoded(
+    era: str, bodies: list[HttpRequest], decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[HttpRequest] = []
+    lose = HttpRequest.lose
+    monkeypatch.setattr(HttpRequest, "lose", lambda request: (lost.append(request), lose(request)))
+    async with site() as here, here.client() as client:
+        headers, body = modern("tools/call", name="echo", arguments={"text": TEXT})
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        if era == "legacy":
+            body, lines = call("echo", text=TEXT), [f"Mcp-Session-Id: {await open_session(client)}"]
+        turn, before = large(here).budget_of("key:a").turn, len(decoded)
+        async with turn:
+            raws = [await here.raw(post(body, *lines)) for _ in range(3)]
+            await until(lambda: len(turn._waiters or ()) == 3)
+            for raw in raws:
+                raw.close()
+            await until(lambda: len(lost) == 3)
+            assert not any(request._parts for request in lost)
+        await until(lambda: not large(here)._held)
+        assert len(bodies) == 3, "each of them came to its turn"
+        assert len(decoded) == before
+        assert not [one for one in here.handler.calls if one.method == "tools/call"]
+
+
+@pytest.mark.parametrize("value", [[{}] * 9_000, "x" * 16_384 + "\U0001f600"], ids=["objects", "wide characters"])
+async def test_what_is_decoded_is_in_flight_with_the_memory_that_it_takes(value: Any) -> None:
+    settings = patch(ListenSettings(), "limits", in_flight=6 * large_requests.LARGE)
+    async with site(settings) as here, here.client() as client:
+        first = await here.raw(post(call("slow", text=value), f"Mcp-Session-Id: {await open_session(client)}"))
+        await here.handler.waiting.wait()
+        assert large(here)._held["key:a"] > 4 * large_requests.LARGE
+        refused = await client.post("/mcp", json=call("echo", text=value))
+        assert refused.status_code == 429 and refused.json()["error"]["data"] == {"reason": "rate_limited"}
+        here.handler.go.set()
+        assert (await first.head())[0] == 200
+        await until(lambda: not large(here)._held)
+        assert (await client.post("/mcp", json=call("echo", text=value))).status_code == 200
+
+
+def test_memory_is_that_of_all_parts() -> None:
+    text = "é" * 100_000
+    assert large_requests.memory_of({"a": [text, text]}) > 2 * sys.getsizeof(text)
+    assert large_requests.memory_of([[0]] * 1_000) >= 1_000 * sys.getsizeof([0])
+
+
 class Steps:
     """Counts the steps of the event loop."""
 
@@ -125,7 +213,7 @@ class Steps:
         self._handle.cancel()
 
 
-async def test_large_ones_of_a_client_are_decoded_in_turn_and_each_in_two_steps(
+async def test_large_ones_of_a_client_are_decoded_in_turn_and_each_in_three_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps, seen = Steps(), []  # type: tuple[Steps, list[tuple[str, int]]]
@@ -134,7 +222,7 @@ async def test_large_ones_of_a_client_are_decoded_in_turn_and_each_in_two_steps(
         seen.append((name, steps.now))
         return inner(*args)
 
-    for name in ("weigh", "decode_weighed"):
+    for name in ("weigh", "decode_weighed", "memory_of"):
         monkeypatch.setattr(large_requests, name, partial(noted, name, getattr(large_requests, name)))
     async with site() as here, here.client() as client:
         id = f"Mcp-Session-Id: {await open_session(client)}"
@@ -142,7 +230,7 @@ async def test_large_ones_of_a_client_are_decoded_in_turn_and_each_in_two_steps(
         for raw in raws:
             assert (await raw.head())[0] == 200
     steps.stop()
-    assert [name for name, _ in seen] == ["weigh", "decode_weighed"] * 5
+    assert [name for name, _ in seen] == ["weigh", "decode_weighed", "memory_of"] * 5
     assert len({step for _, step in seen}) == len(seen)
 
 

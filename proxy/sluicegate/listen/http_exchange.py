@@ -48,6 +48,8 @@ class HttpExchange:
     cors: Sequence[tuple[bytes, bytes]] = ()
     preamble: Callable[[], bytes] | None = None
     """What a stream begins with, if it comes to a stream."""
+    held = 0
+    """Bytes that count as in flight for a large request."""
     started = opened = finished = ending = False
 
     def __init__(self, request: HttpRequest, pace: StreamTiming) -> None:

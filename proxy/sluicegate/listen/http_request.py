@@ -207,8 +207,9 @@ class HttpRequest:
         self._stir()
 
     def lose(self) -> None:
-        """The client is gone."""
+        """The client is gone, and nobody will read its body."""
         self.lost = True
+        self._parts.clear()
         self._stir()
         callback, self.on_lost = self.on_lost, None
         if callback is not None:
@@ -232,6 +233,12 @@ class HttpRequest:
         if self._size > limit:
             raise BodyTooLarge
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def take_body(self, limit: int) -> bytes:
+        """The same, and nothing of it stays here: of a large body one copy is enough."""
+        body = self.body_at_hand(limit)
+        self._parts = []
+        return body
 
     async def whole(self, limit: int) -> None:
         """Returns when all of it is here, or more than the limit, or the client has gone."""

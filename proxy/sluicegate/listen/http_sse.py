@@ -113,7 +113,7 @@ class HttpSse:
             if stream is None or stream.principal != principal.name:  # over, or somebody else's: no difference may show
                 await exchange.error(404, "Session not found")
                 return
-            release = stream.hold(self._context.large, exchange.peer.size)
+            release = stream.hold(self._context.large, exchange.held or exchange.peer.size)
             message = stream.session.read(value)
             stream.session.recognise(_client(principal))
             await exchange.empty(202)

@@ -10,6 +10,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from sys import getsizeof
 from time import perf_counter
 from typing import Any, Final
 
@@ -28,6 +30,27 @@ _RETRY: Final = 1.0
 
 UntilFree = Callable[[str], float]
 """Seconds until this principal may send another request, 0.0 where it may now. Counts no request."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRequest:
+    value: Any
+    size: int  # in memory
+
+
+def memory_of(value: Any) -> int:
+    """What a decoded message takes, in bytes: 40 KiB of small objects become two megabytes, and of a text with one rare
+    character each letter takes four."""
+    size, left = 0, [value]
+    while left:
+        part = left.pop()
+        size += getsizeof(part)
+        if type(part) is dict:
+            left += part
+            left += part.values()
+        elif type(part) is list:
+            left += part
+    return size
 
 
 class RequestRefused(Exception):
@@ -53,8 +76,7 @@ class LargeRequests:
         if wait := self._until_free(principal):
             raise RequestRefused(wait, "Too many requests, this one was not executed: it was not even read.")
         if self._held[principal] + size > self._limits.in_flight:
-            text = f"More than {self._limits.in_flight} bytes of requests are in flight, this one was not executed."
-            raise RequestRefused(_RETRY, text)
+            raise self._over()
 
     async def admit(self, principal: str, size: int) -> None:
         """The same, and a refusal comes when the client has its turn: until then its bytes are not read."""
@@ -73,6 +95,20 @@ class LargeRequests:
         with self.counting(principal, size):
             yield
 
+    def _over(self) -> RequestRefused:
+        text = f"More than {self._limits.in_flight} bytes of requests are in flight, this one was not executed."
+        return RequestRefused(_RETRY, text)
+
+    @contextmanager
+    def grown(self, principal: str, held: int, size: int) -> Iterator[None]:
+        """A request that is in flight takes more memory now than it had bytes. Raises `RequestRefused` where that, with
+        others of its client, is too much."""
+        before = self._held[principal]
+        if before > held and before - held + size > self._limits.in_flight:
+            raise self._over()
+        with self.counting(principal, size - held):
+            yield
+
     @contextmanager
     def counting(self, principal: str, size: int) -> Iterator[None]:
         """The same of one that was let in."""
@@ -84,18 +120,25 @@ class LargeRequests:
             if not self._held[principal]:
                 del self._held[principal]
 
-    async def decode(self, principal: str, data: bytes) -> Any:
-        """The JSON value, read in two steps of the event loop. Raises `Malformed`."""
+    async def decode(self, principal: str, take: Callable[[], bytes]) -> "DecodedRequest":
+        """Reads what `take` gives, in three steps of the event loop. Its turn comes first: until then no body is made
+        one piece. Raises `Malformed`, and what `take` raises."""
         turns = self.budget_of(principal)
         async with turns.turn:
             await turns.rest()
             since = turns.now()
             try:
+                data = take()
                 pairs = weigh(data, self._limits.max_depth, self._limits.nodes)
                 turns.take(since)
                 await asyncio.sleep(0)
                 since = turns.now()
-                return reserved_keys.from_client(decode_weighed(data, pairs), data)
+                value = reserved_keys.from_client(decode_weighed(data, pairs), data)
+                turns.take(since)
+                del data
+                await asyncio.sleep(0)
+                since = turns.now()
+                return DecodedRequest(value, memory_of(value))
             finally:
                 turns.take(since)
 

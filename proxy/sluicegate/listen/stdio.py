@@ -80,7 +80,7 @@ async def _decode(large: LargeRequests, principal: str, limits: RequestLimits, l
     if len(line) <= LARGE:
         return reserved_keys.from_client(decode(line, limits.max_depth, limits.nodes), line)
     large.judge(principal, len(line))
-    return await large.decode(principal, line)
+    return (await large.decode(principal, lambda: line)).value
 
 
 async def _take(

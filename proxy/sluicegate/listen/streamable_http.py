@@ -165,7 +165,10 @@ async def received(exchange: HttpExchange, principal: Principal, context: "Endpo
     await context.large.admit(principal.name, size or most)
     with context.large.holding(principal.name, size or most):
         await peer.whole(most)
-        yield await context.large.decode(principal.name, peer.body_at_hand(most))
+        message = await context.large.decode(principal.name, partial(peer.take_body, most))
+        exchange.held = max(message.size, size or most)
+        with context.large.grown(principal.name, size or most, exchange.held):
+            yield message.value
 
 
 def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
