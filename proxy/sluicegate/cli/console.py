@@ -1,21 +1,13 @@
-"""`sluice console`: opens the console of a running Sluice in the browser, logged in by a one-time link.
+"""`sluice console`: opens the console of a running Sluice in the browser, logged in by a one-time link."""
 
-The link stands in a file that only its user can read: on a command line every process of this machine would see it.
-"""
-
-import os
-import webbrowser
-from html import escape
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import httpx
 import typer
 
+from sluicegate.app.browser import open_link
 from sluicegate.cli.admin import Admin, answer, asks_running
 from sluicegate.cli.output import AsJson, Code, give, info, print_out, stop
-
-FILE: Final = "console.html"
 
 
 @asks_running
@@ -43,16 +35,3 @@ def console(
     elif not open_link(admin.config.state.dir, link):
         info("no browser could be opened; open this link within 60 seconds:")
         print_out(link)
-
-
-def open_link(state: Path, link: str) -> bool:
-    """Whether a browser of this machine opens the link, by a file in `state`."""
-    return webbrowser.open(_redirect(state / FILE, link).as_uri())
-
-
-def _redirect(path: Path, link: str) -> Path:
-    """A page that leads to the link, readable for its own user alone."""
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(link)}"><title>Sluice</title>\n')
-    return path.resolve()

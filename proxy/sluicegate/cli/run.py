@@ -139,13 +139,19 @@ def _state(path: Path) -> Path | None:
 
 def demo_(
     once: Annotated[bool, typer.Option("--once", help="Exit at the end of the tour instead of serving.")] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the link to the console; do not open it.")
+    ] = False,
 ) -> None:
     """Show what Sluice does, with real servers. Sluice serves them until Ctrl-C.
+
+    At a terminal the console opens in the browser when a call waits for an approval. A mail needs a second person: the
+    demo says how to be that one, too.
 
     The first run downloads three servers from PyPI, and one from npm if `npx` is installed. Everything else is in a
     temporary directory, which is deleted at the end.
     """
-    raise typer.Exit(_run(partial(demo.run, once, info)))
+    raise typer.Exit(_run(partial(demo.run, once, not no_browser and sys.stderr.isatty(), info)))
 
 
 def _bridge(url: str, key: GivenKey | None) -> config.Config:

@@ -7,12 +7,14 @@ three small ones of its own (`servers.py`) play in the story of an approval (`st
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from socket import socket
 from typing import Any, Final
@@ -24,6 +26,7 @@ from sluicegate import __version__, app, config
 from sluicegate.demo.story import Stage, tell
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import MODERN
+from sluicegate.store import private
 from sluicegate.store.keys import read_operator_token
 
 Say = Callable[[str], None]
@@ -39,10 +42,13 @@ version: 1
 listen: {{mcp: "127.0.0.1:{mcp}", admin: "127.0.0.1:{admin}"}}
 clients:
   anonymous: {{roles: []}}              # only because this listens on loopback
+  keys: {{mia: {{hash: "{hash}", roles: [role:lead]}}}}
 policy: {{files: [policy.csv], on_deny: explain}}
 approvals:
   hold_for: 20s
-  profiles: {{travel-desk: {{tier: other, approvers: ["role:owner"], expires: 10m}}}}  # the operator is role:owner
+  profiles:                            # the operator is role:owner
+    travel-desk: {{tier: other, approvers: ["role:owner"], expires: 10m}}
+    two-people: {{tier: other, approvers: ["role:owner", "role:lead"], quorum: 2, expires: 10m}}
 state: {{dir: {state}}}
 servers:
   time: {{command: {python}, args: [-m, mcp_server_time]}}
@@ -60,25 +66,26 @@ POLICY: Final = """\
 p, role:everyone, *, *, read, allow
 p, role:everyone, *, *, write, allow
 p2, *, travel, tool:book_*, *, travel-desk
-p2, *, calendar, tool:send_*, *, travel-desk
+p2, *, calendar, tool:send_*, *, two-people
 p, local, sluice, admin:*, *, allow
+p, role:lead, sluice, admin:approvals, *, allow
 """
 NPX_CONFIG: Final = """\
   memory: {{command: npx, args: [-y, "{package}"], env: {{MEMORY_FILE_PATH: {memory}}}}}
 """
 
 
-async def run(once: bool, say: Say) -> int:
-    """Returns the exit code: 0 if everything that should work did. A signal ends it in order: its servers and its
-    directory go first. Raises `KeyboardInterrupt` then."""
+async def run(once: bool, browse: bool, say: Say) -> int:
+    """Returns the exit code: 0 if everything that should work did. `browse`: the console opens on the first call that
+    waits. A signal ends it in order: its servers and its directory go first. Raises `KeyboardInterrupt` then."""
     if sys.platform == "win32":
-        return await _play(once, say)
+        return await _play(once, browse, say)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         group = anyio.create_task_group()
         try:
             async with group:
                 group.start_soon(_cancel_at_signal, signals, group.cancel_scope)
-                code = await _play(once, say)
+                code = await _play(once, browse, say)
                 group.cancel_scope.cancel()
                 return code
         except BaseExceptionGroup:  # what was under way when the signal came may fail of it
@@ -92,10 +99,10 @@ async def _cancel_at_signal(signals: AsyncIterator[signal.Signals], scope: anyio
         scope.cancel()
 
 
-async def _play(once: bool, say: Say) -> int:
+async def _play(once: bool, browse: bool, say: Say) -> int:
     python = await _environment(_home(), say)
     with tempfile.TemporaryDirectory(prefix="sluice-demo-") as work:
-        path = await _write_config(Path(work), python)
+        key, path = Path(work) / "mia.key", await _write_config(Path(work), python)
         loaded = config.load(path)
         async with app.running(loaded) as sluice:
             say(f"\nSluice {__version__} is running: one MCP endpoint in front of {len(loaded.servers)} servers.")
@@ -105,7 +112,8 @@ async def _play(once: bool, say: Say) -> int:
             say(f"  audit      {loaded.audit.path}")
             say(f"  config     {path}")
             good = await _show(sluice.endpoint, sluice, say)
-            stage = Stage(sluice.admin, path, read_operator_token(loaded.state.dir) or "", loaded.audit.path)
+            token = read_operator_token(loaded.state.dir) or ""
+            stage = Stage(sluice.admin, path, token, loaded.audit.path, key, loaded.state.dir, browse)
             async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
                 good = await tell(stage, partial(_ask, http, sluice.endpoint), once, say) and good
             if once:
@@ -146,9 +154,11 @@ async def _write_config(work: Path, python: str) -> Path:
     repository = work / "repository"
     await _call_program("git", "init", "-q", repository)
     mcp, admin = _free_port(7410), _free_port(7411)
+    key = secrets.token_urlsafe(32)
+    private.write(work / "mia.key", key.encode("ascii"), replace=False)
     text = CONFIG.format(
         mcp=mcp, admin=admin, state=work / "state", python=python, repository=repository, own=sys.executable,
-        servers=Path(__file__).with_name("servers.py"),
+        servers=Path(__file__).with_name("servers.py"), hash=f"sha256:{sha256(key.encode('ascii')).hexdigest()}",
     )  # fmt: skip
     if shutil.which("npx"):
         text += NPX_CONFIG.format(package=NPX_SERVER, memory=work / "memory.jsonl")

@@ -1,19 +1,21 @@
 """The story of the demo: a vacation is planned over three servers, and a person agrees to what costs or is sent.
 
-What may be read or looked up just runs. A booking and a mail wait for an approval: of somebody in a second terminal,
-or with `--once` of the demo itself, who decides over the admin port as everybody does.
+What may be read or looked up just runs. A booking waits for one approval and a mail for two: of somebody in the console
+or in a second terminal, or with `--once` of the demo itself, which decides over the admin port as everybody does.
 """
 
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import httpx
+from anyio import to_thread
 
+from sluicegate.app.browser import open_link
 from sluicegate.protocol.jsonrpc import Json
 
 Say = Callable[[str], None]
@@ -21,6 +23,7 @@ Ask = Callable[[str, Json], Awaitable[Any]]
 """(method, params) -> the response of Sluice's endpoint."""
 
 PATIENCE: Final = 600.0
+BOOKING: Final = "travel"
 BOOK: Final = {"name": "travel__book_flight", "arguments": {"flight": "SL 207", "passenger": "Ann"}}
 MAIL: Final = {
     "name": "calendar__send_mail",
@@ -38,12 +41,20 @@ RESOURCES: Final = ("travel+travel://destinations", "weather+weather://warm", "c
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where it plays. `config` is the file that commands are given, `token` the operator's."""
+    """Where it plays. `config` is the file that commands are given, `token` the operator's; `key` is a file that holds
+    the key of a second approver. `browse`: the console is opened in a browser."""
 
     admin: str
     config: Path
-    token: str
+    token: str = field(repr=False)
     audit: Path
+    key: Path
+    state: Path
+    browse: bool
+
+    def api(self, credential: str) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {credential}"}
+        return httpx.AsyncClient(base_url=f"{self.admin}/api/v1/", headers=headers, trust_env=False)
 
 
 async def tell(stage: Stage, ask: Ask, once: bool, say: Say) -> bool:
@@ -60,7 +71,7 @@ async def tell(stage: Stage, ask: Ask, once: bool, say: Say) -> bool:
     texts = [_text(await ask(method, params)) for method, params in LOOKS]
     for (_, params), text in zip(LOOKS, texts, strict=True):
         say(f"> tools/call {params['name']} {json.dumps(params['arguments'])}\n< {text}")
-    say("\nTwo calls have to be approved by a person: one costs money, one sends a mail.")
+    say("\nTwo calls have to be approved. One costs money: one person agrees. The other sends a mail: two people do.")
     ran = [await _with_approval(stage, ask, params, once, say) for params in (BOOK, MAIL)]
     await _activity(stage.audit, say)
     return offered == ["Barcelona", "Bari"] and "Barcelona" in "".join(messages) and all(texts) and all(ran)
@@ -105,25 +116,46 @@ async def _with_approval(stage: Stage, ask: Ask, params: Json, once: bool, say: 
 
 async def _watch(stage: Stage, once: bool, told: set[str], say: Say) -> None:
     """Says what waits, and how to approve it; with `once`, approves it."""
-    headers = {"Authorization": f"Bearer {stage.token}"}
-    async with httpx.AsyncClient(base_url=f"{stage.admin}/api/v1/", headers=headers, trust_env=False) as http:
+    async with stage.api(stage.token) as http:
         while True:
             for row in (await http.get("approvals", params={"state": "pending"})).json()["approvals"]:
                 if row["id"] not in told:
                     told.add(row["id"])
-                    await _show(http, stage, once, row, say)
+                    say(f"  Sluice holds the call until approval {row['id']} is given.")
+                    await (_decide if once else _invite)(http, stage, row, say)
             await anyio.sleep(0.2)
 
 
-async def _show(http: httpx.AsyncClient, stage: Stage, once: bool, row: Json, say: Say) -> None:
-    say(f"  Sluice holds the call until approval {row['id']} is given.")
-    if not once:
-        sluice = Path(sys.executable).with_name("sluice")
-        say(f"  To give it, run this in a second terminal:  {sluice} approve {row['id']} -c {stage.config}")
-        return
+async def _decide(http: httpx.AsyncClient, stage: Stage, row: Json, say: Say) -> None:
+    say("  The demo decides for you, at the admin port.")
     body = {"decision": "approve", "seen_digest": row["digest"], "comment": "have a nice trip"}
     decided = (await http.post(f"approvals/{row['id']}/decisions", json=body)).json()
-    say(f"  The demo decides for you, at the admin port: {row['id']} is {decided['state']}.")
+    say(f"  The operator agrees: {row['id']} is {decided['state']}.")
+    if decided["state"] == "partially_approved":
+        async with stage.api(await anyio.Path(stage.key).read_text()) as second:
+            decided = (await second.post(f"approvals/{row['id']}/decisions", json=body)).json()
+        say(f"  The key `mia` agrees: {row['id']} is {decided['state']}.")
+
+
+async def _invite(http: httpx.AsyncClient, stage: Stage, row: Json, say: Say) -> None:
+    """The console opens on the first approval, and shows those that come later by itself."""
+    link = await _link(http, stage, row["id"])
+    is_first = row["server"] == BOOKING
+    if is_first and stage.browse and await to_thread.run_sync(open_link, stage.state, link):
+        say("  The console opens in your browser: approve it there.")
+    else:
+        say(f"  To give it, open this link within a minute; it works once:\n    {link}")
+    sluice = Path(sys.executable).with_name("sluice")
+    say(f"  Or run this in a second terminal:\n    {sluice} approve {row['id']} -c {stage.config}")
+    if row["quorum"] > 1:
+        say(f"  {row['quorum']} people have to agree, and nobody twice. Be the second one with the key `mia`:")
+        say(f"    {sluice} approve {row['id']} -c {stage.config} --key-file {stage.key}")
+
+
+async def _link(http: httpx.AsyncClient, stage: Stage, id: str) -> str:
+    """To the approval in the console, logged in as the operator."""
+    made = (await http.post(f"{stage.admin}/console/codes")).json()
+    return f"{made['url']}/approvals/{id}#code={made['code']}"
 
 
 def _text(answer: Any) -> str:
