@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-import structlog
 
 from sluicegate import telemetry
 from sluicegate.audit.redact import Redactor
@@ -24,7 +23,6 @@ def restored() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
     telemetry.redact_with()
 
 
@@ -38,20 +36,20 @@ def to_json(level: str = "info") -> io.StringIO:
     return stream
 
 
-@pytest.mark.parametrize("where", ["event", "field", "key", "nested", "exception", "stdlib"])
+@pytest.mark.parametrize("where", ["event", "field", "key", "nested", "exception", "argument"])
 def test_a_forged_line_stays_one_record(where: str) -> None:
     stream = to_json()
-    log = structlog.get_logger("room")
+    log = logging.getLogger("room")
     if where == "event":
         log.info(FORGED)
     elif where == "field":
-        log.info("called", tool=FORGED)
+        log.info("called", extra={"tool": FORGED})
     elif where == "key":
-        log.info("called", **{FORGED: 1})
+        log.info("called", extra={FORGED: 1})
     elif where == "nested":
-        log.info("called", arguments={"a": [FORGED, {FORGED: FORGED}]})
-    elif where == "stdlib":
-        logging.getLogger("room").info("called %s", FORGED)
+        log.info("called", extra={"arguments": {"a": [FORGED, {FORGED: FORGED}]}})
+    elif where == "argument":
+        log.info("called %s", FORGED)
     else:
         try:
             raise ValueError(FORGED)
@@ -68,7 +66,7 @@ def test_no_line_of_the_text_form_starts_with_what_a_peer_said() -> None:
     try:
         raise ValueError("bad\nINFO forged\n\x1b[2J")
     except ValueError:
-        structlog.get_logger("room").exception("broke\nINFO forged", tool="a\nINFO forged")
+        logging.getLogger("room").exception("broke\nINFO forged", extra={"tool": "a\nINFO forged"})
     text = stream.getvalue()
     assert "\x1b" not in text
     assert not any(line.startswith("INFO") for line in text.splitlines())
@@ -79,26 +77,25 @@ def test_fields_are_bounded_in_length_number_and_depth() -> None:
     deep: Any = "end"
     for _ in range(500):
         deep = {"in": deep}
-    structlog.get_logger("room").info("called", long="a" * 100_000, many=list(range(10_000)), deep=deep)
+    logging.getLogger("room").info(
+        "called", extra={"long": "a" * 100_000, "many": list(range(10_000)), "deep": deep}
+    )
     (record,) = written(stream)
     assert record["long"].endswith("(98000 more)")
     assert len(record["many"]) == telemetry.MAX_ITEMS
     assert len(stream.getvalue()) < 10_000
 
 
-def test_both_ways_of_logging_give_the_same_shape() -> None:
+def test_a_record_has_its_level_its_logger_and_its_fields() -> None:
     stream = to_json()
-    structlog.get_logger("room").warning("called", tool="echo")
     logging.getLogger("room").warning("called", extra={"tool": "echo"})
-    one, other = written(stream)
-    for record in (one, other):
-        record.pop("timestamp")
-    assert one == other == {"event": "called", "level": "warning", "logger": "room", "tool": "echo"}
+    (record,) = written(stream)
+    record.pop("timestamp")
+    assert record == {"event": "called", "level": "warning", "logger": "room", "tool": "echo"}
 
 
 def test_the_level_counts_and_casbin_is_silent() -> None:
     stream = to_json("warning")
-    structlog.get_logger("room").info("no")
     logging.getLogger("room").info("no")
     noisy = logging.getLogger("casbin.enforcer")
     noisy.setLevel(logging.DEBUG)
@@ -108,7 +105,7 @@ def test_the_level_counts_and_casbin_is_silent() -> None:
 
 def test_logs_go_to_stderr_and_never_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     telemetry.configure("info", "json")
-    structlog.get_logger("room").info("called")
+    logging.getLogger("room").info("called")
     captured = capsys.readouterr()
     assert captured.out == "" and json.loads(captured.err)["event"] == "called"
 

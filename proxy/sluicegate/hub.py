@@ -48,9 +48,6 @@ class Subscription:
         self._news = asyncio.Event()
         self._closed = False
 
-    def __repr__(self) -> str:
-        return f"Subscription({len(self._pending)} pending{', closed' if self._closed else ''})"
-
     def __aiter__(self) -> "Subscription":
         return self
 

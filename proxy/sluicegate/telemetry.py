@@ -135,7 +135,7 @@ def _renderer(human: bool, stream: TextIO) -> Processor:
 
 
 def configure(level: str = "info", format: Format = "auto", stream: TextIO | None = None) -> None:
-    """Route structlog and the standard library's logging to `stream` (stderr). May be called again."""
+    """Route the standard library's logging, formatted by structlog, to `stream` (stderr). May be called again."""
     stream = stream or sys.stderr
     human = format == "text" or (format == "auto" and stream.isatty())
     when = structlog.processors.TimeStamper(fmt="%H:%M:%S" if human else "iso", utc=not human)
@@ -158,17 +158,6 @@ def configure(level: str = "info", format: Format = "auto", stream: TextIO | Non
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     _hush()
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *common,
-            structlog.stdlib.PositionalArgumentsFormatter(),
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
 
 
 def name_process(**fields: Any) -> None:

@@ -91,4 +91,4 @@ async def test_a_console_that_is_off_opens_no_port(tmp_path: Path) -> None:
     async with desktop(tmp_path, Clock(), console={"enabled": False}) as console:
         answer = await code(console)
         assert answer.status_code == 404 and "console.enabled" in answer.json()["error"]
-        assert repr(console) == "DesktopConsole(closed)"
+        assert console._port is None

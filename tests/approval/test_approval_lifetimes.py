@@ -196,14 +196,14 @@ async def waiting(town: Town, approval: Approval, *as_task: bool) -> AsyncIterat
                 group.start_soon(wait, is_task)
                 await until(lambda: any(key[1] is is_task for key in town.desk._waiters))  # noqa: B023
             yield heard
-    assert town.desk._waiters == {} and ", 0 waited for, " in repr(town.desk)
+    assert town.desk._waiters == {} and ", 0 waited for)" in repr(town.desk)
 
 
 async def test_a_call_and_a_task_wait_side_by_side_and_both_hear_and_leave_nothing_behind() -> None:
     town = Town()
     approval = await town.pending(amount=1)
     async with waiting(town, approval, False, True) as heard:
-        assert ", 2 waited for, " in repr(town.desk) and heard == []
+        assert ", 2 waited for)" in repr(town.desk) and heard == []
         await town.decide(approval)
     assert sorted(heard) == [(False, "approved"), (True, "approved")]
 

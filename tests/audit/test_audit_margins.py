@@ -59,7 +59,7 @@ async def test_whoever_waits_when_the_thread_ends_hears_no_and_nothing_stays_in_
     queue.open()
     first, second = queue.ask(b"1"), queue.ask(b"2")
     queue.put(b"3")
-    assert len(queue) == 3 and repr(queue) == "RecordQueue(3 waiting)"
+    assert len(queue) == 3
     first.cancel()
     queue.refuse_all()
     assert not await second and first.cancelled() and len(queue) == 0
@@ -137,7 +137,7 @@ async def test_the_oldest_records_are_carried_over_a_failure_and_exactly_the_oth
             writer.inbox.ring()
             await until(lambda: not len(writer.inbox) and writer._carried)
         await until(lambda: writer.counts.lost == 3)
-        assert writer.problem is not None and writer.problem in repr(audit) and writer.counts.failures == 1
+        assert writer.problem is not None and writer.counts.failures == 1
         (tmp_path / "away").rename(tmp_path / "audit")
         await until(lambda: audit.problem is None)
         assert audit.tally().lost == 3 and audit.tally().records["file", "refused"] == 0
@@ -178,14 +178,9 @@ async def test_threads_say_what_they_are_for_and_leave_with_the_log(tmp_path: Pa
     await until(lambda: not named() & {"audit sluice", "checkpoints sluice", "audit sink siem"})
 
 
-async def test_a_writer_says_where_it_is_and_one_that_is_not_open_says_so(tmp_path: Path) -> None:
+def test_a_writer_that_is_not_open_says_so(tmp_path: Path) -> None:
     writer = AuditWriter(settings(tmp_path), "sluice", Signer((SEED,)), lambda signed: None)
     assert writer.problem == "the log is not open yet"
-    assert repr(writer) == "AuditWriter(sluice epoch 0 seq 0, 0 waiting, the log is not open yet)"
-    async with open_audit(tmp_path) as audit:
-        size = (tmp_path / "audit" / "sluice.jsonl").stat().st_size
-        shown = f"AuditWriter(sluice epoch 1 seq 1, 0 waiting, Segment(sluice.jsonl from 1, {size} bytes))"
-        assert repr(audit._writer) == shown and repr(audit) == f"AuditLog({shown}, 0 open calls)"
 
 
 async def test_checkpoints_are_signed_after_so_many_records_and_none_without_a_record(tmp_path: Path) -> None:
@@ -394,13 +389,13 @@ async def test_a_sink_sends_bounded_batches_in_order_and_remembers_what_has_arri
     count = len(records(tmp_path))
     channel = Collector(failures=3)
     sink = sink_with(tmp_path, channel)
-    assert repr(sink) == "AuditSink(s after 0)" and sink.busy_since is None
+    assert sink.seq == 0 and sink.busy_since is None
     sink.start()
     await until(lambda: sink.seq == count and sink.busy_since is None)
     sink.stop()
     assert [seq for batch in channel.batches for seq in batch] == list(range(1, count + 1)) and channel.is_closed
     assert all(len(batch) <= 4 for batch in channel.batches) and len(channel.batches[0]) == 4
-    assert (sink.sent, sink.failures, repr(sink)) == (count, 3, f"AuditSink(s after {count})")
+    assert (sink.sent, sink.failures, sink.seq) == (count, 3, count)
     told = [(one.getMessage(), vars(one)["sink"], vars(one)["error"]) for one in caplog.records if "sink" in vars(one)]
     assert told == [("an audit sink is down", "s", "ConnectionError")] * 3
     position = tmp_path / "state" / "sluice.s.position"

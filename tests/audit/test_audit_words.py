@@ -52,7 +52,6 @@ from sluicegate.protocol.model import (
     InputRequired,
     Result,
     Target,
-    Trail,
     Verdict,
     refuse,
 )
@@ -204,9 +203,8 @@ def test_a_record_of_a_call_says_all_that_is_known() -> None:
     failed = body(made.outcome(call, about, Failure(10**9, "x"), 0.25))
     assert failed == {**ended, "outcome": "protocol_error", "code": 0}
     assert body(made.outcome(call, about, Failure(1 - 10**9, "x"), 0.25))["code"] == 1 - 10**9
-    assert repr(made) == "Composer(redacted, 1 clients, 1 targets)"
     made.forget()
-    assert repr(made) == "Composer(redacted, 1 clients, 0 targets)"
+    assert body(made.outcome(call, None, Result({}), 0.25)) == {**ended, **said}
 
 
 def test_a_record_of_less_says_less() -> None:
@@ -366,13 +364,12 @@ async def test_failures_of_one_address_are_one_note() -> None:
         failures.add("192.0.2.1", reason)
     for number in range(45):
         failures.add("192.0.2.2", f"r{number}")
-    assert repr(failures) == "IdentityFailures(2 addresses)"
     failures.flush()
     one = {"address": "192.0.2.1", "count": 3, "reasons": {"bad key": 2, "expired": 1}, "window": 60.0}
     assert notes[0] == one and notes[1]["count"] == 45
     assert len(notes[1]["reasons"]) == 41 and notes[1]["reasons"]["other"] == 5
     failures.flush()
-    assert len(notes) == 2 and repr(failures) == "IdentityFailures(0 addresses)"
+    assert len(notes) == 2
 
 
 def test_files_of_writers_stand_beside_one_another(tmp_path: Path) -> None:
@@ -459,7 +456,7 @@ def test_a_segment_is_the_file_that_its_name_means(tmp_path: Path) -> None:
     made = Segment.create(path, 7, 1.0)
     made.write(b"abc\n")
     made.check()
-    assert repr(made) == "Segment(sluice.jsonl from 7, 4 bytes)" and path.read_bytes() == b"abc\n"
+    assert path.read_bytes() == b"abc\n"
     assert (made.first, made.opened, made.size) == (7, 1.0, 4)
     resumed = Segment.resume(path, 7, 1.0)
     resumed.write(b"d")
@@ -494,11 +491,9 @@ def test_a_place_that_takes_no_checkpoint_is_named_without_its_secrets(
     (tmp_path / "state").mkdir(mode=0o700)
     places = [str(tmp_path / "kept"), str(tmp_path / "none" / "u@x?token=1"), "http://u:p@127.0.0.1:1/c?key=1"]
     publisher = Publisher(tmp_path / "state", "w", places)
-    assert repr(publisher) == "Publisher(3 places, newest 0)"
     publisher.start()
     publisher.put(signed)
     publisher.stop()
-    assert repr(publisher) == "Publisher(3 places, newest 3)"
     assert (tmp_path / "kept").read_bytes() == signed.dump() == (tmp_path / "state" / "w.checkpoint").read_bytes()
     assert read_newest(tmp_path / "state", "w") == signed and read_newest(tmp_path / "state", "x") is None
     told = [(record.message, vars(record)["place"], vars(record)["error"]) for record in caplog.records]
@@ -526,11 +521,9 @@ async def test_records_are_as_the_settings_want_them(tmp_path: Path) -> None:
     wanted = settings(tmp_path, arguments="redacted", results="redacted", transport="stdio", redact=redact)
     audit = AuditLog(wanted, DIGEST_KEY, (SEED,), lambda target: f"class of {target.own}", lambda: "r7")
     await audit.start()
-    assert repr(audit).endswith(", 0 open calls)")
     call = make_call("c1", {"title": "x", "pet": "Rex", "n": 1})
-    assert await audit.intent(call) and repr(audit).endswith(", 1 open calls)")
+    assert await audit.intent(call)
     audit.outcome(call, Result({"content": [], "pet": "Rex"}), 0.25)
-    assert repr(audit).endswith(", 0 open calls)")
     audit.identity_failure("192.0.2.1", "bad key")
     await audit.stop()
     (intent,), (outcome,), (identity,) = (records(tmp_path, type) for type in ("intent", "outcome", "identity"))
@@ -561,13 +554,12 @@ async def test_an_audit_log_counts_what_became_of_records(tmp_path: Path) -> Non
         assert tally.records == {("file", "ok"): 4, ("file", "refused"): 0, ("file", "failed"): 0}
         assert (tally.lost, tally.waiting, tally.lag) == (0, 0, {"file": 0.0})
     follower = Follower(tmp_path / "audit", "sluice", 2)
-    assert [place.type for place, _ in follower.read(1)] == ["outcome"] and repr(follower) == "Follower(sluice after 3)"
+    assert [place.type for place, _ in follower.read(1)] == ["outcome"]
     follower.close()
 
 
 def test_what_is_kept_of_values_is_bounded_and_says_so() -> None:
     redactor = Redactor(b"k" * 32, ["pet"], {"s/*": ["/a/*/b", "/l/1"]})
-    assert repr(redactor) == "Redactor(1 keys, 1 tools)"
     assert redactor.masked([1, 2, 3, 4], "", 9, 3, 99) == ([1, 2, 3, "...(1 more)"], True)
     assert redactor.masked([1, 2, 3], "", 9, 4, 99) == ([1, 2, 3], False)
     assert redactor.masked("abcdef", "", 4, 9, 99) == ("abcd...(2 more)", True)
@@ -605,10 +597,3 @@ def test_a_sink_that_is_none_is_told_what_one_is() -> None:
     with pytest.raises(ValueError, match=r"^a sink is an http") as refused:
         open_channel(SinkSettings("x", "ftp://x"))
     assert str(refused.value) == ("a sink is an http(s) URL, or tcp://host:port or udp://host:port of a syslog server")
-
-
-def test_a_decision_is_told_in_the_order_of_its_call() -> None:
-    trail = Trail("c")
-    for verdict in (Verdict.ASK, Verdict.ALLOW):
-        trail.add(Decision(verdict, "r", "b"))
-    assert repr(trail) == "Trail(c ask:r allow:r)"

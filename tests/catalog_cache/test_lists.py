@@ -8,7 +8,7 @@ import pytest
 from scripted_server import ALL, CLIENT, OTHER, Front, Scripted, resources
 
 from sluicegate.catalog.list_bounds import Bounds, Intake
-from sluicegate.catalog_cache import cache, list_waits, server_catalog, server_info, snapshot_store
+from sluicegate.catalog_cache import cache, list_waits, list_walk, server_catalog, snapshot_store
 from sluicegate.hub import Event
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Failure, Outcome, Result, Target
@@ -99,7 +99,7 @@ async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_w
     caplog: Any, monkeypatch: Any
 ) -> None:
     """Whatever it declares instead; a server that hangs at what it does not know costs its other lists nothing."""
-    monkeypatch.setattr(server_info, "UNDECLARED_TIME", 0.2)
+    monkeypatch.setattr(list_walk, "UNDECLARED_TIME", 0.2)
     server = Scripted("a", capabilities={"prompts": {}})
     server.answers["tools/list"] = pages_of(page("x"))
     server.answers["resources/list"] = always(Result({"resources": resources("file:///r")}))
@@ -117,7 +117,7 @@ async def test_a_server_that_lists_what_it_does_not_declare_is_listed_with_one_w
 async def test_a_question_about_an_undeclared_list_that_was_not_answered_is_asked_again_but_not_for_ever(
     caplog: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(server_info, "UNDECLARED_TIME", 0.05)
+    monkeypatch.setattr(list_walk, "UNDECLARED_TIME", 0.05)
     server = Scripted("a", capabilities={})
     for method in ("tools/list", "resources/list", "resources/templates/list"):
         server.answers[method] = hang
@@ -126,14 +126,14 @@ async def test_a_question_about_an_undeclared_list_that_was_not_answered_is_aske
             assert await front.names("tools/list") == []
             server.answers["tools/list"] = pages_of(page("x"))
             server.answers["resources/list"] = always(Failure(-32603, "busy"))
-            for _ in range(server_info.TRIES + 2):
+            for _ in range(list_walk.TRIES + 2):
                 front.lists.outdate("a")
                 assert await front.names("tools/list") == ["a__x"]
         assert [server.count(method) for method in ("prompts/list", "resources/templates/list")] == [
             1,
-            server_info.TRIES,
+            list_walk.TRIES,
         ]
-        assert server.count("resources/list") == server_info.TRIES
+        assert server.count("resources/list") == list_walk.TRIES
         assert [record.message for record in caplog.records if "without declaring" in record.message] == [
             "server a lists tools without declaring them",
         ]  # fmt: skip

@@ -14,7 +14,7 @@ from sluicegate.guards.enforce import enforce
 from sluicegate.guards.measure import Measure
 from sluicegate.guards.record import RecordGuard
 from sluicegate.guards.seal import MAX_ROUNDS, seal, unresolved
-from sluicegate.metrics.series import Count
+from sluicegate.metrics import Count
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.model import (

@@ -114,12 +114,9 @@ def test_only_an_allowed_origin_may_read_and_send_what_it_asks_for() -> None:
     assert sorted(MCP.preflight(b"https://APP.test", b"mcp-param-a, b")) == sorted(granted)
 
 
-def test_a_policy_shows_how_much_it_knows_and_no_name() -> None:
+def test_a_policy_without_names_serves_none() -> None:
     bare = HostOriginPolicy(ServedNames(), MCP_PORT)
     assert not any(bare.is_known([(b"host", name)], None) for name in (b"XXXX", b"localhost", b"mcp.test"))
-    assert repr(MCP) == "HostOriginPolicy(3 hosts, 1 origins)"
-    assert repr(ForwardedHeaders(NAMES)) == "ForwardedHeaders(1 trusted, beside /base)"
-    assert repr(ForwardedHeaders(ServedNames())) == "ForwardedHeaders(0 trusted, beside /)"
 
 
 @pytest.mark.parametrize(

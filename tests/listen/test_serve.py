@@ -26,7 +26,7 @@ async def test_a_name_with_two_addresses_has_one_port() -> None:
         async with anyio.create_task_group() as tasks:
             server = AddressServer(nothing, "localhost", 0)
             port = await tasks.start(server.run)
-            assert port == server.port and str(port) in repr(server)
+            assert port == server.port
             server.stop()
 
 

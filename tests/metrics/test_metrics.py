@@ -8,9 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluicegate import metrics
-from sluicegate.metrics import CHANGED_KINDS, MAX_LABEL_SETS, Metrics
+from sluicegate.metrics import CHANGED_KINDS, MAX_LABEL_SETS, Metrics, Seconds
 from sluicegate.metrics.scraped import TABLE
-from sluicegate.metrics.series import Seconds
 from sluicegate.protocol.model import (
     Call,
     Client,

@@ -10,7 +10,7 @@ from sluicegate.policy.classes import Classified
 from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.engine import Engine
 from sluicegate.policy.files import bundled_model
-from sluicegate.policy.lint import lint
+from sluicegate.policy.lint_semantics import lint
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rules import PolicyRules
 from sluicegate.protocol.model import Client, Kind, Target

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.policy.allowlist import ToolRules, allowlist
+from sluicegate.policy.rulebook import ToolRules, allowlist
 from sluicegate.protocol.model import Client, Target, Verdict
 
 ME = Client("local")

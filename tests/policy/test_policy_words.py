@@ -335,7 +335,7 @@ def test_a_judge_says_what_it_cannot_decide(caplog: pytest.LogCaptureFixture) ->
     assert vars(caplog.records[-1])["decision"] == "read admin:pins for odd" and judge.errors == 2
     judge.problem = "the policy cannot decide"
     assert judge.decide(call, SCALE) == Decision(Verdict.DENY, "policy_error", "the policy cannot decide")
-    assert repr(judge).endswith(", the policy cannot decide)") and judge.permission_key(call) is None
+    assert judge.permission_key(call) is None
     assert not judge.may_see(call, "git") and judge.check(11.0)
     assert caplog.records[-1].message == "the policy can decide again" and judge.may_see(call, "git")
 

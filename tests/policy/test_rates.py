@@ -143,4 +143,3 @@ def test_the_wait_is_told_in_words() -> None:
     assert rate.describe(0.2) == "600 per minute are allowed; try again in 1 s"
     assert rate.describe(11.2) == "600 per minute are allowed; try again in 12 s"
     assert Windows(5, 90).describe(1) == "5 per 90 s are allowed; try again in 1 s"
-    assert repr(rate) == "Windows(600 per 60 s, 0 keys)"

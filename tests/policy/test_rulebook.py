@@ -1,10 +1,9 @@
 """All that decides about a target, in its order."""
 
-from sluicegate.policy.allowlist import ToolRules, allowlist
 from sluicegate.policy.arguments import ArgumentRules, Schema
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.explain import Explanation
-from sluicegate.policy.rulebook import Rulebook
+from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.protocol.model import Client, Decision, Target, Verdict
 from tests.policy.policies import policy_of, tool
 
@@ -37,13 +36,6 @@ def test_the_class_is_part_of_the_decision() -> None:
     assert book().decide(ALICE, hinted).verdict is Verdict.ALLOW
     unhinted = Target("git", "tool", "other", "git__other", {"annotations": {"readOnlyHint": True}})
     assert book().decide(ALICE, unhinted).verdict is Verdict.ASK
-
-
-def test_what_was_warmed_is_what_is_decided() -> None:
-    rules, targets = book(), [tool("git", f"get_{n}") for n in range(10)]
-    assert len(list(rules.warm(ALICE, targets, seconds=0))) == 11
-    assert all(rules.decide(ALICE, target).verdict is Verdict.ALLOW for target in targets)
-    assert "10 decisions kept" in repr(rules.policy)
 
 
 def test_arguments_are_checked_for_tools_alone_and_templates_by_the_rows() -> None:

@@ -1,6 +1,5 @@
 """Decisions: which row, which approval, and what no row can change."""
 
-from collections.abc import Sequence
 
 import pytest
 
@@ -167,15 +166,6 @@ def test_where_casbin_and_the_rows_differ_nobody_gets_through_and_the_probe_says
 @pytest.mark.parametrize("rows", ["", "p, *, *, *, *, deny", "p, *, *, *, *, allow\np2, *, *, *, *, confirm"])
 def test_the_probe_is_about_deciding_not_about_the_rows(rows: str) -> None:
     assert policy_of(rows).probe()
-
-
-def test_a_list_comes_in_slices_and_whole() -> None:
-    policy = policy_of("p, *, *, tool:a*, *, allow")
-    wanted = [(tool("git", f"{letter}{n}"), "read") for n in range(20) for letter in "ab"]
-    parts: Sequence[object] = list(policy.decide_many(ALICE, wanted, seconds=0))
-    assert len(parts) == len(wanted) + 1
-    rulings = [ruling for part in policy.decide_many(ALICE, wanted) for ruling in part]
-    assert [ruling.verdict is Verdict.ALLOW for ruling in rulings] == [True, False] * 20
 
 
 def test_a_policy_shows_its_state() -> None:

@@ -14,11 +14,10 @@ from sluicegate.guards import ORDER, chain
 from sluicegate.guards.approve import approve
 from sluicegate.guards.enforce import enforce
 from sluicegate.guards.name import name
-from sluicegate.policy.allowlist import ToolRules, allowlist
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.explain import Explanation
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
-from sluicegate.policy.rulebook import Rulebook
+from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.protocol.model import REASON, Call, Client, Guard, Outcome, Result, Trail, Verdict
 from tests.policy.policies import build, clients, lines, tool
 

@@ -3,10 +3,9 @@
 
 from scripted_server import Front, Scripted, tools
 
-from sluicegate.policy.allowlist import ToolRules, allowlist
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.judge import PolicyEngine, PolicyInForce
-from sluicegate.policy.rulebook import Rulebook
+from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist
 from sluicegate.protocol import legacy_client, modern_client
 from sluicegate.protocol.jsonrpc import decode, dump, encode, to_value
 from sluicegate.protocol.model import Call, Client, Result, Target

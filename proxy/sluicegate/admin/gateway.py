@@ -48,9 +48,6 @@ class Gateway:
         self._policy = HostOriginPolicy(names, ADMIN_PORT)
         self._merged, self._merging = Merged(), anyio.Lock()
 
-    def __repr__(self) -> str:
-        return f"Gateway({len(self._up())} up)"
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return

@@ -55,9 +55,6 @@ class DesktopConsole:
         self._console: Console | None = None
         self._asked = 0.0
 
-    def __repr__(self) -> str:
-        return f"DesktopConsole({self._port or 'closed'})"
-
     async def run(self) -> None:
         async with anyio.create_task_group() as self._group:
             await anyio.sleep_forever()

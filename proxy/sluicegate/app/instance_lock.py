@@ -42,9 +42,6 @@ class InstanceLock:
         self._path, self._admin = (directory / f"{kind}-{name}.sock" for kind in ("stdio", "admin"))
         self._lock = self._place = -1
 
-    def __repr__(self) -> str:
-        return f"InstanceLock({self._path}, {'ours' if self.is_ours else 'not ours'})"
-
     @property
     def unshared(self) -> str:
         """Why every process is on its own here; empty if it is not."""

@@ -9,13 +9,12 @@ from dataclasses import replace
 
 from sluicegate.config import Config
 from sluicegate.policy import files
-from sluicegate.policy.allowlist import ToolRules, allowlist
 from sluicegate.policy.classes import Classes
 from sluicegate.policy.files import LoadedPolicy, PolicySources
 from sluicegate.policy.judge import PolicyInForce
 from sluicegate.policy.lint_semantics import KnownNames
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
-from sluicegate.policy.rulebook import Rulebook, nobody_accepted
+from sluicegate.policy.rulebook import Rulebook, ToolRules, allowlist, nobody_accepted
 from sluicegate.protocol.model import Target
 
 

@@ -87,9 +87,6 @@ class Reload:
         self.looked = anyio.Event()  # for the first time: what changed since the start was read is known
         self._on_rejected = on_rejected
 
-    def __repr__(self) -> str:
-        return f"Reload({self.file}, {len(self.problems)} problems)"
-
     def ask(self) -> None:
         """Reload now, whether anything seems to have changed or not."""
         self._asked.set()

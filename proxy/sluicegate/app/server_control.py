@@ -91,9 +91,6 @@ class ServerControl:
         self.tables.update(config, sections)
         self.servers = RunningServers({key: make(key, section, config) for key, section in sections.items()})
 
-    def __repr__(self) -> str:
-        return f"ServerControl({', '.join(self.servers)})"
-
     def attach(self, lists: CatalogCache, pins: DefinitionPins) -> None:
         """Both are made of the servers."""
         self._lists, self._pins = lists, pins

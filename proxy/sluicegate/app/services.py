@@ -201,9 +201,6 @@ class Notes:
         self._audit, self._judge, self._config = audit, judge, config
         self._last: Json = {}
 
-    def __repr__(self) -> str:
-        return f"Notes({self._audit!r})"
-
     def policy(self) -> None:
         """Which policy decides from now on, and how, if that is another one than before."""
         judge = self._judge

@@ -77,9 +77,6 @@ class Grants:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __repr__(self) -> str:
-        return f"Grants({len(self)})"
-
     @property
     def principals(self) -> frozenset[str]:
         return frozenset(grant.matter.principal for grant in self._all.values())

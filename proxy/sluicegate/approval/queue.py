@@ -96,7 +96,7 @@ class ApprovalQueue:
         self.is_closing = False
 
     def __repr__(self) -> str:
-        return f"ApprovalQueue({len(self._open)} open, {len(self._waiters)} waited for, {self.grants!r})"
+        return f"ApprovalQueue({len(self._open)} open, {len(self._waiters)} waited for)"
 
     # ------------------------------------------------------------ asking
 

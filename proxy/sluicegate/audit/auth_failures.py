@@ -45,6 +45,3 @@ class IdentityFailures:
         sums, self._sums = self._sums, {}
         for address, sum in sums.items():
             self._note({"address": address, "count": sum.count, "reasons": sum.reasons, "window": self._window})
-
-    def __repr__(self) -> str:
-        return f"IdentityFailures({len(self._sums)} addresses)"

@@ -101,9 +101,6 @@ class Signer:
         old = self._keys.get(previous)
         return _text(old.sign(_succession(writer, self.public))) if old else ""
 
-    def __repr__(self) -> str:
-        return f"Signer({self.id}, {len(self._keys)} keys)"
-
 
 def is_signed(checkpoint: Checkpoint, keys: PublicKeys) -> bool:
     public = keys.get(checkpoint.key)

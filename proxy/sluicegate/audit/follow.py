@@ -23,9 +23,6 @@ class Follower:
         self._first = 0
         self._end: int | None = None  # where the segment's part of the chain ends, if a failure made it end there
 
-    def __repr__(self) -> str:
-        return f"Follower({self.writer} after {self.seq})"
-
     def read(self, limit: int = 1_000) -> list[tuple[Link, bytes]]:
         """At most `limit` records, each with its line, without the break."""
         found: list[tuple[Link, bytes]] = []

@@ -63,9 +63,6 @@ class AuditLog:
         self._sinks: list[AuditSink] = []
         self._lock: Lock | None = None
 
-    def __repr__(self) -> str:
-        return f"AuditLog({self._writer!r}, {len(self._open)} open calls)"
-
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:

@@ -81,9 +81,6 @@ class Publisher:
                 where = place.partition("?")[0].rpartition("@")[2]  # what a URL carries beside may be a secret
                 log.warning("cannot publish the checkpoint", extra={"place": where, "error": type(error).__name__})
 
-    def __repr__(self) -> str:
-        return f"Publisher({len(self._places)} places, newest {self.newest.seq if self.newest else 0})"
-
 
 def _send(place: str, data: bytes) -> None:
     if place.startswith(("http://", "https://")):

@@ -45,9 +45,6 @@ class RecordQueue:
     def __len__(self) -> int:
         return len(self._items)
 
-    def __repr__(self) -> str:
-        return f"RecordQueue({len(self._items)} waiting)"
-
     # ------------------------------------------------------------ the event loop's side
 
     def open(self) -> None:

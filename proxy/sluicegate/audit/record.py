@@ -254,9 +254,6 @@ class Composer:
         self._targets.clear()
         self._decisions.clear()
 
-    def __repr__(self) -> str:
-        return f"Composer({self._arguments}, {len(self._clients)} clients, {len(self._targets)} targets)"
-
 
 def trace_of(call: Call) -> str:
     """The id of the trace that a call is part of (W3C Trace Context, traceparent), or nothing."""

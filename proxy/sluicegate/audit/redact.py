@@ -102,9 +102,6 @@ class Redactor:
         self._names: dict[str, bool] = {}
         self._innocent = {""}  # names that are no secrets, as canonical JSON has them
 
-    def __repr__(self) -> str:
-        return f"Redactor({len(self._keys)} keys, {len(self._pointers)} tools)"
-
     # ------------------------------------------------------------ digests
 
     def digest(self, data: bytes) -> str:

@@ -71,9 +71,6 @@ class Segment:
     def close(self) -> None:
         os.close(self._fd)
 
-    def __repr__(self) -> str:
-        return f"Segment({self.path.name} from {self.first}, {self.size} bytes)"
-
 
 def retire(path: Path, first: int) -> Path:
     """Give a segment that is full or closed its final name; the sequence number makes names sort as records do."""

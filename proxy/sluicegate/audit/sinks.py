@@ -96,9 +96,6 @@ class AuditSink:
         private.write(self._position, json.dumps({"seq": self.seq}).encode("ascii"), replace=True)
         return True
 
-    def __repr__(self) -> str:
-        return f"AuditSink({self.name} after {self.seq})"
-
 
 def _read_position(path: Path) -> int:
     try:

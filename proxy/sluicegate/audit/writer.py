@@ -78,10 +78,6 @@ class AuditWriter:
         self._checkpoint_at = float("inf")
         self._retry_at, self._pause = 0.0, _RETRY[0]
 
-    def __repr__(self) -> str:
-        state = self.problem or repr(self._segment)
-        return f"AuditWriter({self.name} epoch {self._epoch} seq {self._head.seq}, {len(self.inbox)} waiting, {state})"
-
     # ------------------------------------------------------------ the event loop's side
 
     async def start(self) -> None:

@@ -33,9 +33,8 @@ from sluicegate.catalog.snapshot import (
 from sluicegate.catalog_cache import list_waits
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
 from sluicegate.catalog_cache.list_waits import HangingStarts
-from sluicegate.catalog_cache.list_walk import walk
+from sluicegate.catalog_cache.list_walk import ServerInfos, walk
 from sluicegate.catalog_cache.server_catalog import ServerCatalog, digests, evict
-from sluicegate.catalog_cache.server_info import ServerInfos
 from sluicegate.catalog_cache.snapshot_store import SnapshotStore
 from sluicegate.hub import Event, Hub
 from sluicegate.policy.pins import Found, fingerprint

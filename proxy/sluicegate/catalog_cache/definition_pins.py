@@ -82,9 +82,6 @@ class DefinitionPins:
         self._lock = asyncio.Lock()  # of writers: a book is read, thought over and written by one at a time
         self._on_moved: list[Callable[[str], None]] = []
 
-    def __repr__(self) -> str:
-        return f"DefinitionPins({', '.join(f'{server}: {mode}' for server, mode in self._modes.items())})"
-
     def on_moved(self, listener: Callable[[str], None]) -> None:
         """`listener` is called with a server of which other definitions are served from now on."""
         self._on_moved.append(listener)

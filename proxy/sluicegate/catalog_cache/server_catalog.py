@@ -44,10 +44,6 @@ class ServerCatalog:
         self.late = self.missed = self.used = self.is_awaited = False
         self.retry_at = self.walked_at = self.searched_at = float("-inf")
 
-    def __repr__(self) -> str:
-        state = "walking" if self.walk else f"stale {sorted(self.stale)}" if self.stale else "fresh"
-        return f"ServerCatalog({self.server.key}, {state}{', late' if self.late else ''})"
-
     @property
     def is_whole(self) -> bool:
         """Whether every list has landed once. What has not is not known to lack anything."""

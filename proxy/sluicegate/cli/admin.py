@@ -116,9 +116,6 @@ class Admin:
         self._is_named = False
         self._seat = InstanceLock(self.config.state.dir, self.path)
 
-    def __repr__(self) -> str:
-        return f"Admin({self.path}, {'a key' if self._key else 'the operator'})"
-
     @property
     def is_operator(self) -> bool:
         return self._key is None

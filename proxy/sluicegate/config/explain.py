@@ -1,63 +1,43 @@
 """pydantic's errors as problems that a person can act on. Keys are repeated, values never: they may be secrets."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
+from pydantic import Tag
 from pydantic_core import ErrorDetails
 
-from sluicegate.config.audit import Audit, Checkpoints, Redact, Rotate, Sink
-from sluicegate.config.clients import AnonymousClient, Clients, Issuer, Jwt, Key, LocalClient
 from sluicegate.config.finding import Path, Problem
-from sluicegate.config.models import (
-    Config,
-    ConsoleSection,
-    HttpServer,
-    Limits,
-    Listen,
-    Log,
-    Names,
-    State,
-    StdioServer,
-    Telemetry,
-    Tools,
-)
-from sluicegate.config.network import Network
-from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
+from sluicegate.config.models import Config, HttpServer, StdioServer
 from sluicegate.config.section import Section
 
-SECTIONS: Final[Mapping[tuple[str, ...], type[Section]]] = {
-    (): Config,
-    ("listen",): Listen,
-    ("servers", "*", "stdio"): StdioServer,
-    ("servers", "*", "http"): HttpServer,
-    ("servers", "*", "stdio", "tools"): Tools,
-    ("servers", "*", "http", "tools"): Tools,
-    ("clients",): Clients,
-    ("clients", "local"): LocalClient,
-    ("clients", "anonymous"): AnonymousClient,
-    ("clients", "keys", "*"): Key,
-    ("clients", "jwt"): Jwt,
-    ("clients", "jwt", "issuers", "*"): Issuer,
-    ("policy",): Policy,
-    ("approvals",): Approvals,
-    ("approvals", "notify", "*"): Webhook,
-    ("approvals", "profiles", "*"): Profile,
-    ("audit",): Audit,
-    ("audit", "redact"): Redact,
-    ("audit", "rotate"): Rotate,
-    ("audit", "checkpoints"): Checkpoints,
-    ("audit", "sinks", "*"): Sink,
-    ("limits",): Limits,
-    ("names",): Names,
-    ("network",): Network,
-    ("state",): State,
-    ("telemetry",): Telemetry,
-    ("console",): ConsoleSection,
-    ("log",): Log,
-}
+
+def _sections(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
+    yield path, section
+    for name, field in section.model_fields.items():
+        for inner, below in _inside(field.annotation, (*path, name)):
+            yield from _sections(below, inner)
+
+
+def _inside(annotation: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
+    """The sections that a field of this type holds; pydantic adds the kind of a server to a path, by its tag."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is None and isinstance(annotation, type) and issubclass(annotation, Section):
+        yield path, annotation
+    elif origin is Annotated:
+        yield from _inside(parts[0], (*path, *(one.tag for one in parts[1:] if isinstance(one, Tag))))
+    elif origin in (dict, tuple):
+        yield from _inside(parts[1 if origin is dict else 0], (*path, "*"))
+    elif origin in (Union, UnionType):
+        for part in parts:
+            yield from _inside(part, path)
+
+
+SECTIONS: Final = dict(_sections(Config))
+"""Path -> section, where `*` stands for a key or a position."""
 
 EXPECTED: Final = {
     "bool_type": "true or false",

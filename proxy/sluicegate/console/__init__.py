@@ -90,9 +90,6 @@ class Console:
             Route(f"{PATH}/{{page}}/{{item}}", self._document),
         ])  # fmt: skip
 
-    def __repr__(self) -> str:
-        return f"Console({self._sessions!r})"
-
     @property
     def last_used(self) -> float:
         """When a person last did something in a session, by the clock."""

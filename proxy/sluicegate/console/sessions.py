@@ -80,9 +80,6 @@ class ConsoleSessions:
         self.last_used = clock()
         """When a person last did something in any of them."""
 
-    def __repr__(self) -> str:
-        return f"ConsoleSessions({len(self._sessions)})"
-
     def open(self, principal: str, way: Way, credential: str) -> tuple[Session, Halves]:
         """A session that has halves of its own. The one that was idle for longest makes room."""
         self.sweep()
@@ -155,9 +152,6 @@ class Codes:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._codes: dict[str, tuple[float, str]] = {}
-
-    def __repr__(self) -> str:
-        return f"Codes({len(self._codes)})"
 
     def make(self, credential: str) -> str:
         now = self._clock()

@@ -43,9 +43,6 @@ class StaticFiles:
             whole.update(f"{name}\0{len(file.body)}\0".encode() + file.body)
         self.digest = whole.hexdigest()[:16]
 
-    def __repr__(self) -> str:
-        return f"StaticFiles({len(self._files)}, {self.digest})"
-
     def get(self, digest: str, name: str) -> StaticFile | None:
         """No path of the file system is made of `name`: it is looked up among what was read."""
         return self._files.get(name) if digest == self.digest else None

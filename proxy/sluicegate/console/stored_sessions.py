@@ -39,9 +39,6 @@ class StoredSessions:
         """Sessions of an earlier process that nobody has used in this one, by the digest of their first half."""
         self._reading = anyio.Lock()
 
-    def __repr__(self) -> str:
-        return f"StoredSessions({len(self._found or ())} not used yet)"
-
     async def touch(self, session: Session) -> None:
         """It was used. Not each use is written."""
         if session.used - session.stored >= WRITE_EVERY:

@@ -61,9 +61,6 @@ class ConcurrencyLimit:
                 return turn.set_result(None)  # the place changes hands
         self.busy -= 1
 
-    def __repr__(self) -> str:
-        return f"<ConcurrencyLimit {self.busy}/{self._limit}, {len(self._queue)} waiting>"
-
 
 class RetryBackoff:
     """How long to wait before a server is dialled again: the longer, the more often it failed in a row."""
@@ -87,9 +84,6 @@ class RetryBackoff:
     def forget(self) -> None:
         """The next try need not wait."""
         self._failures, self._until = 0, 0.0
-
-    def __repr__(self) -> str:
-        return f"<RetryBackoff {self.left:.1f}s, {self._failures} failures>"
 
 
 Circuit = Literal["closed", "open", "half-open"]
@@ -134,6 +128,3 @@ class Breaker:
     def gave_up(self) -> None:
         """The call ended without saying anything about the server (its client cancelled it)."""
         self._is_tried = False
-
-    def __repr__(self) -> str:
-        return f"<Breaker {self.state}, {self._failures} failures>"

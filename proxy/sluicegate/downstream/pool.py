@@ -459,6 +459,3 @@ class ConnectionPool:
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    def __repr__(self) -> str:
-        return f"<ConnectionPool {len(self.live())}/{len(self._slots)} live, {len(self._holds)} held>"

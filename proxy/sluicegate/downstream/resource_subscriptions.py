@@ -182,9 +182,6 @@ class WatchBoard:
         self._wants: dict[str, dict[ResourceWatch, None]] = {}
         self._members: dict[ResourceWatch, None] = {}
 
-    def __repr__(self) -> str:
-        return f"<WatchBoard of {len(self._members)}, {len(self._wants)} resources>"
-
     @property
     def uris(self) -> frozenset[str]:
         return frozenset(self._wants)

@@ -476,9 +476,6 @@ class DownstreamServer:
             self._status = "down"
             self._moved(self.key)
 
-    def __repr__(self) -> str:
-        return f"<DownstreamServer {self.key} {self._status}, {self._pool!r}, {self._limit!r}, {self._breaker!r}>"
-
 
 def undeclared(call: Call, connection: ServerConnection) -> Failure | None:
     """2026-07-28 basic/index#capabilities: what a server does not declare, it does not have. Lists are asked for all

@@ -201,6 +201,3 @@ class ServerHealth:
         first = next((at for at, pair in enumerate(zip(old, lines, strict=False)) if pair[0] != pair[1]), len(old))
         shown = [line if len(line) <= _DESCRIBED_LINE else f"{line[:_DESCRIBED_LINE]}..." for line in lines[first:]]
         return {"last_error": str(self.error), "exit": tail.exit, "lines": shown, "position": tail.position}
-
-    def __repr__(self) -> str:
-        return f"<ServerHealth {self.error}, {self.restarts} restarts>"

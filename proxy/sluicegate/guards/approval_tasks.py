@@ -70,9 +70,6 @@ class ApprovalTasks:
         self._queue, self._deps = queue, deps
         self._waiting: dict[str, _Held] = {}
 
-    def __repr__(self) -> str:
-        return f"ApprovalTasks({len(self._waiting)} calls)"
-
     async def unfit(self, call: Call, target: Target) -> Failure | None:
         """Why no task can be made of it although its client wants one: then nobody need be asked, either."""
         return await self._deps.unfit(call, target)
@@ -122,9 +119,6 @@ class _Held:
         self._answers: Json = {}
         self._scope = anyio.CancelScope()
         self._news = anyio.Event()
-
-    def __repr__(self) -> str:
-        return f"_Held({self._approval.id}, {self.task['status']})"
 
     @property
     def _has_ended(self) -> bool:

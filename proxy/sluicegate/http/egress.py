@@ -57,9 +57,6 @@ class Egress:
         self._networks = [network for _, network in networks]
         self._hosts = {entry.rstrip(".") for entry in entries} - {entry for entry, _ in networks}
 
-    def __repr__(self) -> str:
-        return f"Egress({len(self._networks)} networks, {len(self._hosts)} hosts allowed, proxy {bool(self.proxy)})"
-
     def permit(self, whose: str, host: str, addresses: Iterable[str], *, is_named: bool = False) -> Sequence[str]:
         """Those of a host's addresses that may be connected to. `is_named`: somebody else than the operator named the
         host. Raises `Blocked` if there is none."""

@@ -34,9 +34,6 @@ class Fetcher:
         self.within = within
         self._context = context  # made when it is needed first: it takes 20 ms
 
-    def __repr__(self) -> str:
-        return f"Fetcher({self.egress!r})"
-
     async def get(self, url: str, configured: str, whose: str) -> bytes:
         """The document at `url`; `configured` is the URL of the config that led to it. Raises `Unfetched`."""
         try:

@@ -31,9 +31,6 @@ class ForwardedHeaders:
         self._trusted = tuple(map(ip_network, names.trusted_proxies))
         self.beside = "" if names.public_path is None else names.public_path.rpartition("/")[0]
 
-    def __repr__(self) -> str:
-        return f"ForwardedHeaders({len(self._trusted)} trusted, beside {self.beside or '/'})"
-
     def trusts(self, address: str) -> bool:
         try:
             return any(ip_address(address) in network for network in self._trusted)

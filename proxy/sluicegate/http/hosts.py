@@ -100,9 +100,6 @@ class HostOriginPolicy:
         self._hosts = {part for host in ours if (part := authority(host))}
         self._origins = frozenset(origin.lower().rstrip("/") for origin in names.allowed_origins)
 
-    def __repr__(self) -> str:
-        return f"HostOriginPolicy({len(self._hosts)} hosts, {len(self._origins)} origins)"
-
     def check(self, headers: Headers, server: Address | None, path: str) -> HostRefusal | None:
         """`server` is the address of the accepting socket, None for a Unix socket."""
         hosts = [value for name, value in headers if name == b"host"]

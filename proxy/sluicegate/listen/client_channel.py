@@ -59,9 +59,6 @@ class Asks:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __repr__(self) -> str:
-        return f"Asks({len(self._open)} open{', closed' if self._closed else ''})"
-
     def put(self, take: Take) -> int | None:
         """The id of a new question; None where there is no room for it."""
         if self._closed or len(self._open) >= MAX_ASKS:

@@ -66,10 +66,6 @@ class HttpExchange:
         """Its address."""
         return self.peer.client[0] if self.peer.client else "unknown"
 
-    def __repr__(self) -> str:
-        state = "finished" if self.finished else "stream" if self.opened else "waiting"
-        return f"HttpExchange({self.head.method} {self.head.path} {state}{' lost' if self.peer.lost else ''})"
-
     # ------------------------------------------------------------ out: one message
 
     def json(self, status: int, body: bytes, extra: Headers = []) -> Awaitable[None]:  # noqa: B006 (never changed)

@@ -133,10 +133,6 @@ class HttpRequest:
         self._chunks, self.keeps = chunks, keeps
         self._parts: list[bytes] = []
 
-    def __repr__(self) -> str:
-        state = "answered" if self.is_answered else "lost" if self.lost else "open"
-        return f"HttpRequest({self.head.method} {self.head.path} {state})"
-
     # ------------------------------------------------------------ the client
 
     @property

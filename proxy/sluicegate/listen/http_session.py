@@ -72,9 +72,6 @@ class HttpSession(LegacySession):
         self._next_stream = PUSH
         self._running: dict[RequestId, list[RunningCall]] = {}
 
-    def __repr__(self) -> str:
-        return f"HttpSession({self.principal.name} {self.revision.name} {len(self._running)} running, {self.outbox})"
-
     def client_for(self, principal: Principal) -> Client:
         """The client with the roles its principal has now."""
         if principal is not self.principal:

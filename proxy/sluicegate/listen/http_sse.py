@@ -70,9 +70,6 @@ class HttpSse:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def __repr__(self) -> str:
-        return f"HttpSse({len(self)} open)"
-
     # ------------------------------------------------------------ GET: the stream
 
     async def open(self, exchange: HttpExchange, principal: Principal, prefix: str) -> None:

@@ -136,9 +136,6 @@ class JsonRpcSession:
         self._at_rest: Callable[[], object] | None = None
         self.session: DuplexSession | None = None
 
-    def __repr__(self) -> str:
-        return f"JsonRpcSession({len(self._open)} open, {self.session and self.session.revision.name}, {self._output})"
-
     def recognise(self, client: Client) -> None:
         """The same principal, with the roles it has now."""
         if (client.roles, client.owner) != (self._client.roles, self._client.owner):

@@ -68,9 +68,6 @@ class LargeRequests:
         self._held: Counter[str] = Counter()
         self._turns: dict[str, LoopBudget] = {}
 
-    def __repr__(self) -> str:
-        return f"LargeRequests({self._held.total()} bytes)"
-
     def judge(self, principal: str, size: int) -> None:
         """Raises `RequestRefused`."""
         if wait := self._until_free(principal):

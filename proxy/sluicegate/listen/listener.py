@@ -103,9 +103,6 @@ class Listener:
         self._event_streams = HttpSse(self._context, on_session_end)
         self._routes = self._lay_out()
 
-    def __repr__(self) -> str:
-        return f"Listener({self._settings.path} {self.open_sessions} sessions)"
-
     def _lay_out(self) -> dict[str, _Serve]:
         """What is where, with and without a slash at the end. Also under the public path, for proxies that leave it in
         place."""

@@ -23,9 +23,6 @@ class ProtectedResource:
         self._path = settings.path
         self._identity, self._forwarded = identity, forwarded
 
-    def __repr__(self) -> str:
-        return f"ProtectedResource({self._public_url or self._path})"
-
     # ------------------------------------------------------------ where
 
     def _place(self, exchange: HttpExchange) -> tuple[str, str]:

@@ -92,9 +92,6 @@ class PushQueue:
         self._due, self._sent = _Entries(), _Entries()
         self._number = 0
 
-    def __repr__(self) -> str:
-        return f"PushQueue({len(self._due.all)} due, {self._number} sent)"
-
     def put(self, message: Message) -> None:
         self._due.put(_subject(message), 0, encode(message))
 

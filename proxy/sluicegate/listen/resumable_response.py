@@ -31,9 +31,6 @@ class ResumableResponse:
         self.sink: HttpExchange | None = exchange
         exchange.preamble = self._begin
 
-    def __repr__(self) -> str:
-        return f"ResumableResponse({self._exchange!r} {'done' if self._done else 'running'})"
-
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._exchange.peer.loop

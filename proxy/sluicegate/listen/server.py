@@ -59,9 +59,6 @@ class AddressServer:
     def _connection(self, server_state: ServerState, first: bytes = b"", **_: object) -> Http1:
         return Http1(self._serve, self._wire, cast(Any, server_state.connections), server_state.tasks, first)
 
-    def __repr__(self) -> str:
-        return f"AddressServer({self._address[0]}:{self.port if self._sockets else 'unbound'})"
-
     @property
     def port(self) -> int:
         return int(self._sockets[0].getsockname()[1])

@@ -61,9 +61,6 @@ class SessionNotifications:
         self._lock = anyio.Lock()
         self._telling: dict[str, bool] = {}  # method of what servers are being told -> and once more
 
-    def __repr__(self) -> str:
-        return f"SessionNotifications({'on' if self._current else 'off'}, {len(self._uris)} resources)"
-
     def start(self) -> None:
         """Begins to listen for list changes, once."""
         if self._current is None:

@@ -115,9 +115,6 @@ class SessionTranscript:
         self._mark = f"bridge {secrets.token_hex(8)}"
         self._numbers = count(1)
 
-    def __repr__(self) -> str:
-        return f"SessionTranscript({len(self._pending)} pending, {len(self._subscribed)} subscribed)"
-
     # ------------------------------------------------------------ what passes
 
     def said(self, line: bytes) -> None:

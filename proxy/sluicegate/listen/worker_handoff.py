@@ -37,9 +37,6 @@ class WorkerHandoff:
     def __init__(self, index: int, addresses: Sequence[str], patience: float = PATIENCE) -> None:
         self._index, self._addresses, self._patience = index, addresses, patience
 
-    def __repr__(self) -> str:
-        return f"WorkerHandoff({self._index} of {len(self._addresses)})"
-
     def is_ours(self, principal: str) -> bool:
         return owner_of(principal, len(self._addresses)) == self._index
 

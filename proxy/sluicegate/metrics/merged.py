@@ -60,9 +60,6 @@ class Merged:
         self._told: dict[Hashable, Told] = {}
         self._over: Told = {}
 
-    def __repr__(self) -> str:
-        return f"Merged({len(self._told)} workers)"
-
     @property
     def known(self) -> frozenset[Hashable]:
         """The workers that were heard and have not ended."""

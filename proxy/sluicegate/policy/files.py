@@ -20,8 +20,7 @@ from sluicegate.policy.classes import Classes
 from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.engine import Engine, check_model
 from sluicegate.policy.finding import PolicyError, PolicyFinding
-from sluicegate.policy.lint import lint
-from sluicegate.policy.lint_semantics import KnownNames
+from sluicegate.policy.lint_semantics import KnownNames, lint
 from sluicegate.policy.lint_syntax import suggest
 from sluicegate.policy.policy_tests import PolicyTest, Tools, read_cases, run
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile

@@ -50,9 +50,6 @@ class PolicyEngine:
         self.errors = 0
         self.problem = ""
 
-    def __repr__(self) -> str:
-        return f"PolicyEngine({self.law.rulebook.policy}{', ' + self.problem if self.problem else ''})"
-
     @property
     def law(self) -> PolicyInForce:
         return self._law

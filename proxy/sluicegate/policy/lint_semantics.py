@@ -1,7 +1,7 @@
-"""What a policy says that it hardly means: rows without effect, names that nobody has, too much for everybody.
+"""All findings about a policy's rows, and those about its meaning: rows without effect, unknown names, too wide rights.
 
-Pure. Findings are warnings, because a policy is written before its servers and people are there; the one error is a
-pair of approvals of which nobody can say whom to ask.
+Pure. Findings about the meaning are warnings, because a policy is written before its servers and people are there. The
+one error is a pair of approvals of which nobody can say whom to ask.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from sluicegate.policy.csv_rows import Row
 from sluicegate.policy.engine import RESERVED
 from sluicegate.policy.finding import Level, PolicyFinding
 from sluicegate.policy.globs import covers, is_glob, literal_start, matches, meets
-from sluicegate.policy.lint_syntax import suggest
+from sluicegate.policy.lint_syntax import check_words, suggest
 from sluicegate.policy.profiles import NONE, ApprovalProfile, clash
 from sluicegate.policy.roles import ANYBODY, AUTHENTICATED, BUILT_IN, EVERYONE, Grants, chains
 
@@ -49,6 +49,18 @@ def check_sense(
     yield from _shadowed(rules)
     yield from _too_much(rules)
     yield from _clashes(rules, profiles, _read(grants))
+
+
+def lint(
+    rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile], known: KnownNames | None = None
+) -> list[PolicyFinding]:
+    """What rows say is judged only where they use the right words: else one mistake is reported as many."""
+    wrong = list(check_words(rows, profiles))
+    at = {(finding.file, finding.line) for finding in wrong}
+    sound = [row for row in rows if (row.file, row.line) not in at]
+    odd = check_sense(sound, profiles, known or KnownNames())
+    files = list(dict.fromkeys(row.file for row in rows))
+    return sorted([*wrong, *odd], key=lambda finding: (files.index(finding.file), finding.line, finding.column))
 
 
 def _warn(row: Row, at: str, code: str, message: str, hint: str = "", level: Level = "warning") -> PolicyFinding:

@@ -103,6 +103,3 @@ class Windows:
 
     def __len__(self) -> int:
         return len(self._now) + len(self._before)
-
-    def __repr__(self) -> str:
-        return f"Windows({self._amount} per {self._seconds} s, {len(self)} keys)"

@@ -4,16 +4,68 @@ One frozen object, so that a reload swaps all of it at once and no request is ju
 new. Sync, without I/O; who accepted a definition is told by whoever keeps the pins.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final
 
 from sluicegate.policy.arguments import NO_RULES, ArgumentRules, Violation
 from sluicegate.policy.classes import Classes, Classified
 from sluicegate.policy.explain import Explanation, explain
 from sluicegate.policy.facts import Candidate, Facts
-from sluicegate.policy.rules import SLICE, PolicyRules
+from sluicegate.policy.globs import matches_folded
+from sluicegate.policy.memo import Memo
+from sluicegate.policy.rules import PolicyRules
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Decision, Kind, Target, Verdict
+
+MAX_MEMO: Final = 20_000
+
+# Names are compared as they are (`fnmatchcase`). A name that its server has not listed is also denied in other letters,
+# which the server could still understand.
+_NOT_A_TOOL: Final = Decision(Verdict.ALLOW, "policy.use: open", "the open policy allows it")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRules:
+    """Globs over a server's own tool names."""
+
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+
+
+def allowlist(servers: Mapping[str, ToolRules]) -> Callable[[Client, Target], Decision]:
+    """`decide` for lists of tools; prompts and resources of a configured server are allowed. A server that is not
+    configured is denied. Memoised for tools: the answer depends on server and own name alone, and there are as many
+    of them as there are tools, where of resources there may be a million."""
+    memo: Memo[tuple[str, str], Decision] = Memo(MAX_MEMO)
+
+    def decide(client: Client, target: Target) -> Decision:
+        if target.kind != "tool" and target.server in servers:
+            return _NOT_A_TOOL
+        key = (target.server, target.own)
+        decision = None if target.is_unlisted else memo.get(key)
+        if decision is None:
+            decision = _decide(servers.get(target.server), target)
+            if not target.is_unlisted:
+                memo.keep(key, decision)
+        return decision
+
+    return decide
+
+
+def _decide(rules: ToolRules | None, target: Target) -> Decision:
+    if rules is None:
+        return Decision(Verdict.DENY, "default", f"no server {target.server} is configured")
+    where = f"servers.{target.server}.tools"
+    for glob in rules.deny:
+        if fnmatchcase(target.own, glob) or (target.is_unlisted and matches_folded(target.own, glob)):
+            return Decision(Verdict.DENY, f"{where}.deny: {glob}", f"{target.own} is on the deny list")
+    for glob in rules.allow:
+        if fnmatchcase(target.own, glob):
+            return Decision(Verdict.ALLOW, f"{where}.allow: {glob}", f"{target.own} is on the allow list")
+    return Decision(Verdict.DENY, f"{where}.allow", f"{target.own} is not on the allow list")
+
 
 Decide = Callable[[Client, Target], Decision]
 
@@ -50,12 +102,6 @@ class Rulebook:
         """For resources/templates/list, and for completions of a template's variables."""
         listed = self.lists(client, target)
         return listed if listed.verdict is Verdict.DENY else self.policy.decide_template(client, target)
-
-    def warm(self, client: Client, targets: Iterable[Target], seconds: float = SLICE) -> Iterator[None]:
-        """Decides on every target ahead of a list, and hands over after every `seconds` of work."""
-        wanted = ((target, self.classify(target).name) for target in targets)
-        for _ in self.policy.decide_many(client, wanted, seconds):
-            yield
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
         """Why a tool that may be called may not be called with these: `invalid_arguments`."""

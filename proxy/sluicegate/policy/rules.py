@@ -5,20 +5,71 @@ revision of the rows; it never changes, so what it once decided it may remember.
 says which row gave it; where the two differ nobody gets through.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Final
 
 from sluicegate.catalog.uris import MAX_URI, literal_prefix, readings
 from sluicegate.policy import roles
 from sluicegate.policy.csv_rows import Row
-from sluicegate.policy.engine import RESERVED, Engine
-from sluicegate.policy.globs import covers, escape, matches_folded, meets
+from sluicegate.policy.engine import RESERVED, Engine, reaches
+from sluicegate.policy.globs import covers, escape, is_glob, matcher, matches_folded, meets
 from sluicegate.policy.memo import Memo
 from sluicegate.policy.profiles import ApprovalProfile, find_need
-from sluicegate.policy.rule_index import Rule, RuleIndex, read_rules, shard
 from sluicegate.protocol.model import Client, Decision, Target, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A `p` or `p2` row, taken apart once. `order` is its place among all rows."""
+
+    order: int
+    row: Row
+    sub: str
+    srv: str
+    obj: str
+    act: str
+    effect: str  # of a `p2` row: allow, because it grants nothing that a wildcard may not
+    matches_obj: Callable[[str], object]
+
+    def matches(self, held: frozenset[str], server: str, obj: str, act: str) -> bool:
+        """The sentence of the model file, said again by itself: explanations come from here, verdicts from casbin."""
+        about = self.act in ("*", act) and bool(self.matches_obj(obj))
+        return about and reaches(server, self.srv, self.effect) and self.sub in held
+
+
+def read_rules(rows: Iterable[Row], kind: str) -> tuple[Rule, ...]:
+    return tuple(_read(order, row) for order, row in enumerate(rows) if row.kind == kind)
+
+
+def _read(order: int, row: Row) -> Rule:
+    sub, srv, obj, act, last = row.fields
+    return Rule(order, row, sub, srv, obj, act, last if row.kind == "p" else "allow", matcher(obj))
+
+
+class RuleIndex:
+    """Some rules, found by object: whole names in one step, globs one after the other."""
+
+    __slots__ = ("_globs", "_named", "rules")
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._globs = tuple(rule for rule in self.rules if is_glob(rule.obj))
+        self._named: dict[str, tuple[Rule, ...]] = {}
+        for rule in self.rules:
+            if not is_glob(rule.obj):
+                self._named[rule.obj] = (*self._named.get(rule.obj, ()), rule)
+
+    def about(self, obj: str) -> list[Rule]:
+        """In the order of the files."""
+        found = [rule for rule in self._globs if rule.matches_obj(obj)]
+        named = self._named.get(obj)
+        return sorted((*named, *found), key=lambda rule: rule.order) if named else found
+
+
+def shard(rules: Iterable[Rule], held: frozenset[str], server: str) -> RuleIndex:
+    return RuleIndex(rule for rule in rules if rule.sub in held and reaches(server, rule.srv, rule.effect))
+
 
 DEFAULT_RULE: Final = "default"
 MAX_DECISIONS: Final = 50_000
@@ -26,7 +77,6 @@ MAX_RESOURCES: Final = 10_000  # decisions on resources: a walk through a millio
 MAX_SEEN: Final = 20_000
 MAX_CLIENTS: Final = 10_000
 MAX_SHARDS: Final = 5_000
-SLICE: Final = 0.005  # seconds; what the event loop may be kept from its other work at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +171,6 @@ class PolicyRules:
                 what = "it is not listed, and a row is about other letters" if others is None else _OTHER_URI
                 return Ruling(Verdict.DENY, rule.row.where, what, act)
         return None
-
-    def decide_many(
-        self, client: Client, wanted: Iterable[tuple[Target, str]], seconds: float = SLICE
-    ) -> Iterator[list[Ruling]]:
-        """The decisions on (target, class) pairs in their order, handed out after every `seconds` of work, so
-        that a caller can let others run in between."""
-        part: list[Ruling] = []
-        until = perf_counter() + seconds
-        for target, act in wanted:
-            part.append(self.decide(client, target, act))
-            if perf_counter() >= until:
-                yield part
-                part, until = [], perf_counter() + seconds
-        yield part
 
     def decide_template(self, client: Client, target: Target) -> Ruling:
         """Whether a resource template is shown: if what it may expand to meets a row that allows, and no deny row

@@ -47,7 +47,6 @@ from sluicegate.protocol.revisions import LEGACY, LOG_LEVELS, META, NEWEST_LEGAC
 DEFAULT_LEVEL: Final = "info"
 # 2025-11-25 client/elicitation: that revision has it alone
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
-TASK_STATUS: Final = tasks.STATUS
 _MODERN_ONLY_CODES: Final = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 # Of the newest revision: here they are ours to fill in, in the rounds of a call
 _ROUND: Final = frozenset({"inputResponses", "requestState"})

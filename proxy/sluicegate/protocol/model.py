@@ -172,9 +172,6 @@ class Trail:
     def add(self, decision: Decision) -> None:
         self._decisions += (decision,)
 
-    def __repr__(self) -> str:
-        return f"Trail({self.id} {' '.join(f'{d.verdict.value}:{d.rule}' for d in self._decisions)})"
-
 
 Emit = Callable[[Notification], Awaitable[None]]
 """Takes a notification that belongs to this call (progress, log message, a listen stream's events)."""

@@ -47,9 +47,6 @@ REVISIONS: Final[dict[str, Revision]] = {
 
 LEGACY: Final = tuple(name for name, revision in REVISIONS.items() if revision.era == "legacy")
 NEWEST_LEGACY: Final = LEGACY[-1]
-# What a server that answers `initialize` without a known revision, or a client without the header, is taken for
-# (2025-11-25 basic/transports#protocol-version-header).
-ASSUMED_LEGACY: Final = "2025-03-26"
 SUPPORTED: Final = tuple(reversed(REVISIONS))  # newest first, as data.supported and supportedVersions list them
 
 META = "io.modelcontextprotocol/"

@@ -121,9 +121,6 @@ class Subscriptions:
         self.refused: dict[str, Failure] = {}
         self.is_promised = False
 
-    def __repr__(self) -> str:
-        return f"Subscriptions({len(self.honoured)} at {list(self._by_server)}, {len(self.refused)} refused)"
-
     @property
     def servers(self) -> tuple[str, ...]:
         return tuple(self._by_server)

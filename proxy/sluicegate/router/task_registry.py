@@ -77,9 +77,6 @@ class TaskRegistry:
         self.count = 0
         self._order = 0
 
-    def __repr__(self) -> str:
-        return f"TaskRegistry({self.count} tasks of {len(self._mine)} principals)"
-
     # ------------------------------------------------------------ in
 
     def is_full(self, principal: str) -> bool:

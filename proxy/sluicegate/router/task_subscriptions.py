@@ -51,9 +51,6 @@ class FollowedTasks:
         self._numbers = count(1)
         self._limit = anyio.CapacityLimiter(MAX_LOOKS)
 
-    def __repr__(self) -> str:
-        return f"FollowedTasks({len(self.ids)} tasks)"
-
     async def follow(self, id: str) -> None:
         """Until it has ended, or is forgotten. What it is at first is told, too: it may have ended before anybody
         listened."""

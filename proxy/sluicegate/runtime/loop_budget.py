@@ -195,6 +195,3 @@ class LoopBudget:
 
     def now(self) -> float:
         return self._clock()
-
-    def __repr__(self) -> str:
-        return f"<LoopBudget {self._level:.3f} s of {BURST}>"

@@ -34,9 +34,6 @@ class Timer:
         self._among.discard(self)
         self.ring = _nothing  # whose method it is often holds us: a circle
 
-    def __repr__(self) -> str:
-        return f"<Timer at {self.when:.3f}, {'set' if self in self._among else 'over'}>"
-
 
 class CoarseTimers:
     """Those of one event loop, see `timers_of`."""
@@ -45,9 +42,6 @@ class CoarseTimers:
         self._set: set[Timer] = set()
         self._next = inf
         self._timer: asyncio.TimerHandle | None = None
-
-    def __repr__(self) -> str:
-        return f"CoarseTimers({len(self._set)} set)"
 
     def set(self, loop: asyncio.AbstractEventLoop, when: float, ring: Callable[[], object]) -> Timer:
         """`when` is by the loop's clock. Whoever sets one cancels it, or has it kept until then."""

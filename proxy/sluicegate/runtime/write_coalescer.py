@@ -29,9 +29,6 @@ class WriteCoalescer:
     def __init__(self) -> None:
         self._waiting: deque[tuple[asyncio.WriteTransport, bytes]] = deque()
 
-    def __repr__(self) -> str:
-        return f"WriteCoalescer({len(self._waiting)} waiting)"
-
     def put(self, loop: asyncio.AbstractEventLoop, transport: asyncio.WriteTransport, data: bytes) -> None:
         waiting = self._waiting
         waiting.append((transport, data))

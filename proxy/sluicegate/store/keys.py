@@ -87,9 +87,6 @@ class KeyRing:
         private.write(directory / name, b"".join([*lines, _line(secrets.token_bytes(KEY_BYTES))]), replace=True)
         return cls.load(directory, name)
 
-    def __repr__(self) -> str:
-        return f"KeyRing({len(self.keys)} keys, newest {self.newest_id.hex()})"
-
 
 def _id(key: bytes) -> bytes:
     return hashlib.sha256(b"sluice key id" + key).digest()[:_ID]
@@ -107,9 +104,6 @@ class LargePayloads:
         self._clock = clock
         self._kept: dict[str, tuple[float, str, bytes]] = {}  # when it ends, whose it is, what it is; oldest first
         self._size = 0
-
-    def __repr__(self) -> str:
-        return f"LargePayloads({len(self._kept)} of {self._size} bytes)"
 
     def put(self, owner: str, body: bytes) -> str:
         self._sweep()

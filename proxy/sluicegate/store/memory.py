@@ -70,6 +70,3 @@ class MemoryStore:
         now = self._clock()
         self._values = {key: entry for key, entry in self._values.items() if entry[1] is None or entry[1] > now}
         self._spent = {key: expires for key, expires in self._spent.items() if expires > now}
-
-    def __repr__(self) -> str:
-        return f"MemoryStore({len(self._values)} values, {len(self._spent)} spent)"

@@ -31,9 +31,6 @@ class Revoked:
             private.check(self._path, private.FILE)
         self.look()
 
-    def __repr__(self) -> str:
-        return f"Revoked({len(self._hashes)} keys, {len(self._names)} names)"
-
     def has(self, name: str, hash: str) -> bool:
         return hash in self._hashes or name in self._names
 

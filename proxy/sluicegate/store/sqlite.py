@@ -192,9 +192,6 @@ class SqliteStore:
         self._connection.execute("DELETE FROM item WHERE expires <= ?", (now,))
         self._connection.execute("DELETE FROM spent WHERE expires <= ?", (now,))
 
-    def __repr__(self) -> str:
-        return f"SqliteStore({self._path}{', closed' if self._closed else ''})"
-
 
 def peek(path: Path, prefixes: Sequence[str]) -> dict[str, bytes]:
     """Everything whose key begins with one of these. No file is made or changed, and nobody is waited for long; nothing

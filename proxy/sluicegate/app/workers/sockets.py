@@ -33,9 +33,6 @@ class WorkerSockets:
         if not (self._is_short or OPEN_FILES.is_dir()):
             raise OSError(f"{path.parent}: too deep for sockets; choose a shorter state.dir")
 
-    def __repr__(self) -> str:
-        return f"WorkerSockets({self.path})"
-
     def taking(self, index: int) -> str:
         """Where that worker takes connections."""
         return self._address(f"{index}.taking")

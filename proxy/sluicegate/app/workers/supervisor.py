@@ -95,9 +95,6 @@ class _Worker:
         self.came = anyio.Event()  # once it is up for the first time, or never will be
         self.was_up = False
 
-    def __repr__(self) -> str:
-        return f"Worker({self.share.index + 1}, {'up' if self.mark is not None else 'not up'})"
-
     def tell(self, order: Order) -> None:
         if self.writer is not None and not self.writer.is_closing():
             self.writer.write(_BYTES[order])
@@ -123,9 +120,6 @@ class Crew:
         self._stopped = anyio.Event()
         self.code = 0
         self.ended_by: signal.Signals | None = None
-
-    def __repr__(self) -> str:
-        return f"Crew({self._workers})"
 
     # ------------------------------------------------------------ as the admin port sees them
 

@@ -45,9 +45,6 @@ class ChangeStream:
         self._scope = anyio.CancelScope()
         self._is_live = False
 
-    def __repr__(self) -> str:
-        return f"<ChangeStream {list(self.wanted)} {'live' if self._is_live else self.problem or 'not live'}>"
-
     @property
     def is_over(self) -> bool:
         """Nothing more will come of it."""

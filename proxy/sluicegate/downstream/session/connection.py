@@ -406,10 +406,6 @@ class ServerConnection:
         error = {"code": METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
         self.transport.send_soon(encode(Response(request.id, error=error)))
 
-    def __repr__(self) -> str:
-        state = f"over ({self.why})" if self.is_over else "open"
-        return f"<{type(self).__name__} {self.settings.key} {state}, {len(self.pending)} pending>"
-
 
 def _glimpse(value: Any) -> str:
     """The beginning of a JSON value, however large that is."""

@@ -70,9 +70,6 @@ class Begun:
         self._heard = heard
         self._tasks: dict[int, tuple[str | None, object, float]] = {}
 
-    def __repr__(self) -> str:
-        return f"Begun({len(self._tasks)} tasks)"
-
     def add(self, number: int, call: Call) -> None:
         """`number` is the token that the server was given."""
         if "progressToken" not in call.meta or call.client.session is None:

@@ -123,6 +123,3 @@ class PendingRequest:
         if self.answer is None:
             raise Lost("the server ended its answer without a response", sent=True)
         return self.answer
-
-    def __repr__(self) -> str:
-        return f"<PendingRequest {self.id} {'over' if self.is_over else 'open'}>"

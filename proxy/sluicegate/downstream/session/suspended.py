@@ -224,6 +224,3 @@ class SuspendedCalls:
 
     def __len__(self) -> int:
         return len(self._parked)
-
-    def __repr__(self) -> str:
-        return f"<SuspendedCalls {len(self)} parked>"

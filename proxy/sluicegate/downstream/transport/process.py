@@ -184,9 +184,6 @@ class Process:
             return False
         return True
 
-    def __repr__(self) -> str:
-        return f"<Process {self.pid} {'gone' if self._gone.is_set() else 'running'}>"
-
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE

@@ -118,10 +118,6 @@ class Reply:
         """Hangs up if the answer has not ended yet. An answer that has ended no longer owns its connection."""
         self._wire.hang_up(self)
 
-    def __repr__(self) -> str:
-        state = "failed" if self.error else "complete" if self.complete else "open" if self.headed else "awaited"
-        return f"<Reply {self.status or '-'} {state}, {self.size} bytes unread>"
-
 
 class HttpClientConnection(asyncio.Protocol):
     """One connection. `freed` is called when an answer has ended and the next request may be sent."""

@@ -54,9 +54,6 @@ class Identity:
         self._tokens = Tokens(keysets or KeySets(None), clock)
         self.replace(settings)
 
-    def __repr__(self) -> str:
-        return f"Identity({len(self._keys)} keys, {self._tokens!r})"
-
     def replace(self, settings: IdentitySettings) -> None:
         """Other credentials from now on; whoever is no longer known loses sessions and streams at the next sweep."""
         self._known: dict[bytes, Principal] = {}

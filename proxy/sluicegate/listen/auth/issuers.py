@@ -68,9 +68,6 @@ class KeySet:
         self._fetches: deque[float] = deque(maxlen=PER_WINDOW)
         self._turn = asyncio.Lock()
 
-    def __repr__(self) -> str:
-        return f"KeySet({self._issuer}, {len(self._keys)} keys)"
-
     async def judge(self, token: Jws) -> str:
         """Empty if one of the issuer's keys made that signature, else a word for why it is not good."""
         fetches = self._count

@@ -41,9 +41,6 @@ class Tokens:
             str, tuple[TokenIssuer, Principal]
         ] = {}  # by name: of the tokens seen, the one that lasts longest
 
-    def __repr__(self) -> str:
-        return f"Tokens({len(self._settings.issuers)} issuers, {len(self._known)} known)"
-
     def replace(self, settings: TokenSettings) -> None:
         """Every token is verified anew. Whose issuer stays as it was is still there."""
         self._known.clear()
