@@ -219,6 +219,14 @@ def test_arguments_come_from_stdin_but_not_with_the_key(town: Bed) -> None:
     given = '{"city": "Łódź", "n": 1.5}'
     done = subprocess.run(command, input=given, capture_output=True, text=True, env=environ, check=False, timeout=30)
     assert done.returncode == 0 and town.seen("bank")[-1]["params"]["arguments"] == {"city": "Łódź", "n": 1.5}
+    done = subprocess.run(command, input="", capture_output=True, text=True, env=environ, check=False, timeout=30)
+    assert done.returncode == 2 and "stdin is empty" in done.stderr
+    done = subprocess.run(command, input=b"\xff", capture_output=True, env=environ, check=False, timeout=30)
+    assert done.returncode == 2 and b"are no JSON" in done.stderr, "no text at all"
+    strange = said(town, "call", "bank__look", '{"n": "\udcff"}', who="ann")
+    assert strange.returncode == 1 and "internal error" not in strange.stderr, strange.stderr
+    unnamed = said(town, "call", "bank__\udcff", who="ann")
+    assert unnamed.returncode == 2 and "is no name of a tool" in unnamed.stderr
     both = said(town, "call", "bank__look", "-", "--key-file", "-")
     assert both.returncode == 2 and "not both" in both.stderr
 

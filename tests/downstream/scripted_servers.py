@@ -55,7 +55,7 @@ class Rig:
         outcome = await self.request("tools/call", {"name": name, "arguments": arguments or {}}, client, **meta)
         assert isinstance(outcome, Result), outcome
         text = outcome.value["content"][0]["text"]
-        return text if "_meta" in outcome.value else json.loads(text)
+        return text if "dev.sluice/reason" in outcome.value.get("_meta", {}) else json.loads(text)
 
     async def reason(self, name: str, client: Client = LEGACY) -> str:
         outcome = await self.request("tools/call", {"name": name}, client)

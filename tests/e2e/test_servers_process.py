@@ -3,6 +3,7 @@ nothing."""
 
 import json
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -133,8 +134,11 @@ def greet(url: str, revision: str, headers: dict[str, str]) -> dict[str, str]:
     return session
 
 
+VERSION = {"MCP-Protocol-Version": LEGACY}
+
+
 def greeted(url: str) -> dict[str, str]:
-    return greet(url, LEGACY, {"MCP-Protocol-Version": LEGACY}) | {"Accept": "text/event-stream"}
+    return greet(url, LEGACY, VERSION) | {"Accept": "text/event-stream"}
 
 
 def reconfigure(made: Bed, **servers: Json | None) -> None:
@@ -296,6 +300,44 @@ def test_a_restart_says_how_many_open_calls_end_and_the_call_has_an_unknown_outc
         made.until(lambda: ends(made, "wait") == ["unknown"])
         records = [one.get("act") or one["type"] for one in made.audit() if one["type"] == "admin" or "own" in one]
         assert records[-3:] == ["intent", "server_restart", "outcome"]  # it is on the disk before it takes effect
+
+
+def noticed(made: Bed, session: dict[str, str], name: str) -> str:
+    """What the next result of a session says of its server."""
+    headers = session | bearer("ann") | {"Accept": "application/json, text/event-stream"}
+    call = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+    answer = httpx.post(made.process.url, json=call, headers=headers, timeout=30)
+    data = [line[5:] for line in answer.text.splitlines() if line.startswith("data:") and line[5:].strip()]
+    result = json.loads(data[-1] if data else answer.text)["result"]
+    assert result["content"][0]["text"].startswith("ran "), result
+    return str(result.get("_meta", {}).get("dev.sluice/began_anew", ""))
+
+
+@pytest.mark.parametrize(("how", "why"), [
+    ("restart", "an operator restarts it"), ("changed", "its configuration was changed"),
+    ("disabled", "an operator disabled it"), ("crashed", "its connection ended"),
+])  # fmt: skip
+def test_a_session_that_was_open_at_a_server_learns_once_that_it_began_anew(tmp_path: Path, how: str, why: str) -> None:
+    servers = {key: recorder(tmp_path, key, tools=[key]) | {"sharing": "session"} for key in ("fs", "more")}
+    with bed(tmp_path, OPEN, servers, **ANN) as made:
+        used, unused = greet(made.process.url, LEGACY, VERSION), greet(made.process.url, LEGACY, VERSION)
+        assert noticed(made, used, "more__more") == noticed(made, used, "fs__fs") == ""
+        assert noticed(made, unused, "fs__fs") == "", "it never was at `more`"
+        before = state(made, "more")["pids"]
+        if how == "restart":
+            assert run(tmp_path, "servers", "restart", "more").returncode == 0
+        elif how == "changed":
+            reconfigure(made, more=servers["more"] | {"timeout": "50s"})
+        elif how == "disabled":
+            assert run(tmp_path, "servers", "disable", "more").returncode == 0
+            assert run(tmp_path, "servers", "enable", "more").returncode == 0
+        else:
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+        made.until(lambda: bool(pids := state(made, "more").get("pids")) and not set(pids) & set(before))
+        assert why in noticed(made, used, "more__more")
+        assert noticed(made, used, "more__more") == noticed(made, used, "fs__fs") == "", "it is said once, of that one"
+        assert noticed(made, unused, "more__more") == ""
 
 
 ANN: Json = {"clients": {"keys": client_keys(ann=[])}}

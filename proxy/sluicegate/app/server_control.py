@@ -30,9 +30,13 @@ _DISABLED: Final = "an operator disabled it"
 _RESTARTED: Final = "an operator restarts it"
 
 
+MAX_REMOVED: Final = 64
+
+
 class RunningServers(dict[str, DownstreamServer]):
     """The servers that run now, in the order of the config. Under the key of one that was removed, a call that began
-    before still finds that one: it is stopped, and answers so. Nothing else shows it."""
+    before still finds that one: it is stopped, and answers so. Nothing else shows it. Those that the last switch
+    removed are there, and of those before at most `MAX_REMOVED`."""
 
     def __init__(self, servers: Mapping[str, DownstreamServer]) -> None:
         super().__init__(servers)
@@ -44,23 +48,30 @@ class RunningServers(dict[str, DownstreamServer]):
     def replace(self, servers: Mapping[str, DownstreamServer]) -> list[DownstreamServer]:
         """Those that no longer run."""
         ended = [server for key, server in self.items() if servers.get(key) is not server]
-        removed = {server.key: server for server in ended}
+        removed = {server.key: server for server in ended if server.key not in servers}
         self.clear()
         self.update(servers)
-        self._removed = {key: one for key, one in (self._removed | removed).items() if key not in servers}
+        earlier = [one for one in self._removed.items() if one[0] not in servers and one[0] not in removed]
+        self._removed = dict(earlier[-MAX_REMOVED:]) | removed
         return ended
+
+    @property
+    def removed(self) -> Mapping[str, DownstreamServer]:
+        return self._removed
 
 
 class ServerTables:
     """What guards and lists know of servers by their keys. Calls that are under way when a server is removed still need
-    its rows, so that none is ever taken out."""
+    its rows, as long as they find that server."""
 
     def __init__(self) -> None:
         self.rewriting: dict[str, Rewriting | None] = {}
         self.inspection: dict[str, Mode] = {}
         self.generations: cursor.Generations = {}
 
-    def update(self, config: Config, running: Collection[str]) -> None:
+    def update(self, config: Config, running: Collection[str], removed: Collection[str] = ()) -> None:
+        for gone in self.rewriting.keys() - config.servers.keys() - set(removed):
+            del self.rewriting[gone], self.inspection[gone]
         for key, server in config.servers.items():
             self.rewriting[key] = Rewriting(server.prefix, server.uris == "plain") if server.prefix else None
             self.inspection[key] = server.results
@@ -177,10 +188,13 @@ class ServerControl:
         if not changed and list(running) == list(servers):
             return
         open_calls = {key: server.open_calls for key, server in changed.items() if server is not None}
+        former = {**running.removed, **running}
         ended = running.replace(servers)
         for server in ended:
             server.retire(why if server.key in servers or server.key in self._switched_off else "it was removed")
-        self.tables.update(config, servers)
+        for key in changed.keys() & servers.keys() & former.keys():
+            servers[key].inherit(former[key])
+        self.tables.update(config, servers, running.removed)
         if self._lists is not None:
             self._lists.configure(settings.lists(config, servers, self._transport), changed)
         for listener in self.on_switch:
@@ -233,7 +247,7 @@ class ServerControl:
     def end_session(self, session: str) -> None:
         if self._first_client is not None and self._first_client.session == session:
             self._first_client = None
-        for server in (*self.servers.values(), *self._leaving):
+        for server in (*self.servers.values(), *self.servers.removed.values(), *self._leaving):
             server.end_session(session)
 
 

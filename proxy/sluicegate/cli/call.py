@@ -77,6 +77,8 @@ def call(
     a person has to approve it. Exits 1 if the call is refused or fails."""
     if arguments == "-" == key_file:
         stop(Code.USAGE, "stdin holds the key or the arguments, not both: --key-file takes a file, too")
+    if not tool.isprintable():
+        stop(Code.USAGE, f"{visible(tool)} is no name of a tool; `sluice tools` shows them")
     given, shown = _arguments(arguments), key_of(key_file, key)
     path, loaded = load(config_file, quietly=True)
     lock = InstanceLock(loaded.state.dir, path)
@@ -96,9 +98,9 @@ def call(
 
 def _arguments(text: str) -> Json:
     """Exits 2 for what is no object; an error shows nothing of it, as it may hold a secret."""
-    if text == "-":
-        text = sys.stdin.read(MAX_ARGUMENTS)
     try:
+        if text == "-" and not (text := sys.stdin.buffer.read(MAX_ARGUMENTS).decode()).strip():
+            raise ValueError("stdin is empty")
         found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         stop(Code.USAGE, f"the arguments are no JSON: {error}", """they look like '{"city": "Oslo"}'""")
@@ -169,7 +171,7 @@ class _Asker:
         own = {name.decode(): value.decode() for name, value in modern_server.headers(method, params)}
         request = {"jsonrpc": "2.0", "id": number, "method": method, "params": {**params, "_meta": meta}}
         for message in self._connection.ask(request, own | headers):
-            if message.get("id") == number and "method" not in message:
+            if message.get("id") in (number, None) and "method" not in message:  # None: of what cannot be read
                 return message
             text = message.get("params", {}).get("message")
             if message.get("method") == "notifications/progress" and isinstance(text, str) and text != self._heard:
@@ -187,7 +189,8 @@ class McpOverHttp:
         self._key = key
         self._url = f"http://{reachable(loaded.listen.mcp)}/mcp"
         headers = {
-            "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": MODERN,
+            "Accept": "application/json, text/event-stream", "Content-Type": "application/json",
+            "MCP-Protocol-Version": MODERN,
             **({"Authorization": f"Bearer {key.value}"} if key else {}),
         }  # fmt: skip
         # trust_env: a proxy from the environment must never see the key; read: a person may have to decide first
@@ -202,7 +205,8 @@ class McpOverHttp:
 
     def ask(self, request: Json, headers: dict[str, str]) -> Iterator[Json]:
         try:
-            with self._client.stream("POST", self._url, json=request, headers=headers) as response:
+            body = json.dumps(request).encode("ascii")
+            with self._client.stream("POST", self._url, content=body, headers=headers) as response:
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     data = (line[5:].strip() for line in response.iter_lines() if line.startswith("data:"))
                     yield from map(json.loads, filter(None, data))

@@ -172,7 +172,11 @@ class ConnectionPool:
         """Nothing is dialled any more, and what is open ends, for that reason."""
         self._group = None
         for slot in tuple(self._slots.values()):
-            self._end(slot, why)
+            (self._take if slot.is_live else self._end)(slot, why)
+
+    def inherit(self, before: "ConnectionPool") -> None:
+        """Sessions that had a connection to the server before, under the same key, learn that it began anew."""
+        self._taken = dict(before._taken)
 
     # ------------------------------------------------------------ finding
 
@@ -337,6 +341,7 @@ class ConnectionPool:
             del self._slots[slot.key]
         if slot.is_wanted and slot.connection is not None:
             slot.is_wanted = False
+            self._remember(slot, "its connection ended")
             self._ended(self._clock() - slot.opened, slot.connection.why)
 
     def _end(self, slot: PooledConnection, why: str) -> None:
@@ -351,9 +356,12 @@ class ConnectionPool:
 
     def _take(self, slot: PooledConnection, why: str) -> None:
         """Ends a connection although its session goes on."""
+        self._remember(slot, why)
+        self._end(slot, why)
+
+    def _remember(self, slot: PooledConnection, why: str) -> None:
         if slot.key.session is not None and len(self._taken) < _MAX_TAKEN:
             self._taken[slot.key] = f"the server began anew for this session: {why}"
-        self._end(slot, why)
 
     def _give(self, key: ConnectionKey, connection: ServerConnection) -> None:
         """The session learns with its next result what it lost with the connection before; what was announced

@@ -371,6 +371,10 @@ class DownstreamServer:
         if self._life is not None:
             self._life.cancel()
 
+    def inherit(self, before: "DownstreamServer") -> None:
+        """It takes the key of that one: sessions that were open there are told."""
+        self._pool.inherit(before._pool)
+
     async def run(self) -> None:
         """Keeps the server reachable until it is cancelled or `aclose` is called."""
         if self._is_retired:
