@@ -45,6 +45,8 @@ class Town:
         self.told: list[Json] = []
         self.tokens: dict[str, float] = {}
         self.review = "accepted"
+        self.identity = "pay-1"  # of the server
+        self.may_call = True
         self.keeps = True
         self.policy = "rev1"
         self.rule = "policy.csv:7"
@@ -74,6 +76,8 @@ class Town:
             token_end=lambda principal: self.tokens.get(principal),
             revision=lambda: self.policy,
             tell=tell,
+            identity_of=lambda server: self.identity,
+            may_call=lambda matter, target, class_: self.may_call,
         )
 
     def ruling(self) -> Decision:

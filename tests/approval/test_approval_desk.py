@@ -249,6 +249,171 @@ async def test_a_grant_ends_with_what_it_was_given_on(town: Town, take_away: Any
     assert reason(await town.run(amount=2)) == "approval_pending" and len(town.seen) == 1
 
 
+def _requesters_key_replaced(town: Town) -> None:
+    town.people[ANN.principal] = replace(ANN, credential="another")
+
+
+def _voters_key_replaced(town: Town) -> None:
+    town.people[LEA.principal] = replace(LEA, credential="another")
+
+
+def _server_replaced(town: Town) -> None:
+    town.identity = "pay-2"
+
+
+def _server_removed(town: Town) -> None:
+    town.identity = ""
+
+
+def _right_taken(town: Town) -> None:
+    town.may_call = False
+
+
+def _restore_all(town: Town) -> None:
+    town.people |= {ANN.principal: ANN, LEA.principal: LEA}
+    town.identity, town.may_call = "pay-1", True
+
+
+OF_THE_CALL = {
+    _requesters_key_replaced: ("cancelled", desks.OTHER_KEY),
+    _server_replaced: ("superseded", desks.REPLACED),
+    _server_removed: ("superseded", desks.NOT_RUNNING),
+    _right_taken: ("superseded", desks.FORBIDDEN),
+}
+GROUND = pytest.mark.parametrize("take_away", OF_THE_CALL)
+ALL_GROUND = pytest.mark.parametrize("take_away", [*OF_THE_CALL, _voters_key_replaced])
+
+
+@ALL_GROUND
+async def test_what_an_approval_stands_on_is_taken_away_and_it_stays_over_when_that_is_restored(
+    town: Town, take_away: Any
+) -> None:
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    take_away(town)
+    town.desk.reconsider()
+    _restore_all(town)
+    assert not await town.desk.consume(approval.id)
+    ended = await town.get(approval.id)
+    assert (ended.state, ended.comment) == OF_THE_CALL.get(take_away, ("superseded", desks.UNSUPPORTED))
+    assert reason(await town.run(amount=1)) == "approval_pending" and not town.seen
+
+
+@ALL_GROUND
+async def test_at_the_last_step_an_approval_or_grant_of_other_ground_is_not_used(town: Town, take_away: Any) -> None:
+    """Before anybody was told that something has changed."""
+    approval = await town.pending(amount=1)
+    await town.decide(approval)
+    await town.decide(await town.pending(amount=2), scope="15m")
+    (grant,) = town.desk.grants.alive()
+    take_away(town)
+    assert not await town.desk.consume(approval.id) and not await town.desk.use_grant(grant)
+
+
+@ALL_GROUND
+@pytest.mark.parametrize("is_restored", [False, True])
+async def test_a_grant_ends_with_its_ground_and_its_end_is_recorded(
+    town: Town, take_away: Any, is_restored: bool
+) -> None:
+    await town.decide(await town.pending(amount=1), scope="15m")
+    assert reason(await town.run(amount=1)) == ""
+    (grant,) = town.desk.grants.alive()
+    take_away(town)
+    town.desk.reconsider()
+    if is_restored:
+        _restore_all(town)
+    await town.desk.refresh()
+    assert town.desk.grants.get(grant.id) is None and not await town.desk.use_grant(grant)
+    _, why = OF_THE_CALL.get(take_away, ("", desks.UNSUPPORTED))
+    said = {"id": grant.approval, "state": "revoked", "grant": grant.id, "scope": "15m", "comment": why}
+    assert [one["approval"] for one in town.told if one["approval"].get("grant") == grant.id][-1] == said
+    _restore_all(town)
+    assert reason(await town.run(amount=2)) == "approval_pending" and len(town.seen) == 1
+
+
+@GROUND
+async def test_whoever_waits_is_told_why_what_they_asked_for_is_withdrawn(take_away: Any) -> None:
+    town = Town(hold_for=30.0)
+    heard: list[Any] = []
+
+    async def call() -> None:
+        heard.append(await town.run(amount=1))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await _until(lambda: town.desk._waiters)
+            (approval,) = town.desk.open_ones()
+            take_away(town)
+            town.desk.reconsider()
+            _restore_all(town)
+            await town.desk.refresh()
+    state, why = OF_THE_CALL[take_away]
+    assert reason(heard[0]) == "approval_denied"
+    assert text(heard[0]) == f"NOT EXECUTED. The approval {approval.id} of b__pay is {state}: {why}."
+    assert status(await town.decide(approval)) == 409 and not town.seen
+
+
+@GROUND
+@pytest.mark.parametrize("by", ["decide", "use"])
+async def test_what_changed_while_nothing_ran_ends_what_waited(town: Town, take_away: Any, by: str) -> None:
+    """Another process, on the store that the one before has left."""
+    waits, agreed = await town.pending(amount=1), await town.pending(amount=2)
+    await town.decide(agreed)
+    take_away(town)
+    later = town.new_desk()
+    if by == "decide":
+        refused = await later.decide(waits.id, LEA, VoteRequest("approve", waits.matter.digest), "cli")
+        assert isinstance(refused, VoteRefused) and refused.status == 409
+        assert refused.text == f"it was withdrawn: {OF_THE_CALL[take_away][1]}"
+    else:
+        assert not await later.consume(agreed.id)
+    await later.refresh()
+    for one in (waits, agreed):
+        ended = await later.get(one.id)
+        assert ended is not None and (ended.state, ended.comment) == OF_THE_CALL[take_away]
+
+
+async def test_a_vote_of_a_replaced_key_is_none_in_a_quorum() -> None:
+    town = Town(profile="two-person")
+    approval = await town.pending(amount=1)
+    await town.decide(approval, comment="fine")
+    _voters_key_replaced(town)
+    assert status(await town.decide(approval, LEO, comment="ok")) == "partially_approved"
+
+
+@pytest.mark.parametrize("of", ["open", "grant"])
+async def test_a_row_that_an_earlier_version_wrote_is_read_and_counts_for_nothing(
+    town: Town, of: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    town.people |= {one.principal: replace(one, credential="k") for one in (ANN, LEA)}
+    ann, lea = town.people[ANN.principal], town.people[LEA.principal]
+    approval = await town.get(about(await town.run(town.call(ann, amount=1)))["id"])
+    await town.decide(approval, lea, scope="15m" if of == "grant" else "once")
+    for place, raw in (await town.store.scan("approval/")).items():
+        if not place.startswith((OPEN, "approval/grant/")):
+            continue
+        row = json.loads(raw)
+        for fields in (row, row["matter"], *row.get("votes", ())):
+            for name in ("identity", "credential", "class_" if fields is row and "by" in row and "made" in row else ""):
+                fields.pop(name, None)
+        await town.store.put(place, json.dumps(row).encode())
+    later = town.new_desk()
+    await later.refresh()
+    assert not later.grants.all() and not await later.consume(approval.id)
+    ended = await later.get(approval.id)
+    assert ended is not None and (ended.state, ended.comment) == ("superseded", desks.UNIDENTIFIED)
+
+
+async def test_a_grant_that_cannot_be_read_is_said_and_keeps_nobody_else_from_theirs(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    await town.decide(await town.pending(amount=1), scope="15m")
+    await town.store.put("approval/grant/grt_x", b'{"id": "grt_x"}')
+    await town.desk.refresh()
+    assert len(town.desk.grants.all()) == 1 and "a grant in the store cannot be read" in caplog.text
+
+
 async def test_what_was_agreed_to_ends_with_the_server_that_it_was_for(town: Town) -> None:
     once, waits = await town.pending(amount=1), await town.pending(amount=2)
     await town.decide(once)

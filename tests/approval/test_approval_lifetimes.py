@@ -146,7 +146,7 @@ async def test_the_end_of_a_session_ends_the_grants_of_that_session_and_no_other
     assert not await town.desk.use_grant(first) and await town.desk.use_grant(second)
     await town.desk.refresh()
     assert {key.rpartition("/")[2] for key in await town.store.scan("approval/grant/")} == {second.id, timed.id}
-    assert town.desk.grants.get(first.id) is None and town.desk.grants._over == set()
+    assert town.desk.grants.get(first.id) is None and not town.desk.grants._over
 
 
 async def test_a_grant_that_another_process_used_meanwhile_is_still_one_and_one_that_it_ended_is_not() -> None:
@@ -396,9 +396,9 @@ async def test_a_grant_is_over_at_its_very_end_and_at_the_very_end_of_its_holder
 async def test_what_is_too_much_is_refused_with_its_status_and_what_is_just_not_is_taken() -> None:
     town = timed_town(per_client=1)
     call = town.call(amount=2)
-    matter = bind(ANN, "tools/call", TOOL, call.params, "policy.csv:7", BUILT_IN["one-of-leads"])
+    matter = bind(ANN, "tools/call", TOOL, call.params, "policy.csv:7", BUILT_IN["one-of-leads"], town.identity)
     assert isinstance(await town.desk.ask(call, matter, "write", dict), Approval)
-    other = bind(ANN, "tools/call", TOOL, {"name": "pay"}, "policy.csv:7", BUILT_IN["one-of-leads"])
+    other = bind(ANN, "tools/call", TOOL, {"name": "pay"}, "policy.csv:7", BUILT_IN["one-of-leads"], town.identity)
     refused = await town.desk.ask(call, other, "write", dict)
     assert isinstance(refused, VoteRefused) and refused.status == 429
     (approval,) = town.desk.open_ones()

@@ -92,7 +92,8 @@ async def test_what_was_decided_is_shown_recorded_and_granted() -> None:
     }  # fmt: skip
     said = {"id": approval.id, "digest": approval.matter.digest, "profile": "one-of-leads"}
     tool = {"principal": "key:ann", "server": "bank", "own": "pay"}
-    given = {"state": "approved", "approver": "key:lea", "comment": "ok\u202e", "grant": grant.id, "scope": "15m"}
+    by = {"approver": "key:lea", "channel": "api"}
+    given = {"state": "approved", **by, "comment": "ok\u202e", "grant": grant.id, "scope": "15m"}
     assert town.told == [{"approval": {**said, "state": "pending"}, **tool}, {"approval": {**said, **given}, **tool}]
     assert repr(town.desk) == "ApprovalQueue(1 open, 0 waited for)" and len(town.desk.grants) == 1
     assert town.desk.grants.principals == {"key:ann"} and town.desk.grants.get(grant.id) is grant

@@ -239,6 +239,46 @@ async def test_a_round_that_comes_too_late_or_to_another_program_is_one_of_a_cal
     assert len(server.seen) == 1
 
 
+async def test_a_round_of_a_replaced_key_or_of_an_earlier_version_is_not_gone_on_with(sealer: Sealer) -> None:
+    before, server = replace(call(), client=Client("key:a", credential="one")), Server(ASK, Result({}))
+    guard = seal(sealer.seal, sealer.unseal, same)
+    asked = await guard(before, server)
+    assert isinstance(asked, InputRequired) and asked.state is not None
+
+    def again(state: str, credential: str) -> Call:
+        return replace(retry(state), client=Client("key:a", credential=credential))
+
+    assert reason(await guard(again(asked.state, "two"), server)) == "outcome_unknown"
+    whole = sealer.unseal("round", asked.state, "key:a")
+    assert whole is not None
+    for name in ("identity", "credential", "expires", "public"):
+        old = sealer.seal("round", {key: value for key, value in whole.items() if key != name}, "key:a")
+        if name == "public":
+            assert unresolved(sealer.unseal)(again(old, "one")) is None
+        else:
+            assert reason(await guard(again(old, "one"), server)) == "outcome_unknown"
+    assert len(server.seen) == 1
+    assert await guard(again(asked.state, "one"), server) == Result({}) and len(server.seen) == 2
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_server_that_is_replaced_while_a_call_is_recorded_does_not_get_it(has_begun: bool) -> None:
+    """What was sealed or approved for the one before is not meant for it."""
+    programs, server, meant = {TOOL.server: "one"}, Server(Result({})), call()
+
+    async def replaced(call: Call, approval: Any) -> bool:
+        programs[TOOL.server] = "two"
+        return True
+
+    meant.trail.identity = "one"
+    if has_begun:
+        meant.trail.resume("c0", 1)
+    guard = commit(MemoryStore().spend, replaced, identity=programs.__getitem__)
+    outcome = await guard(meant, server)
+    assert reason(outcome) == ("outcome_unknown" if has_begun else "approval_denied") and not server.seen
+    assert await guard(call(), server) == Result({}), "one that was meant for nobody else goes to whoever is there"
+
+
 async def test_a_round_whose_tool_is_gone_is_one_of_a_call_that_had_begun(sealer: Sealer) -> None:
     guard, gone = seal(sealer.seal, sealer.unseal, same), unresolved(sealer.unseal)
     asked = await guard(call(), Server(ASK))

@@ -1,11 +1,12 @@
 """Who a request is from: a way in that is not configured is closed."""
 
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
 from listen_harness import ANYBODY, modern, site
 
-from sluicegate.listen.auth import ClientKey, Identity, IdentitySettings, Principal
+from sluicegate.listen.auth import ClientKey, Identity, IdentitySettings, Principal, key_mark
 
 KEY = ClientKey("ci", sha256(b"secret").hexdigest(), ("role:ci",), "team", expires=100.0)
 LOOP = "127.0.0.1"
@@ -14,12 +15,21 @@ LOOP = "127.0.0.1"
 def test_a_key_is_its_principal_until_it_expires() -> None:
     now = [99.0]
     identity = Identity(IdentitySettings(keys=(KEY,)), clock=lambda: now[0])
-    assert identity.identify(b"Bearer secret", False, LOOP) == Principal("key:ci", ("role:ci",), "team", 100.0)
+    expected = Principal("key:ci", ("role:ci",), "team", 100.0, key_mark(KEY.digest))
+    assert identity.identify(b"Bearer secret", False, LOOP) == expected
     assert identity.identify(b"bearer   secret ", True, "10.0.0.1") is not None
     assert identity.current() == {"key:ci"}
     now[0] = 100.0
     assert identity.identify(b"Bearer secret", False, LOOP) is None
     assert identity.current() == frozenset()
+
+
+def test_a_key_that_takes_the_place_of_another_is_not_the_one_that_came_in() -> None:
+    identity = Identity(IdentitySettings(keys=(KEY,)), clock=lambda: 99.0)
+    before = identity.identify(b"Bearer secret", False, LOOP)
+    assert before is not None and identity.is_current(before) and KEY.digest not in repr(before)
+    identity.replace(IdentitySettings(keys=(replace(KEY, digest=sha256(b"another").hexdigest()),)))
+    assert not identity.is_current(before) and identity.current() == {"key:ci"}
 
 
 @pytest.mark.parametrize(

@@ -146,15 +146,15 @@ class ApprovalsApi:
                     return 400, {"error": ballot}
                 return await self._told(await self._desk.decide(id, client, ballot, channel))
             case ("approvals", id, "reveal"):
-                told = await self._desk.reveal(id, client)
+                told = await self._desk.reveal(id, client, channel)
                 return (
                     (told.status, {"error": told.text}) if isinstance(told, VoteRefused) else (200, _shown_whole(told))
                 )
             case ("approvals", id, "cancel"):
-                return await self._cancel(id, client)
+                return await self._cancel(id, client, channel)
         return 404, {"error": "no such path"}
 
-    async def _cancel(self, id: str, who: Client) -> Told:
+    async def _cancel(self, id: str, who: Client, channel: str) -> Told:
         approval = await self._desk.get(id)
         roles = self._people.roles_of(who)
         if approval is None or not may_see(approval, who, roles):
@@ -163,7 +163,7 @@ class ApprovalsApi:
             return 403, {"error": why}
         if approval.is_finished:
             return 409, {"error": f"it is {approval.state} already"}
-        ended = await self._desk.end(id, "cancelled", who.principal)
+        ended = await self._desk.end(id, "cancelled", who.principal, channel=channel)
         return await self._told(ended or VoteRefused(404, "no such approval"))
 
     async def _told(self, decided: Approval | VoteRefused) -> Told:

@@ -22,7 +22,7 @@ from sluicegate.app.settings import DATABASE, KEYS, is_gone
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.approval.eligibility import objection
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
-from sluicegate.approval.record import Approval
+from sluicegate.approval.record import Approval, CallBinding
 from sluicegate.approval.repository import ALL
 from sluicegate.approval.states import TRANSITIONS
 from sluicegate.audit.log import AuditLog
@@ -64,6 +64,8 @@ def open_queue(
         revision=judges.judge.revision,
         tell=tell,
         is_mine=share.has,
+        identity_of=lambda server: settings.identity_of(judges.config, server),
+        may_call=partial(_may_call, judges),
     )
     desk = ApprovalQueue(store, settings.approvals(config), world)
 
@@ -72,6 +74,16 @@ def open_queue(
 
     judges.on_config.append(take)
     return desk
+
+
+def _may_call(judges: PolicyService, matter: CallBinding, target: Target | None, class_: str) -> bool:
+    """Whether the config in force lets its requester make such a call. Of a bearer who has shown no token since the
+    start nothing is known: when they come again it is decided anew."""
+    section, client = judges.config.servers.get(matter.server), judges.client_of(matter.principal)
+    if section is None or not section.enabled:
+        return False
+    target = target or Target(matter.server, matter.kind, matter.own, matter.own)
+    return client is None or judges.judge.may_still_call(client, target, class_)
 
 
 def redactor(config: Config) -> Redactor:

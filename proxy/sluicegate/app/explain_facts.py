@@ -137,7 +137,7 @@ class ServerFacts:
     def _grants(self, client: Client, target: Target) -> Iterable[GrantFact]:
         for grant in self.grants:
             terms = self.profiles.get(grant.matter.terms.name)
-            matter = terms and bind(client, "", target, {}, grant.matter.rule, terms)
+            matter = terms and bind(client, "", target, {}, grant.matter.rule, terms, grant.matter.identity)
             if terms and matter and grant.covers(matter, grant.policy, grant.session):
                 yield GrantFact(grant.id, grant.matter.rule, terms.name, grant.expires, grant.session != "")
 
@@ -156,7 +156,7 @@ def live(
     def learned(uri: str) -> list[str]:
         return [key for key in lists.servers if uri in lists.catalog(key, client).learned]
 
-    grants = [grant for grant in desk.grants.alive() if grant.policy == revision]
+    grants = [grant for grant in desk.grants.alive() if grant.policy == revision and desk.is_same_server(grant.matter)]
     return ServerFacts(lists.settings, wholes, pins, grants, desk.settings.profiles, learned)
 
 
@@ -202,7 +202,12 @@ async def stored(config: Config, revision: str, store: Store) -> ServerFacts:
     pins = DefinitionPins(settings.pins(config), store)
     await pins.load()
     grants = Grants(store, _record_nothing, time.time)
-    await grants.refresh(revision, lambda who: False, lambda who: None)
+
+    def objection(grant: Grant) -> str:
+        is_same = grant.matter.identity == settings.identity_of(config, grant.matter.server)
+        return "" if grant.policy == revision and is_same else "given for another policy or server"
+
+    await grants.refresh(objection, lambda who: None)
     listing, kept = settings.lists(config, enabled, "http"), SnapshotStore(store)
 
     async def wholes(server: str) -> list[tuple[Era, Snapshot]]:

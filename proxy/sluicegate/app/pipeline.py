@@ -55,6 +55,10 @@ def pipeline(
     asked = means(config, services.judging, resolver, behind.pins, page_link)
     outputs = Outputs()
     begun_call = unresolved(sealer.unseal)
+
+    def identity(key: str) -> str:
+        return behind.servers[key].identity
+
     guards: dict[str, Guard | None] = {
         "measure": Measure(metrics.call, metrics.calls) if metrics else None,
         "record": RecordGuard(audit.outcome if audit else None),
@@ -66,7 +70,7 @@ def pipeline(
             sealer.seal,
             sealer.unseal,
             partial(judged, own=services.own_pages),
-            identity=lambda key: behind.servers[key].identity,
+            identity=identity,
         ),
         "enforce": enforce(
             metric_sources.timed(judge.decide, metrics.decided) if metrics else judge.decide,
@@ -75,7 +79,7 @@ def pipeline(
         ),
         "quota": quota(windows["tool"]) if "tool" in windows else None,
         "approve": approve(desk, asked, is_task=True),
-        "commit": commit(services.store.spend, audit.intent if audit else None),
+        "commit": commit(services.store.spend, audit.intent if audit else None, identity=identity),
         "inspect": inspect(tables.inspection, outputs.check, judge.decide, outputs.prepare),
     }
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)

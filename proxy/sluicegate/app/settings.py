@@ -15,12 +15,12 @@ from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, R
 from sluicegate.catalog.list_bounds import Bounds
 from sluicegate.catalog_cache import ListSettings
 from sluicegate.catalog_cache.definition_pins import Pinned
-from sluicegate.config import AnyServer, Config, HttpServer
+from sluicegate.config import AnyServer, Config, HttpServer, Key
 from sluicegate.config.units import Expanded
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.http.hosts import ServedNames
 from sluicegate.listen import settings as wire
-from sluicegate.listen.auth import ClientKey, IdentitySettings
+from sluicegate.listen.auth import ClientKey, IdentitySettings, key_mark
 from sluicegate.listen.auth.issuers import TokenIssuer
 from sluicegate.listen.auth.tokens import TokenSettings
 from sluicegate.protocol.elicitation_urls import OwnUrls
@@ -135,7 +135,7 @@ def identity(config: Config, *, admin: bool = False) -> IdentitySettings:
     """Who gets in at the port for clients, or at the admin port."""
     keys = tuple(
         ClientKey(
-            name, key.hash.get_secret_value().removeprefix("sha256:"), key.roles, key.owner,
+            name, _digest(key), key.roles, key.owner,
             key.expires.timestamp() if key.expires else None,
         )
         for name, key in config.clients.keys.items()
@@ -159,6 +159,12 @@ def names(config: Config) -> ServedNames:
     """Those of both ports."""
     listen = config.listen
     return ServedNames(listen.allowed_hosts, listen.allowed_origins, listen.public_url, listen.trusted_proxies)
+
+
+def identity_of(config: Config, server: str) -> str:
+    """Which program or address has a server's key; empty where none has."""
+    section = config.servers.get(server)
+    return "" if section is None else section.identity
 
 
 def listening(config: Config) -> wire.ListenSettings:
@@ -195,8 +201,15 @@ def client_of(config: Config, principal: str) -> Client | None:
         return Client("local", config.clients.local.roles)
     if principal == "anonymous" and config.clients.anonymous is not None:
         return Client("anonymous", config.clients.anonymous.roles)
-    key = config.clients.keys.get(principal.removeprefix("key:"))
-    return None if key is None else Client(f"key:{principal.removeprefix('key:')}", key.roles, key.owner)
+    name = principal.removeprefix("key:")
+    key = config.clients.keys.get(name)
+    if key is None:
+        return None
+    return Client(f"key:{name}", key.roles, key.owner, credential=key_mark(_digest(key)))
+
+
+def _digest(key: Key) -> str:
+    return key.hash.get_secret_value().removeprefix("sha256:")
 
 
 def without_revoked(config: Config, revoked: Revoked) -> Config:

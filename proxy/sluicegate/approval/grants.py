@@ -6,6 +6,7 @@ is dead. One for a session is bound to that session, where there are sessions, a
 with a token has it for as long as they have a token.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Final
@@ -18,7 +19,7 @@ from sluicegate.approval.record import (
     read_binding,
     session_mark,
 )
-from sluicegate.protocol.jsonrpc import Json, decode_fast, dump
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store, Write
 
@@ -26,13 +27,16 @@ SECONDS: Final = 15 * 60.0
 IDLE: Final = 30 * 60.0
 PLACE: Final = "approval/grant/"
 
+log = logging.getLogger(__name__)
+
 Tell = Callable[[Json], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """`digest` of the matter is that of the call which was approved, and says nothing here. `token_end` is that of its
-    holder's token, as far as it was known then."""
+    holder's token, as far as it was known then; `credential` the key of whoever gave it (`key_mark`); `class_` the
+    class that the tool had."""
 
     id: str
     approval: str
@@ -44,6 +48,8 @@ class Grant:
     made: float
     expires: float
     token_end: float | None = None
+    credential: str = ""
+    class_: str = ""
 
     def is_orphaned(self, now: float, end: float | None) -> bool:
         """Whether its holder's token is over, and `end` is not that of a newer one."""
@@ -72,7 +78,7 @@ class Grants:
     ) -> None:  # fmt: skip
         self._store, self._tell, self._clock, self._is_mine = store, tell, clock, is_mine
         self._all: dict[str, Grant] = {}
-        self._over: set[str] = set()
+        self._over: dict[str, str] = {}  # and why, where somebody should know
 
     def __len__(self) -> int:
         return len(self._all)
@@ -82,14 +88,15 @@ class Grants:
         return frozenset(grant.matter.principal for grant in self._all.values())
 
     def make(
-        self, approval: Approval, scope: Scope, by: str, policy: str, token_end: float | None
+        self, approval: Approval, scope: Scope, by: Client, policy: str, token_end: float | None
     ) -> tuple[Grant, Write]:
         """A new grant, and what has to be written for it."""
         now = self._clock()
         life = IDLE if scope == "session" else SECONDS
         grant = Grant(
-            new_id("grt"), approval.id, approval.matter, policy, scope, approval.session, by, now, now + life, token_end
-        )
+            new_id("grt"), approval.id, approval.matter, policy, scope, approval.session, by.principal, now, now + life,
+            token_end, by.credential, approval.class_,
+        )  # fmt: skip
         return grant, Write(PLACE + grant.id, _encode(grant), life)
 
     def add(self, grant: Grant) -> None:
@@ -125,35 +132,44 @@ class Grants:
 
     async def revoke(self, grant: Grant, by: str) -> bool:
         """False if it could not be recorded; then it stays."""
-        said = {"id": grant.approval, "state": "revoked", "grant": grant.id, "scope": grant.scope, "approver": by}
-        about = {"principal": grant.matter.principal, "server": grant.matter.server, "own": grant.matter.own}
-        if not await self._tell({"approval": said, **about}):
+        if not await self._record(grant, approver=by):
             return False
         await self._forget(grant.id)
         return True
 
+    async def _record(self, grant: Grant, **more: str) -> bool:
+        said = {"id": grant.approval, "state": "revoked", "grant": grant.id, "scope": grant.scope, **more}
+        about = {"principal": grant.matter.principal, "server": grant.matter.server, "own": grant.matter.own}
+        return await self._tell({"approval": said, **about})
+
     def end_session(self, session: str) -> None:
         mark = session_mark(session)
-        self._over.update(one.id for one in self._all.values() if one.scope == "session" and one.session == mark)
+        ended = (one.id for one in self._all.values() if one.scope == "session" and one.session == mark)
+        self._over |= dict.fromkeys(ended, "")
 
-    def withdraw(self, is_withdrawn: Callable[[Grant], bool]) -> None:
+    def withdraw(self, objection: Callable[[Grant], str]) -> None:
         """Those are not used again, whatever becomes of what they were withdrawn for."""
-        self._over.update(grant.id for grant in self._all.values() if is_withdrawn(grant))
+        for grant in self._all.values():
+            if grant.id not in self._over and (why := objection(grant)):
+                self._over[grant.id] = why
 
-    async def refresh(
-        self, policy: str, is_gone: Callable[[str], bool], token_end: Callable[[str], float | None]
-    ) -> None:
-        """Others may have made or ended some; what no longer fits the policy, or whose holder is gone, ends now."""
+    async def refresh(self, objection: Callable[[Grant], str], token_end: Callable[[str], float | None]) -> None:
+        """Others may have made or ended some; what is withdrawn, or whose holder has no token any more, ends now."""
         now = self._clock()
         found = {raw_id.removeprefix(PLACE): raw for raw_id, raw in (await self._store.scan(PLACE)).items()}
-        grants = ((id, _decode(raw)) for id, raw in found.items())
-        self._all = {id: grant for id, grant in grants if self._is_mine(grant.matter.principal)}
+        grants = {id: grant for id, raw in found.items() if (grant := _decode(raw)) is not None}
+        self._all = {id: grant for id, grant in grants.items() if self._is_mine(grant.matter.principal)}
+        self.withdraw(objection)
         for grant in list(self._all.values()):
-            who = grant.matter.principal
-            is_held = not (is_gone(who) or grant.is_orphaned(now, token_end(who)))
-            if grant.id in self._over or grant.policy != policy or not is_held:
+            if grant.id in self._over:
+                why = self._over[grant.id]
+                # It is over whether that can be recorded or not.
                 await self._forget(grant.id)
-        self._over &= self._all.keys()
+                if why:
+                    await self._record(grant, comment=why)
+            elif grant.is_orphaned(now, token_end(grant.matter.principal)):
+                await self._forget(grant.id)
+        self._over = {id: why for id, why in self._over.items() if id in self._all}
 
     async def _forget(self, id: str) -> None:
         await self._store.delete(PLACE + id)
@@ -164,6 +180,11 @@ def _encode(grant: Grant) -> bytes:
     return dump(asdict(grant))
 
 
-def _decode(raw: bytes) -> Grant:
-    fields: Json = decode_fast(raw)
-    return Grant(**{**fields, "matter": read_binding(fields["matter"])})
+def _decode(raw: bytes) -> Grant | None:
+    """None for what is none: it counts for nothing, and is said."""
+    try:
+        fields: Json = decode_fast(raw)
+        return Grant(**{**fields, "matter": read_binding(fields["matter"])})
+    except (Malformed, KeyError, TypeError, ValueError, AttributeError):
+        log.error("a grant in the store cannot be read, and is not used")
+        return None

@@ -30,7 +30,7 @@ from sluicegate.approval.states import State
 from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest, unfit
 from sluicegate.audit.redact import canonical
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Call, Client
+from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import Store, Write
 
 MAX_OPEN: Final = 10_000
@@ -59,7 +59,18 @@ class ApprovalDeps:
     revision: Callable[[], str]
     tell: Callable[[Json], Awaitable[bool]]
     is_mine: Callable[[str], bool] = lambda principal: True  # whether this desk is that of a principal
+    identity_of: Callable[[str], str] = lambda server: ""  # which program or address has a server's key
+    may_call: Callable[[CallBinding, Target | None, str], bool] = lambda matter, target, class_: True
+    """Whether its requester may still make such a call; `class_` is that of then, for where no definition is known."""
 
+
+UNIDENTIFIED: Final = "it does not say which program or address its server was: an earlier version wrote it"
+REPLACED: Final = "another program or address has the key of its server by now"
+NOT_RUNNING: Final = "its server was changed, removed or disabled"
+GONE: Final = "whoever asked can no longer come in"
+OTHER_KEY: Final = "the key of whoever asked was replaced"
+FORBIDDEN: Final = "whoever asked may not make this call any more"
+UNSUPPORTED: Final = "who agreed could not do so any more"
 
 UNRECORDED: Final = VoteRefused(503, "the audit log cannot be written, and nothing is decided unrecorded")
 
@@ -89,8 +100,9 @@ class ApprovalQueue:
         self._mine: Counter[str] = Counter()  # how many of them each principal has
         self._whole: dict[str, Any] = {}  # arguments with their secrets, of calls that wait
         self._waiters: dict[tuple[str, bool], _Waiter] = {}  # by approval, and whether a task waits
+        self._targets: dict[str, Target] = {}  # of what is open and was asked for here
         self._claimed: set[str] = set()
-        self._withdrawn: set[str] = set()
+        self._withdrawn: dict[str, str] = {}  # and why
         self._locks: dict[str, anyio.Lock] = {}
         self._asking = anyio.Lock()
         self.is_closing = False
@@ -118,6 +130,8 @@ class ApprovalQueue:
                 if not await self._record(approval):
                     return UNRECORDED
                 if await self.book.open(approval, details):
+                    if call.target is not None:
+                        self._targets[approval.id] = call.target
                     self._changed(approval)
                     return approval
 
@@ -128,21 +142,57 @@ class ApprovalQueue:
             return approval if approval.expires > now else None
         if approval.expires <= now:
             await self.end(approval.id, "expired")
-        elif approval.matter != matter or (approval.state == "approved" and not self._is_good(approval)):
-            await self.end(approval.id, "superseded")
+        elif approval.matter != matter or approval.id in self._withdrawn:
+            await self._withdraw(approval.id, self._ground_of(approval))
+        elif approval.state == "approved" and (why := self._unsupported(approval)):
+            await self._withdraw(approval.id, why)
         else:
             return None if approval.is_finished else approval
         return None
 
-    def _is_good(self, approval: Approval) -> bool:
-        """Whether all who agreed might still do so."""
-        return all(self._may_still(approval, vote) for vote in approval.votes)
+    # ------------------------------------------------------------ what it stands on
+
+    def identity_of(self, server: str) -> str:
+        return self._world.identity_of(server)
+
+    def is_same_server(self, matter: CallBinding) -> bool:
+        return self._world.identity_of(matter.server) == matter.identity
+
+    def _lost_ground(self, matter: CallBinding, class_: str, target: Target | None = None) -> str:
+        """Why its requester could not make such a call any more; empty where they could."""
+        if (now := self._world.identity_of(matter.server)) != matter.identity:
+            return UNIDENTIFIED if not matter.identity else REPLACED if now else NOT_RUNNING
+        if self._world.is_gone(matter.principal):
+            return GONE
+        if not self._holds(matter.principal, matter.credential):
+            return OTHER_KEY
+        return "" if self._world.may_call(matter, target, class_) else FORBIDDEN
+
+    def _ground_of(self, approval: Approval) -> str:
+        return self._lost_ground(approval.matter, approval.class_, self._targets.get(approval.id))
+
+    def _unsupported(self, approval: Approval) -> str:
+        """Why what people said of it does not count any more, if they said anything."""
+        return "" if all(self._may_still(approval, vote) for vote in approval.votes) else UNSUPPORTED
+
+    def _holds(self, principal: str, credential: str) -> bool:
+        """Whether that key is the principal's own now. Of one of whom nothing is known here, tokens alone tell."""
+        who = self._world.client_of(principal)
+        return (credential if who is None else who.credential) == credential
 
     def _may_still(self, approval: Approval, vote: Vote) -> bool:
         if self._world.is_gone(vote.principal) or vote.policy != self._world.revision():
             return False
         who = self._world.client_of(vote.principal)  # None where no token of theirs is good any more
-        return who is not None and not eligibility.objection(approval, who, self._world.roles_of(who))
+        if who is None or who.credential != vote.credential:
+            return False
+        return not eligibility.objection(approval, who, self._world.roles_of(who))
+
+    async def _withdraw(self, id: str, why: str) -> None:
+        """Ends it for the reason that is known, or this one. Until that is written nobody here can use it."""
+        why = self._withdrawn.setdefault(id, why)
+        await self.end(id, "cancelled" if why in (GONE, OTHER_KEY) else "superseded", comment=why)
+        self._withdrawn.pop(id, None)
 
     def _full(self, principal: str) -> VoteRefused | None:
         mine = self._mine[principal]
@@ -219,11 +269,14 @@ class ApprovalQueue:
                         return VoteRefused(404, "no such approval")
                     if why := eligibility.objection(approval, who, roles):
                         return VoteRefused(403, why)
+                    if not approval.is_finished and (why := self._withdrawn.get(id) or self._ground_of(approval)):
+                        await self._withdraw(id, why)
+                        return VoteRefused(409, f"it was withdrawn: {why}")
                     if refused := unfit(approval, who, ballot):
                         return refused
                     new = self._voted(approval, who, ballot, channel)
                     grant, writes = self._granted(new, who, ballot)
-                    if not await self._record(new, who.principal, ballot.comment, grant):
+                    if not await self._record(new, who.principal, ballot.comment, grant, channel):
                         return UNRECORDED
                     if await self._apply(kept, new, writes):
                         if grant is not None:
@@ -235,7 +288,9 @@ class ApprovalQueue:
         if ballot.word == "deny":
             return approval.become("denied", by=who.principal, comment=comment, ended=now)
         valid = tuple(vote for vote in approval.votes if self._may_still(approval, vote))
-        vote = Vote(who.principal, eligibility.persons(who), channel, now, comment, self._world.revision())
+        vote = Vote(
+            who.principal, eligibility.persons(who), channel, now, comment, self._world.revision(), who.credential
+        )
         votes = (*valid, vote)
         is_enough = len(votes) >= approval.matter.terms.quorum
         return approval.become(
@@ -246,7 +301,7 @@ class ApprovalQueue:
         if new.state != "approved" or ballot.scope == "once":
             return None, []
         end = self._world.token_end(new.matter.principal) or new.token_end
-        grant, write = self.grants.make(new, ballot.scope, who.principal, self._world.revision(), end)
+        grant, write = self.grants.make(new, ballot.scope, who, self._world.revision(), end)
         return grant, [write]
 
     # ------------------------------------------------------------ what is masked
@@ -256,15 +311,16 @@ class ApprovalQueue:
         if approval.is_waiting and len(canonical(arguments)) <= MAX_WHOLE:
             self._whole[approval.id] = arguments
 
-    async def reveal(self, id: str, who: Client) -> Json | VoteRefused:
+    async def reveal(self, id: str, who: Client, channel: str = "api") -> Json | VoteRefused:
         """The arguments as they were sent, for who may decide; written down before they are told."""
         approval = await self.get(id)
         if approval is None or not eligibility.may_see(approval, who, self._world.roles_of(who)):
             return VoteRefused(404, "no such approval")
         if not approval.is_waiting or id not in self._whole:
             return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
-        told = {"id": id, "state": "revealed", "digest": approval.matter.digest, "approver": who.principal}
-        return {"id": id, "arguments": self._whole[id]} if await self._tell(told, approval.matter) else UNRECORDED
+        told: Json = {"id": id, "state": "revealed", "digest": approval.matter.digest, "approver": who.principal}
+        is_kept = await self._tell({**told, "channel": channel}, approval.matter)
+        return {"id": id, "arguments": self._whole[id]} if is_kept else UNRECORDED
 
     # ------------------------------------------------------------ using
 
@@ -284,8 +340,9 @@ class ApprovalQueue:
         kept = await self.book.read(id)
         if kept is None or kept.approval.state != "approved" or kept.approval.expires <= self._clock():
             return False
-        if id in self._withdrawn or not self._is_good(kept.approval):
-            await self.end(id, "superseded")
+        why = self._ground_of(kept.approval) or self._unsupported(kept.approval)
+        if why or id in self._withdrawn:
+            await self._withdraw(id, why)
             return False
         now = self._clock()
         if not await self._apply(kept, kept.approval.become("consumed", by="", ended=now)):
@@ -298,14 +355,17 @@ class ApprovalQueue:
         return found is not None and found.approval.state == "approved"
 
     def find_grant(self, matter: CallBinding, client: Client) -> Grant | None:
-        self.grants.withdraw(self._is_withdrawn)  # a key may have expired, of which nobody tells
+        # A key may have expired, of which nobody tells.
+        self.grants.withdraw(lambda one: self._objection(one) if one.matter.principal == matter.principal else "")
         return self.grants.find(matter, self._world.revision(), client)
 
     async def use_grant(self, grant: Grant) -> bool:
         """Whether it still is one, at the last step before the call."""
-        return not self._is_withdrawn(grant) and await self.grants.use(grant)
+        return not self._objection(grant) and await self.grants.use(grant)
 
-    async def end(self, id: str, state: State, by: str = "", comment: str = "") -> Approval | None:
+    async def end(
+        self, id: str, state: State, by: str = "", comment: str = "", channel: str = ""
+    ) -> Approval | None:
         """Ends it unused, if it is not finished: as it is afterwards."""
         while True:
             kept = await self.book.read(id)
@@ -313,7 +373,7 @@ class ApprovalQueue:
                 return None if kept is None else kept.approval
             new = kept.approval.become(state, by=by, comment=comment[:MAX_COMMENT], ended=self._clock())
             # What is over by time, or by a rule, is over whether the log can be written or not: it is never a yes.
-            await self._record(new, by, comment)
+            await self._record(new, by, comment, channel=channel)
             if await self._apply(kept, new):
                 return new
 
@@ -323,30 +383,47 @@ class ApprovalQueue:
         self.reconsider()
 
     def reconsider(self) -> None:
-        """Keys, roles or the policy have changed. A yes of somebody who could not give it any more is withdrawn, and
-        stays so when the change is undone."""
-        self._withdrawn.update(one.id for one in self._open.values() if one.votes and not self._is_good(one))
-        self.grants.withdraw(self._is_withdrawn)
+        """Keys, roles, servers or the policy have changed. What could not be asked for any more is withdrawn, and a yes
+        of somebody who could not give it. Both stay so when the change is undone."""
+        for approval in self._open.values():
+            self._judge(approval)
+        self.grants.withdraw(self._objection)
+
+    def _judge(self, approval: Approval) -> None:
+        if approval.id not in self._withdrawn and (why := self._ground_of(approval) or self._unsupported(approval)):
+            self._withdrawn[approval.id] = why
 
     def withdraw_servers(self, servers: Collection[str]) -> None:
         """They were replaced, or do not run any more. What people agreed to was a call of the server of then."""
-        self._withdrawn.update(one.id for one in self._open.values() if one.matter.server in servers)
-        self.grants.withdraw(lambda grant: grant.matter.server in servers)
+        for approval in self._open.values():
+            if approval.matter.server in servers:
+                self._withdrawn.setdefault(approval.id, NOT_RUNNING)
+        self.grants.withdraw(lambda grant: NOT_RUNNING if grant.matter.server in servers else "")
 
-    def _is_withdrawn(self, grant: Grant) -> bool:
-        if grant.policy != self._world.revision() or self._world.is_gone(grant.by):
-            return True
-        if grant.matter.terms.tier != "other":
-            return False
+    def _objection(self, grant: Grant) -> str:
+        """Why it is none any more; empty where it is one."""
+        if why := self._lost_ground(grant.matter, grant.class_):
+            return why
+        if grant.policy != self._world.revision():
+            return "the policy has changed"
         who = self._world.client_of(grant.by)
-        return who is None or self._world.roles_of(who).isdisjoint(grant.matter.terms.approvers)
+        if self._world.is_gone(grant.by) or not self._holds(grant.by, grant.credential):
+            return UNSUPPORTED
+        if grant.matter.terms.tier != "other":
+            return ""
+        if who is None or self._world.roles_of(who).isdisjoint(grant.matter.terms.approvers):
+            return UNSUPPORTED
+        return ""
 
     # ------------------------------------------------------------ changes
 
-    async def _record(self, new: Approval, by: str = "", comment: str = "", grant: Grant | None = None) -> bool:
+    async def _record(
+        self, new: Approval, by: str = "", comment: str = "", grant: Grant | None = None, channel: str = ""
+    ) -> bool:
         matter = new.matter
         said: Json = {"id": new.id, "state": new.state, "digest": matter.digest, "profile": matter.terms.name}
         said |= {"approver": by} if by else {}
+        said |= {"channel": channel} if channel else {}
         said |= {"comment": comment[:MAX_COMMENT]} if comment else {}
         said |= {"grant": grant.id, "scope": grant.scope} if grant else {}
         return await self._tell(said, matter)
@@ -371,6 +448,7 @@ class ApprovalQueue:
             self._drop(approval.id)
             self._raw.pop(approval.id, None)
             self._whole.pop(approval.id, None)
+            self._withdrawn.pop(approval.id, None)
             self._claimed.discard(approval.id)
         else:
             self._mine[approval.matter.principal] += approval.id not in self._open
@@ -382,6 +460,7 @@ class ApprovalQueue:
             watch(approval)
 
     def _drop(self, id: str) -> None:
+        self._targets.pop(id, None)
         if (approval := self._open.pop(id, None)) is not None:
             principal = approval.matter.principal
             self._mine[principal] -= 1
@@ -429,12 +508,12 @@ class ApprovalQueue:
                 known = self._open.get(id)
                 if approval is not None and (known is None or known.version != approval.version):
                     self._notice(approval)
-        for id in tuple(self._withdrawn):
-            await self.end(id, "superseded")
-            self._withdrawn.discard(id)
+                    if known is None:  # of before a restart, or another process: the config may have been another
+                        self._judge(approval)
+        for id, why in tuple(self._withdrawn.items()):
+            await self._withdraw(id, why)
         await self._tidy()
-        self.grants.withdraw(self._is_withdrawn)
-        await self.grants.refresh(self._world.revision(), self._world.is_gone, self._world.token_end)
+        await self.grants.refresh(self._objection, self._world.token_end)
 
     async def _tidy(self) -> None:
         now = self._clock()
@@ -443,4 +522,4 @@ class ApprovalQueue:
             if late >= 0:
                 await self.end(approval.id, "expired")
             elif self._world.is_gone(approval.matter.principal):
-                await self.end(approval.id, "cancelled", comment="whoever asked can no longer come in")
+                await self.end(approval.id, "cancelled", comment=GONE)

@@ -13,7 +13,7 @@ from sluicegate.approval.states import FINISHED, WAITING, State, may_become
 from sluicegate.audit.record import fingerprint
 from sluicegate.audit.redact import canonical
 from sluicegate.protocol.jsonrpc import Json, decode_fast, dump
-from sluicegate.protocol.model import Client, Target
+from sluicegate.protocol.model import Client, Kind, Target
 
 Tier = Literal["self", "other"]
 Scope = Literal["once", "session", "15m"]
@@ -59,21 +59,26 @@ BUILT_IN: Final[Mapping[str, ProfileSnapshot]] = {
 
 @dataclass(frozen=True, slots=True)
 class CallBinding:
-    """What an approval is for: everything that must be the same when it is used."""
+    """What an approval is for: everything that must be the same when it is used. `identity` says which program or
+    address had the server's key, `credential` which key the requester had (`key_mark`). A row that an earlier version
+    wrote has neither, and fits nothing."""
 
     digest: str
     principal: str
     server: str
-    kind: str
+    kind: Kind
     own: str
     definition: str
     rule: str
     terms: ProfileSnapshot
+    identity: str = ""
+    credential: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Somebody's yes, given under the policy of revision `policy`, and good as long as that is in force."""
+    """Somebody's yes, given under the policy of revision `policy`, and good as long as that is in force, and the key
+    with which it was given (`credential`, see `key_mark`)."""
 
     principal: str
     persons: tuple[str, ...]
@@ -81,6 +86,7 @@ class Vote:
     at: float
     comment: str = ""
     policy: str = ""
+    credential: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +160,9 @@ def new_id(kind: str = "apr") -> str:
     return f"{kind}_{''.join(secrets.choice(_ALPHABET) for _ in range(12))}"
 
 
-def bind(client: Client, method: str, target: Target, params: Json, rule: str, terms: ProfileSnapshot) -> CallBinding:
+def bind(
+    client: Client, method: str, target: Target, params: Json, rule: str, terms: ProfileSnapshot, identity: str = "",
+) -> CallBinding:  # fmt: skip
     """The matter of a call. Two calls are the same one if their digests are: the order of members and the spelling
     of strings count nothing, any other difference does, between 1 and 1.0 too."""
     definition = "" if target.item is None else fingerprint(target.item)
@@ -165,7 +173,10 @@ def bind(client: Client, method: str, target: Target, params: Json, rule: str, t
     if method != "tools/call":
         bound["method"] = method
     digest = "sha256:" + hashlib.sha256(canonical(bound).encode("ascii")).hexdigest()
-    return CallBinding(digest, client.principal, target.server, target.kind, target.own, definition, rule, terms)
+    return CallBinding(
+        digest, client.principal, target.server, target.kind, target.own, definition, rule, terms, identity,
+        client.credential,
+    )  # fmt: skip
 
 
 def session_mark(session: str | None) -> str:

@@ -128,7 +128,8 @@ def _add_approval(row: Record, approval: Record, record: Record) -> None:
     if "own" in record:
         row.setdefault("tool", record["own"])
     if "approver" in approval and record["type"] == "approval":
-        said = {name: approval[name] for name in ("approver", "state", "comment", "scope") if name in approval}
+        wanted = ("approver", "channel", "state", "comment", "scope")
+        said = {name: approval[name] for name in wanted if name in approval}
         row["decisions"] = [*row["decisions"], {"time": record["time"], **said}]
 
 

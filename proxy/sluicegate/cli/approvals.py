@@ -282,7 +282,7 @@ def _ask_at_rest(
         async with at_rest(admin.config) as approvals:
             if method == "DELETE":
                 return await approvals.delete(path, OPERATOR)
-            return await approvals.post(path, json.dumps(body).encode("ascii"), "", OPERATOR)
+            return await approvals.post(path, json.dumps(body).encode("ascii"), "", OPERATOR, "cli")
 
     try:
         found = anyio.run(read)

@@ -110,7 +110,8 @@ class _ApprovalFlow:
 
     def binding(self, terms: ProfileSnapshot) -> CallBinding:
         call = self.call
-        return bind(call.client, call.method, self.target, call.params, self.decision.rule, terms)
+        identity = self.queue.identity_of(self.target.server)
+        return bind(call.client, call.method, self.target, call.params, self.decision.rule, terms, identity)
 
     def refuse(self, text: str) -> Outcome:
         return refuse(self.call.method, "approval_denied", f"NOT EXECUTED: {text}")
@@ -215,7 +216,8 @@ class _ApprovalFlow:
     async def _closed(self, approval: Approval) -> Outcome:
         """The question was closed without a choice."""
         by, why = self.call.client.principal, "the question was closed without a yes"
-        return self._not_approved(await self.queue.end(approval.id, "cancelled", by, why) or approval)
+        ended = await self.queue.end(approval.id, "cancelled", by, why, "elicitation")
+        return self._not_approved(ended or approval)
 
     # ------------------------------------------------------------ others are waited for
 
@@ -279,6 +281,8 @@ class _ApprovalFlow:
 
     async def _let_through(self, use: ApprovalUse, id: str, binding: CallBinding) -> Outcome:
         self.call.trail.approval_use = use
+        # `commit` looks again: until there, another server may take the place of the one that was agreed to.
+        self.call.trail.identity = binding.identity
         outcome = await self.inner(replace(self.call, meta=defined(self.call.meta)))
         if isinstance(outcome, InputRequired):
             return replace(outcome, approval_ref=ApprovalRef(id, binding.digest, binding.rule, binding.terms.name))

@@ -12,6 +12,8 @@ from time import perf_counter
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
 from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, refuse
 
+Identify = Callable[[str], str]
+"""Which program or address has a server's key now."""
 Spend = Callable[[str, float | None], Awaitable[bool]]
 """(key, seconds to remember it) -> whether this was the first time."""
 Intend = Callable[[Call, Json | None], Awaitable[bool]]
@@ -20,10 +22,14 @@ the call must not take place."""
 
 USED = "NOT EXECUTED: the approval was used, or withdrawn, at this very moment. The same call again asks for another."
 UNAVAILABLE = "NOT EXECUTED: the audit log cannot be written, and no call may pass unrecorded. Try again later."
+BEGUN = "This call began at a server whose place another one has taken: it may or may not have been executed."
+REPLACED = "NOT EXECUTED: another server took the place of this one at this very moment. Call again."
 LATER = "The audit log cannot be written, so the server did not get your answer."
 
 
-def commit(spend: Spend, intend: Intend | None = None, ttl: float = 600.0) -> Guard:
+def commit(
+    spend: Spend, intend: Intend | None = None, ttl: float = 600.0, identity: Identify = str,
+) -> Guard:  # fmt: skip
     """`intend` is None where there is no audit log."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
@@ -39,6 +45,11 @@ def commit(spend: Spend, intend: Intend | None = None, ttl: float = 600.0) -> Gu
                 return refuse(call.method, "audit_unavailable", LATER if trail.has_begun else UNAVAILABLE)
         if approval_use is not None and not await approval_use.redeem():
             return refuse(call.method, "approval_denied", USED)
+        # All of that took time. From here on there is no wait until the server under this key is called.
+        if trail.identity is not None and call.target is not None and trail.identity != identity(call.target.server):
+            if trail.has_begun:
+                return refuse(call.method, "outcome_unknown", BEGUN)
+            return refuse(call.method, "approval_denied", REPLACED)
         return await inner(call)
 
     return guard

@@ -59,8 +59,9 @@ def seal(
             if envelope is None or envelope["of"] != _fingerprint(call, target):
                 return _INVALID
             _resume(call, envelope)
-            if envelope["expires"] < clock() or envelope["identity"] != identity(target.server):
+            if not _is_good(call, envelope, clock(), identity(target.server)):
                 return _unknown(call, "Nothing waits for this answer any more.") or _INVALID
+            call.trail.identity = envelope["identity"]
             round = envelope["round"]
             state = envelope["state"]
             own = OwnState(state) if envelope.get("is_own") else state
@@ -81,7 +82,7 @@ def unresolved(unseal: Unseal) -> Callable[[Call], Outcome | None]:
 
     def outcome(call: Call) -> Outcome | None:
         envelope = _unsealed(call, unseal) if "requestState" in call.params else None
-        if envelope is None or envelope["public"] != call.params.get("name"):
+        if envelope is None or envelope.get("public") != call.params.get("name"):
             return None
         _resume(call, envelope)
         return _unknown(call, "Its server is not to be had any more.")
@@ -110,7 +111,7 @@ def _envelope(
     of = _fingerprint(call, target)
     payload: Json = {"id": first, "round": round, "expires": expires, "state": outcome.state, "of": of,
                      "is_own": isinstance(outcome.state, OwnState), "identity": identity,
-                     "public": target.public}  # fmt: skip
+                     "credential": call.client.credential, "public": target.public}  # fmt: skip
     if outcome.approval_ref is not None:
         payload["leave"] = asdict(outcome.approval_ref)
     return payload
@@ -119,6 +120,13 @@ def _envelope(
 def _unsealed(call: Call, unseal: Unseal) -> Json | None:
     token = call.params["requestState"]
     return unseal(PURPOSE, token, call.client.principal) if isinstance(token, str) else None
+
+
+def _is_good(call: Call, envelope: Json, now: float, identity: str) -> bool:
+    """Whether it goes on at the same server, by the same key of its client. An earlier version may not have sealed
+    what either was."""
+    is_same = envelope.get("identity") == identity and envelope.get("credential") == call.client.credential
+    return is_same and bool(envelope.get("expires", now) > now)
 
 
 def _resume(call: Call, envelope: Json) -> None:

@@ -132,7 +132,7 @@ class HttpSse:
 
 
 def _client(principal: Principal) -> Client:
-    return Client(principal.name, principal.roles, principal.owner)
+    return Client(principal.name, principal.roles, principal.owner, credential=principal.credential)
 
 
 def _endpoint(prefix: str, id: str) -> bytes:

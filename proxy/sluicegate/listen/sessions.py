@@ -58,6 +58,9 @@ class Sessions:
         session = self._all.get(id)
         if session is None or session.principal.name != principal.name:
             return None
+        if session.principal.credential != principal.credential:  # its key was replaced, and so revoked
+            self.end(session)
+            return None
         session.touched = self._clock()
         self._all.move_to_end(id)
         return session

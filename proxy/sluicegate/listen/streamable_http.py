@@ -197,7 +197,7 @@ def serve_modern(
         return exchange.json(parsed.status, to_bytes(parsed.response))
     client = Client(
         principal.name, principal.roles, principal.owner, parsed.revision, parsed.info, parsed.capabilities, None,
-        parsed.capability_key,
+        parsed.capability_key, principal.credential,
     )  # fmt: skip
     emit = partial(_emit, exchange, parsed.method, request.id)
     call = Call(client, parsed.method, parsed.params, parsed.meta, None, parsed.mirrored, emit, context.trail())

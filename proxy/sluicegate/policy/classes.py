@@ -42,6 +42,11 @@ class Classes:
             return Classified("read", f"a {'prompt' if target.kind == 'prompt' else 'resource'} is read")
         return self._by_operator(target) or (_by_annotations(target) if accepted else None) or _DEFAULT
 
+    def written(self, target: Target) -> Class | None:
+        """An operator's own word."""
+        found = self._by_operator(target)
+        return None if found is None else found.name
+
     def _by_operator(self, target: Target) -> Classified | None:
         if not self.servers.get(target.server):
             return None

@@ -91,6 +91,18 @@ class PolicyEngine:
         """In lists and for notifications an ask is an allow: it can be called."""
         return self._decide(call, target).verdict is not Verdict.DENY
 
+    def may_still_call(self, client: Client, target: Target, class_: str) -> bool:
+        """Whether a call that a person was asked about could be made now. `class_` is that of a tool whose definition
+        is not at hand: it counts where no operator has written another."""
+
+        def is_allowed() -> bool:
+            rulebook = self.law.rulebook
+            if target.kind == "tool" and target.item is None and not target.is_unlisted:
+                return rulebook.decide_remembered(client, target, class_).verdict is not Verdict.DENY
+            return rulebook.decide(client, target).verdict is not Verdict.DENY
+
+        return self._is_sure(is_allowed, f"{target.kind} {target.own} on {target.server} for {client.principal}")
+
     def may_see(self, call: Call, server: str) -> bool:
         policy = self.law.rulebook.policy
         return self._is_sure(lambda: policy.may_see(call.client, server), f"{server} for {call.client.principal}")

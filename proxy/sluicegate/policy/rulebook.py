@@ -98,6 +98,13 @@ class Rulebook:
         alike = self.policy.decide_alike(client, target, act) if may_be_alike else None
         return alike or self.policy.decide(client, target, act)
 
+    def decide_remembered(self, client: Client, target: Target, act: str) -> Decision:
+        """Of a tool whose definition is not at hand: `act` is the class that it had."""
+        listed = self.lists(client, target)
+        if listed.verdict is Verdict.DENY:
+            return listed
+        return self.policy.decide(client, target, self.classes.written(target) or act)
+
     def decide_template(self, client: Client, target: Target) -> Decision:
         """For resources/templates/list, and for completions of a template's variables."""
         listed = self.lists(client, target)

@@ -13,10 +13,10 @@ from typing import Final
 
 from sluicegate.http.hosts import is_loopback
 from sluicegate.listen.auth.issuers import KeySets
-from sluicegate.listen.auth.principal import CredentialRefused, Principal
+from sluicegate.listen.auth.principal import CredentialRefused, Principal, key_mark
 from sluicegate.listen.auth.tokens import Tokens, TokenSettings
 
-__all__ = ["ClientKey", "CredentialRefused", "Identity", "IdentitySettings", "Principal"]
+__all__ = ["ClientKey", "CredentialRefused", "Identity", "IdentitySettings", "Principal", "key_mark"]
 
 _MAX_KNOWN: Final = 1024
 _NOBODY: Final = CredentialRefused("none")
@@ -58,7 +58,8 @@ class Identity:
         """Other credentials from now on; whoever is no longer known loses sessions and streams at the next sweep."""
         self._known: dict[bytes, Principal] = {}
         self._keys = {
-            key.digest: Principal(f"key:{key.name}", key.roles, key.owner, key.expires) for key in settings.keys
+            key.digest: Principal(f"key:{key.name}", key.roles, key.owner, key.expires, key_mark(key.digest))
+            for key in settings.keys
         }
         self._by_name = {principal.name: principal for principal in self._keys.values()}
         anonymous = settings.anonymous

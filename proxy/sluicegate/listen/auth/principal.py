@@ -1,16 +1,24 @@
 """Whoever came in, and why somebody did not."""
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`expires` is the second from which the credential is no longer good."""
+    """`expires` is the second from which the credential is no longer good, `credential` the mark of its key."""
 
     name: str
     roles: tuple[str, ...] = ()
     owner: str = ""
     expires: float | None = None
+    credential: str = ""
+
+
+def key_mark(digest: str) -> str:
+    """Tells a client key from another one of the same name. `digest` is the key's hash as the config has it: that is
+    what gets in, so that nothing which is stored or compared holds it."""
+    return sha256(f"sluice key {digest}".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
