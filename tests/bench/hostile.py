@@ -32,6 +32,7 @@ from subjects import HERE, LOAD_CORE, Subject, free_port, pinned, running
 CONCURRENCY, CONNECTIONS, CLIENTS, SERVERS = 16, 4, 4, 2
 BARS = {"ratio": 1.5, "livez": 50.0}
 WARM = 1.0  # seconds: by then each hostile peer has used up what it may take at once, which /livez is held against
+QUIET = 0.5  # seconds without work: longer than a request waits for its turn before it looks again
 IDLE = "chrt", "--idle", "0"
 SHORT = "^(wide, small|batches)$"
 RESULTS = HERE / "results" / "hostile.json"
@@ -136,11 +137,18 @@ def _watch(admin: str, over: threading.Event, found: Json) -> None:
                 return
 
 
-def settle(port: int) -> None:
-    """Returns when Sluice has ended the attack's connections. The load's processes are gone, but what they sent is
-    still in buffers: it would be counted to the next run, which is a quiet one."""
+def settle(subject: Subject) -> None:
+    """Returns when Sluice has ended the attack's connections, and is done with their requests. The load's processes are
+    gone, but what they sent is still in buffers, or waits for its turn: it would be counted to the next run, which is
+    a quiet one."""
+    port = httpx.URL(subject.url).port or 80
     while _connections(port) > CLIENTS * CONNECTIONS:
         time.sleep(0.1)
+    while True:
+        before = subject.cpu()
+        time.sleep(QUIET)
+        if subject.cpu() - before < QUIET / 50:
+            return
 
 
 def _connections(port: int) -> int:
@@ -168,7 +176,7 @@ def measure(
             with attacking(attack, bed, client, folder, idle) as found:
                 hostile.append(load(attacked, call, CONCURRENCY, seconds, folder, LOAD_CORE).p99)
             seen.append(found)
-            settle(httpx.URL(bed.subject.url).port or 80)
+            settle(bed.subject)
     return {
         "shape": attack.name,
         "ratio": round(median(b / a for a, b in zip(quiet, hostile, strict=True)), 2),
