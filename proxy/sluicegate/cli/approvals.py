@@ -18,18 +18,7 @@ from sluicegate import config
 from sluicegate.app.approvals import at_rest
 from sluicegate.app.settings import DATABASE
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
-from sluicegate.cli.output import (
-    AsJson,
-    Code,
-    count,
-    give,
-    info,
-    located,
-    print_out,
-    printable,
-    stop,
-    table,
-)
+from sluicegate.cli.output import AsJson, Code, count, give, info, located, print_out, printable, stop, table
 from sluicegate.policy.finding import PolicyError
 
 Row = dict[str, Any]

@@ -28,18 +28,7 @@ from sluicegate.audit.settings import AuditSettings, is_segment
 from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import VerifyReport, read_kept, thin
 from sluicegate.audit.verify import verify as check
-from sluicegate.cli.output import (
-    AsJson,
-    Code,
-    ConfigFile,
-    give,
-    info,
-    load,
-    print_out,
-    printable,
-    stop,
-    table,
-)
+from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, print_out, printable, stop, table
 from sluicegate.outcomes import ENDINGS
 
 FORMATS: Final[dict[str, Callable[[Record], Record]]] = {"jsonl": dict, "ocsf": formats.ocsf, "ecs": formats.ecs}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
-from typing import Annotated, Any, Final, NoReturn, Protocol
+from typing import Annotated, Final
 
 import httpx
 import typer
@@ -20,17 +20,8 @@ import typer
 from sluicegate import __version__, config
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.approval.messages import APPROVAL
-from sluicegate.cli.admin import (
-    KEY_VARIABLE,
-    START,
-    TIMEOUT,
-    AdminKey,
-    GivenKey,
-    Unreachable,
-    key_of,
-    reachable,
-)
-from sluicegate.cli.output import AsJson, Code, ConfigFile, info, load, print_json, print_out, stop
+from sluicegate.cli.admin import KEY_VARIABLE, START, TIMEOUT, AdminKey, GivenKey, Unreachable, key_of, reachable
+from sluicegate.cli.output import AsJson, Code, ConfigFile, info, json_object, load, print_json, print_out, stop
 from sluicegate.policy.display import visible
 from sluicegate.protocol import modern_server
 from sluicegate.protocol.jsonrpc import Json
@@ -51,16 +42,6 @@ ClientKeyFile = Annotated[
     typer.Option("--key-file", metavar="FILE", show_default=False,
                  help="A file that holds a client key; - reads stdin. Else $SLUICE_KEY, else the call is anonymous."),
 ]  # fmt: skip
-
-
-class McpConnection(Protocol):
-    """How messages reach the Sluice that runs. `is_http`: it wants what the body says in headers, too."""
-
-    is_http: bool
-
-    def ask(self, request: Json, headers: dict[str, str]) -> Iterator[Json]:
-        """The messages that answer a request; the last one is its response."""
-        ...
 
 
 def call(
@@ -85,7 +66,7 @@ def call(
     with ExitStack() as stack:
         desktop = lock.clients()
         if desktop is None:
-            connection: McpConnection = stack.enter_context(McpOverHttp(loaded, shown))
+            connection: McpOverHttp | McpOverSocket = stack.enter_context(McpOverHttp(loaded, shown))
         else:
             if shown is not None and not shown.source.endswith(KEY_VARIABLE):
                 stop(Code.USAGE, "a desktop client's Sluice runs with this config: leave the key out")
@@ -93,7 +74,7 @@ def call(
                 info(f"${KEY_VARIABLE} is not used: the clients of a desktop client's Sluice are `local`")
             connection = stack.enter_context(McpOverSocket(desktop))
         response = _until_decided(connection, tool, given)
-    _show(response, tool, as_json)
+    _show(response, as_json)
 
 
 def _arguments(text: str) -> Json:
@@ -101,47 +82,34 @@ def _arguments(text: str) -> Json:
     try:
         if text == "-" and not (text := sys.stdin.buffer.read(MAX_ARGUMENTS).decode()).strip():
             raise ValueError("stdin is empty")
-        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
-        stop(Code.USAGE, f"the arguments are no JSON: {error}", """they look like '{"city": "Oslo"}'""")
-    if not isinstance(found, dict):
-        stop(Code.USAGE, """the arguments are a JSON object, such as '{"city": "Oslo"}'""")
-    return found
-
-
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> Json:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("an object has a name twice")
-    return found
+        return json_object(text)
+    except ValueError as error:
+        stop(Code.USAGE, f"the arguments are no JSON object: {error}", """they look like '{"city": "Oslo"}'""")
 
 
 # ---------------------------------------------------------------- asking
 
 
-def _until_decided(connection: McpConnection, tool: str, arguments: Json) -> Json:
+def _until_decided(connection: "McpOverHttp | McpOverSocket", tool: str, arguments: Json) -> Json:
     """The response to the call. While nobody has decided, the same call is made again: it runs once."""
     params = {"name": tool, "arguments": arguments}
     asker = _Asker(connection)
-    told = ""
+    named = ""
     while True:
         response = asker.ask("tools/call", params)
         meta = _meta(response)
         if meta.get(_REASON) != "approval_pending":
             return response
         approval = meta.get(APPROVAL, {})
-        if approval.get("id") != told:
-            told = approval.get("id", "")
-            info(visible(f"waiting for approval {told} until {approval.get('expires_at', '')}: sluice approve {told}"))
+        if approval.get("id") != named:
+            named = approval.get("id", "")
+            until = approval.get("expires_at", "")
+            info(visible(f"waiting for approval {named} until {until}: sluice approve {named}"))
         time.sleep(_PAUSE)
 
 
 class _Asker:
-    def __init__(self, connection: McpConnection) -> None:
+    def __init__(self, connection: "McpOverHttp | McpOverSocket") -> None:
         self._connection = connection
         self._numbers = count(1)
         self._heard = ""
@@ -181,7 +149,7 @@ class _Asker:
 
 
 class McpOverHttp:
-    """The port for clients. Without a key whoever asks is anonymous."""
+    """The port for clients. Without a key whoever asks is anonymous. What a body says stands in headers, too."""
 
     is_http = True
 
@@ -269,10 +237,10 @@ def _meta(response: Json) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _show(response: Json, tool: str, as_json: bool) -> None:
+def _show(response: Json, as_json: bool) -> None:
     if "error" in response:
         error = response["error"]
-        _stop(visible(f"{error.get('message')} ({error.get('code')})"), *_hints(error, tool))
+        stop(Code.NEGATIVE, visible(f"{error.get('message')} ({error.get('code')})"), *_hints(error))
     result = response["result"]
     is_error = bool(result.get("isError"))
     if as_json:
@@ -281,10 +249,10 @@ def _show(response: Json, tool: str, as_json: bool) -> None:
         (info if is_error else print_out)(line)
     if is_error:
         reason = _meta(response).get(_REASON)
-        _stop(*([f"reason: {reason}"] if reason else []))
+        stop(Code.NEGATIVE, *([f"reason: {reason}"] if reason else []))
 
 
-def _hints(error: Json, tool: str) -> Iterator[str]:
+def _hints(error: Json) -> Iterator[str]:
     data = error.get("data")
     if isinstance(data, dict) and "reason" in data:
         yield visible(f"reason: {data['reason']}")
@@ -302,7 +270,3 @@ def _lines(result: Json) -> Iterator[str]:
             yield visible(f"[{item.get('type')}{''.join(f' {item[n]}' for n in ('mimeType', 'uri') if n in item)}]")
     if not content and "structuredContent" in result:
         yield visible(json.dumps(result["structuredContent"], indent=2, ensure_ascii=False), "\n")
-
-
-def _stop(*words: str) -> NoReturn:
-    stop(Code.NEGATIVE, *words)

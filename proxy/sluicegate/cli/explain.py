@@ -4,7 +4,6 @@ The verdict is found here, without casbin. What servers list, what a person acce
 of the Sluice that runs, if it decides by the same config; else it is read from `state.dir`.
 """
 
-import json
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ import typer
 from sluicegate import config
 from sluicegate.app import explain_facts, policy_loading
 from sluicegate.cli.admin import Admin, Unreachable, asks_running
-from sluicegate.cli.output import AsJson, Code, give, info, load_policy, printable, stop
+from sluicegate.cli.output import AsJson, Code, give, info, json_object, load_policy, printable, stop
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts
 from sluicegate.policy.roles import principal_of
@@ -124,12 +123,7 @@ def _client(facts: Facts, principal: str, roles: list[str], groups: list[str]) -
 
 
 def _arguments(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
     try:
-        value = json.loads(text)
+        return None if text is None else json_object(text)
     except ValueError as error:
-        stop(Code.USAGE, f"--args is not JSON: {error}")
-    if not isinstance(value, dict):
-        stop(Code.USAGE, "--args is not a JSON object")
-    return value
+        stop(Code.USAGE, f"--args is no JSON object: {error}")

@@ -54,6 +54,29 @@ def print_json(value: Any) -> None:
     print_out(json.dumps(value, indent=2))
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """What a person wrote as a JSON object. Raises `ValueError` for all else, and for what another reader could read
+    otherwise: a name that comes twice, and numbers that JSON does not have."""
+    try:
+        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_with_unique_names)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is another value")
+    return found
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _with_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return found
+
+
 def give(as_json: bool, value: Any, lines: Iterable[str]) -> None:
     """The data of a command: as JSON, or as lines for a person."""
     if as_json:

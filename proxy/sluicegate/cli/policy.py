@@ -10,18 +10,7 @@ import typer
 
 from sluicegate import config
 from sluicegate.app import policy_loading
-from sluicegate.cli.output import (
-    AsJson,
-    Code,
-    ConfigFile,
-    count,
-    give,
-    info,
-    load,
-    load_policy,
-    located,
-    stop,
-)
+from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, load_policy, located, stop
 from sluicegate.policy import files
 from sluicegate.policy.diff import Side, compare, compare_rows, render
 from sluicegate.policy.files import BUNDLED, LoadedPolicy, PolicySources

@@ -95,8 +95,8 @@ class StoredSessions:
             if self._found is None:
                 rows: dict[str, bytes] = {}
                 await self._try(self._read, rows)
-                kept = list(rows.items())[:MAX_SESSIONS]
-                self._found = {key.removeprefix(PREFIX): json.loads(value) for key, value in kept}
+                bounded = list(rows.items())[:MAX_SESSIONS]
+                self._found = {key.removeprefix(PREFIX): json.loads(value) for key, value in bounded}
         return self._found
 
     async def _read(self, rows: dict[str, bytes]) -> None:

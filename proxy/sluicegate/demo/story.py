@@ -98,10 +98,10 @@ async def _prompt(ask: Ask, city: str, say: Say) -> list[str]:
 async def _with_approval(stage: Stage, ask: Ask, params: Json, once: bool, say: Say) -> bool:
     """The same call again and again until somebody has decided; it runs once. Whether it did."""
     say(f"> tools/call {params['name']} {json.dumps(params['arguments'])}")
-    told: set[str] = set()
+    announced: set[str] = set()
     with anyio.move_on_after(PATIENCE):
         async with anyio.create_task_group() as group:
-            group.start_soon(_watch, stage, once, told, say)
+            group.start_soon(_watch, stage, once, announced, say)
             while True:
                 answer = await ask("tools/call", params)
                 reason = answer["result"].get("_meta", {}).get("dev.sluice/reason", "")
@@ -114,13 +114,13 @@ async def _with_approval(stage: Stage, ask: Ask, params: Json, once: bool, say: 
     return False
 
 
-async def _watch(stage: Stage, once: bool, told: set[str], say: Say) -> None:
+async def _watch(stage: Stage, once: bool, announced: set[str], say: Say) -> None:
     """Says what waits, and how to approve it; with `once`, approves it."""
     async with stage.api(stage.token) as http:
         while True:
             for row in (await http.get("approvals", params={"state": "pending"})).json()["approvals"]:
-                if row["id"] not in told:
-                    told.add(row["id"])
+                if row["id"] not in announced:
+                    announced.add(row["id"])
                     say(f"  Sluice holds the call until approval {row['id']} is given.")
                     await (_decide if once else _invite)(http, stage, row, say)
             await anyio.sleep(0.2)
