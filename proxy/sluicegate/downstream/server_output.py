@@ -48,6 +48,7 @@ class ServerOutput:
         ]
         self._secrets = re.compile("|".join(parts)) if parts else None
         self._last: tuple[str, str] = "", ""  # what was cleaned last, and what became of it: many ask at once
+        self._last_visible: tuple[str, list[str]] = "", []
 
     def clean(self, text: str) -> str:
         """The text as it may be shown and logged. Its lines stay lines."""
@@ -67,6 +68,8 @@ class ServerOutput:
     def visible_lines(self, text: str) -> list[str]:
         """All lines that are not empty, with hidden characters made visible. A line that held a secret is shown as
         `clean` leaves it: what was hidden in it could hold a part of the secret."""
+        if text == self._last_visible[0]:  # whoever follows asks with what it was given last
+            return self._last_visible[1]
         whole = _last_states(text)
         written, bare, cleaned = whole.split("\n"), bare_text(whole).split("\n"), self.clean(whole).split("\n")
         if not len(written) == len(bare) == len(cleaned):  # a secret of several lines was taken out
@@ -75,7 +78,8 @@ class ServerOutput:
             visible(_COLOURS.sub("", line) if line_bare == line_cleaned else line_cleaned, "\t")
             for line, line_bare, line_cleaned in zip(written, bare, cleaned, strict=True)
         ]
-        return [line.rstrip() for line in shown if line.strip()]
+        self._last_visible = text, [line.rstrip() for line in shown if line.strip()]
+        return self._last_visible[1]
 
 
 def _last_states(text: str) -> str:
@@ -133,26 +137,25 @@ class StderrTail:
             del self._data[: -MAX_STDERR - 1]
 
     def text(self) -> str:
-        """Whole lines only: the rest of a line that was cut could be a part of a secret."""
+        """Without the rest of a line that was cut: it could be a part of a secret."""
         return self._whole().decode("utf-8", "replace")
 
     def _whole(self) -> bytes:
         data = bytes(self._data[-MAX_STDERR:])
         return data if len(data) == len(self._data) else data.partition(b"\n")[2]
 
-    @property
-    def position(self) -> str:
-        """Where this output ends now. It names this object, as another process counts anew."""
-        return f"{self._name}-{self.written}"
-
-    def before(self, positions: str) -> str:
-        """The part of `text` that was there at the position of this object among `positions`; "" without one."""
+    def since(self, positions: str) -> tuple[str, str, str]:
+        """The part of the text that was there at the position of this object among `positions`, the text as it is now,
+        and where that ends. A line that is still being written is left out: it could be a part of a secret."""
+        whole = self._whole()
+        unfinished = 0 if self.exit else len(whole) - whole.rfind(b"\n") - 1
+        text, end = whole[: len(whole) - unfinished], self.written - unfinished
+        before = b""
         for one in positions.split(",")[:MAX_POSITIONS]:
             if _POSITION.fullmatch(one) and one.startswith(f"{self._name}-"):
-                whole = self._whole()
-                newer = max(0, self.written - int(one.partition("-")[2]))
-                return whole[: max(0, len(whole) - newer)].decode("utf-8", "replace")
-        return ""
+                newer = max(0, end - int(one.partition("-")[2]))
+                before = text[: max(0, len(text) - newer)]
+        return before.decode("utf-8", "replace"), text.decode("utf-8", "replace"), f"{self._name}-{end}"
 
     def forget(self, written: int) -> None:
         """Forgets the first so many bytes. A line that they do not end stays: its rest could be a part of a secret."""
@@ -197,7 +200,9 @@ class ServerHealth:
         """The lines that came after a position, or all that are left; and the position of the next question. Both texts
         are cleaned whole, as a secret may begin before the position."""
         tail = self._stderr()
-        lines, old = (self._output.visible_lines(text) for text in (tail.text(), tail.before(after)))
+        before, text, position = tail.since(after)
+        old = self._output.visible_lines(before) if before else []
+        lines = self._output.visible_lines(text)
         first = next((at for at, pair in enumerate(zip(old, lines, strict=False)) if pair[0] != pair[1]), len(old))
         shown = [line if len(line) <= _DESCRIBED_LINE else f"{line[:_DESCRIBED_LINE]}..." for line in lines[first:]]
-        return {"last_error": str(self.error), "exit": tail.exit, "lines": shown, "position": tail.position}
+        return {"last_error": str(self.error), "exit": tail.exit, "lines": shown, "position": position}
