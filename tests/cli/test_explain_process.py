@@ -46,7 +46,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     reads = {"annotations": {"readOnlyHint": True}}
     git = recorder(folder, "git", tools=["scale", "drop", {"name": "look", **reads}, {"name": "look2", **reads}])
     k8s = recorder(folder, "k8s", tools=["x"]) | {"prefix": "kube"}
-    clients: Json = {"keys": client_keys(ann=["role:dev"], eve=[], bob=["role:dev"], cem=["role:dev"])}
+    devs = {key: ["role:dev"] for key in ("ann", "bob", "cem", "dan")}
+    clients: Json = {"keys": client_keys(eve=[], **devs)}
     clients["local"] = {"roles": ["role:lead"]}
     approvals = {"hold_for": "0s"}
     with bed(folder, ROWS, {"git": git, "k8s": k8s}, clients=clients, approvals=approvals) as made:
@@ -105,6 +106,18 @@ def test_a_grant_is_part_of_what_is_explained(town: Bed, offline: list[str]) -> 
     assert happens(town, who, "git__scale") == "allow"
     done = explain(town.folder, *offline, "call", "git/scale", who=who)
     assert verdict(done) == "allow" and json.loads(done.stdout)["grant"].startswith("grt_")
+
+
+def test_a_grant_of_whoever_could_not_give_it_now_is_none_in_the_stores(town: Bed) -> None:
+    assert happens(town, "dan", "git__scale") == "ask"
+    listed = json.loads(sluice(town.folder, "approvals", "list", "--json").stdout)["approvals"]
+    (id,) = [one["id"] for one in listed if one["principal"] == "key:dan"]
+    assert sluice(town.folder, "approve", id, "--for", "15m").returncode == 0
+    question = ["explain", "--json", "--offline", "--as", "dan", "call", "git/scale"]
+    assert verdict(sluice(town.folder, *question)) == "allow"
+    edited = town.folder / "nobody-leads.yaml"
+    edited.write_text((town.folder / "sluice.yaml").read_text().replace('"role:lead"', '"role:follower"', 1))
+    assert verdict(sluice_with(edited, *question)) == "ask"
 
 
 def test_another_config_than_the_one_in_force_is_explained_by_the_stores(town: Bed) -> None:

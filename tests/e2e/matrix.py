@@ -68,7 +68,7 @@ def same(situation: str, outcome: str) -> Row:
 USED = "error -32602 This requestState was used before"
 BAD = "error -32602 Invalid or expired requestState"
 FOUR_BAD = ", ".join([BAD] * 4)
-OVER = "error -32602 requestState: the call that waited for this has expired"
+OVER = "failed outcome_unknown"
 
 ROWS = [
     same("form_ask", "form [{server}] Name? & Ada"),

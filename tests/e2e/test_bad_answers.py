@@ -17,6 +17,7 @@ import pytest
 from e2e.sluice_process import Sluice, sluice
 from e2e.wire import META, MODERN
 
+from sluicegate.protocol.model import REASON
 from sluicegate.store.keys import KeyRing, Sealer
 
 Json = dict[str, Any]
@@ -180,7 +181,7 @@ def test_a_state_that_is_too_old_is_refused_and_the_server_sees_nothing(process:
     retry: Json = {"inputResponses": dict.fromkeys(keys, ADA)}
     before = seen(process, server)
     older = sealer.seal("round", {**envelope, "expires": envelope["expires"] - 601}, "key:ada")
-    assert client.call(f"{server}__form", requestState=older, **retry)["error"]["code"] == -32602
+    assert client.call(f"{server}__form", requestState=older, **retry)["result"]["_meta"][REASON] == "outcome_unknown"
     assert seen(process, server) == before
     same_age = sealer.seal("round", envelope, "key:ada")
     assert client.text(f"{server}__form", requestState=same_age, **retry) == "Ada"

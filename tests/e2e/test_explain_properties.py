@@ -2,6 +2,8 @@
 what is explained is what becomes of the call. The facts are those of the process, and those of its store."""
 
 from dataclasses import replace
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +117,9 @@ class Town:
             return True
 
         return ApprovalDeps(roles_of=lambda who: frozenset(who.roles) | {who.principal},
-                     client_of=lambda principal: LEAD if principal == LEAD.principal else Client(principal),
-                     is_gone=lambda principal: False, token_end=lambda principal: None,
+                     client_of=partial(room_settings.client_of, self.config),
+                     is_gone=partial(room_settings.is_gone, self.config), token_end=lambda principal: None,
+                     identity_of=partial(room_settings.identity_of, self.config),
                      revision=self.judge.revision, tell=tell)  # fmt: skip
 
     def _means(self) -> ApproveDeps:
@@ -179,7 +182,7 @@ class Town:
             copy = MemoryStore()
             for place, value in (await self.store.scan("")).items():
                 await copy.put(place, value)
-            known = replace(await explain_facts.stored(self.config, revision, copy), profiles=TERMS)
+            known = replace(await explain_facts.stored(self.config, self.book.policy, copy), profiles=TERMS)
         else:
             known = explain_facts.live(self.front.lists, self.board, self.desk, client, revision, self.store)
         found = await known.candidates(client, method, text, self.config.servers)
@@ -203,7 +206,18 @@ def test_what_is_explained_is_what_happens(  # type: ignore[no-untyped-def]
     rows, client, section, single, first, then, accepted, asked, shadow, is_changed
 ) -> None:
     servers = {"git": section | single} | ({} if single else {"k8s": {"command": "y"}})
-    made = config.make({"policy": {"use": "personal"}, "servers": servers}, Path("/nowhere"))
+    roles = client.roles
+    named = {one.principal: [role for role in one.roles if role.startswith("role:")] for one in (LEAD, client)}
+    ways = {
+        "keys": {
+            name.removeprefix("key:"): {"hash": f"sha256:{sha256(name.encode()).hexdigest()}", "roles": own}
+            for name, own in named.items() if name.startswith("key:")
+        },
+        "anonymous": {"roles": []},
+    }  # fmt: skip
+    made = config.make({"policy": {"use": "personal"}, "servers": servers, "clients": ways}, Path("/nowhere"))
+    client, lead = (room_settings.client_of(made, one.principal) or one for one in (client, LEAD))
+    client = replace(client, roles=roles)  # groups come with tokens alone
 
     async def main() -> None:
         town = Town(made, rows, shadow, first)
@@ -219,7 +233,7 @@ def test_what_is_explained_is_what_happens(  # type: ignore[no-untyped-def]
                     id = await town.check(client, method, "git", own, arguments)
                     approval = await town.desk.get(id) if id else None
                     if approval is not None:
-                        who = client if approval.matter.terms.tier == "self" else LEAD
+                        who = client if approval.matter.terms.tier == "self" else lead
                         ballot = VoteRequest("approve", seen=approval.matter.digest, scope="15m", comment="yes")
                         await town.desk.decide(id, who, ballot, "api")
                         await town.check(client, method, "git", own, {"other": 1})

@@ -117,13 +117,16 @@ async def test_anothers_session_does_not_exist() -> None:
         assert here.ended == []
 
 
-async def test_a_principal_may_use_its_session_with_another_key() -> None:
+async def test_a_session_is_of_the_key_that_opened_it_and_has_the_roles_of_now() -> None:
     async with site() as here, here.client() as client:
-        await open_session(client)
-        here.identity.replace(IdentitySettings(keys=(key("a", "second", roles=("role:new",)),)))
-        client.headers["authorization"] = "Bearer second"
+        id = await open_session(client)
+        here.identity.replace(IdentitySettings(keys=(key("a", A, roles=("role:new",)),)))
         assert (await client.post("/mcp", json=call("echo"))).status_code == 200
         assert here.handler.calls[-1].client.roles == ("role:new",)
+        here.identity.replace(IdentitySettings(keys=(key("a", "second"),)))
+        client.headers["authorization"] = "Bearer second"
+        assert (await client.post("/mcp", json=call("echo"))).status_code == 404
+        assert here.ended == [id]
 
 
 async def test_a_revoked_key_ends_its_sessions() -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from sluicegate.app import settings
 from sluicegate.app.core import Core
 from sluicegate.app.settings import DATABASE, client_of, without_revoked
+from sluicegate.approval import eligibility
 from sluicegate.approval.grants import PLACE as GRANTS
 from sluicegate.approval.grants import Grant, Grants
 from sluicegate.approval.queue import ApprovalQueue
@@ -29,6 +30,7 @@ from sluicegate.config import Config
 from sluicegate.policy.facts import Candidate, Facts, GrantFact, State
 from sluicegate.policy.pins import fingerprint
 from sluicegate.policy.roles import principal_of
+from sluicegate.policy.rules import PolicyRules
 from sluicegate.policy.target import KINDS as KIND_OF
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Era, Kind, Target
@@ -183,20 +185,21 @@ async def _record_nothing(fields: Json) -> bool:
     return True
 
 
-async def at_rest(config: Config, revision: str, principal: str, method: str, text: str) -> Facts:
+async def at_rest(config: Config, policy: PolicyRules, principal: str, method: str, text: str) -> Facts:
     """The same from the state directory, which is only read. Raises `ValueError` for a question that is none."""
     store, prefixes = MemoryStore(), [pin_store.PINS, pin_store.WAITING, GRANTS]
     prefixes += [places(key, server.identity) for key, server in config.servers.items() if server.enabled]
     for place, value in peek(Path(config.state.dir) / DATABASE, prefixes).items():
         await store.put(place, value)
     name = principal_of(principal)
-    client = client_of(without_revoked(config, Revoked(Path(config.state.dir))), name)
-    known = await stored(config, revision, store)
+    config = without_revoked(config, Revoked(Path(config.state.dir)))
+    client = client_of(config, name)
+    known = await stored(config, policy, store)
     found = await known.candidates(client or Client(name), method, text, config.servers)
     return Facts(known.servers, found, None if client is None else client.roles)
 
 
-async def stored(config: Config, revision: str, store: Store) -> ServerFacts:
+async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFacts:
     """What a store says of servers. Grants in it that no longer count are deleted, so it has to be a copy."""
     enabled = {key: server for key, server in config.servers.items() if server.enabled}
     pins = DefinitionPins(settings.pins(config), store)
@@ -204,8 +207,14 @@ async def stored(config: Config, revision: str, store: Store) -> ServerFacts:
     grants = Grants(store, _record_nothing, time.time)
 
     def objection(grant: Grant) -> str:
-        is_same = grant.matter.identity == settings.identity_of(config, grant.matter.server)
-        return "" if grant.policy == revision and is_same else "given for another policy or server"
+        giver = client_of(config, grant.by)
+        is_good = (
+            grant.policy == policy.revision
+            and grant.matter.identity == settings.identity_of(config, grant.matter.server)
+            and not settings.is_gone(config, grant.by)
+            and eligibility.supports(grant, giver, policy.roles_of(giver) if giver else ())
+        )
+        return "" if is_good else "it does not count any more"
 
     await grants.refresh(objection, lambda who: None)
     listing, kept = settings.lists(config, enabled, "http"), SnapshotStore(store)

@@ -7,6 +7,7 @@ compared without case, for it is safer to take two people for one than one for t
 from collections.abc import Collection
 from typing import Final
 
+from sluicegate.approval.grants import Grant
 from sluicegate.approval.record import Approval
 from sluicegate.protocol.model import Client
 
@@ -32,6 +33,14 @@ def objection(approval: Approval, who: Client, roles: Collection[str]) -> str:
     if set(terms.approvers).isdisjoint(roles):
         return f"{terms.name} is decided by {' or '.join(terms.approvers)}"
     return ""
+
+
+def supports(grant: Grant, giver: Client | None, roles: Collection[str]) -> bool:
+    """Whether its giver could give it now. `giver` is None for a bearer whose token is not known."""
+    if giver is not None and giver.credential != grant.credential:
+        return False
+    terms = grant.matter.terms
+    return terms.tier != "other" or not set(terms.approvers).isdisjoint(roles)
 
 
 def may_see(approval: Approval, who: Client, roles: Collection[str]) -> bool:

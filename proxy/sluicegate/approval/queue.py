@@ -406,14 +406,10 @@ class ApprovalQueue:
             return why
         if grant.policy != self._world.revision():
             return "the policy has changed"
+        if self._world.is_gone(grant.by):
+            return UNSUPPORTED
         who = self._world.client_of(grant.by)
-        if self._world.is_gone(grant.by) or not self._holds(grant.by, grant.credential):
-            return UNSUPPORTED
-        if grant.matter.terms.tier != "other":
-            return ""
-        if who is None or self._world.roles_of(who).isdisjoint(grant.matter.terms.approvers):
-            return UNSUPPORTED
-        return ""
+        return "" if eligibility.supports(grant, who, self._world.roles_of(who) if who else ()) else UNSUPPORTED
 
     # ------------------------------------------------------------ changes
 

@@ -57,7 +57,7 @@ def explain(
     question = {"as": principal_of(who), "method": method, "target": target}
     facts = None if offline else _ask(admin, question, explain_facts.digest(loaded, policy.policy.revision))
     if facts is None:
-        look = partial(explain_facts.at_rest, loaded, policy.policy.revision, *question.values())
+        look = partial(explain_facts.at_rest, loaded, policy.policy, *question.values())
         try:
             facts = anyio.run(look)
         except ValueError as error:
