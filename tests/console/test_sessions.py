@@ -8,11 +8,14 @@ from sluicegate.console.sessions import (
     LIFETIMES,
     MAX_ATTEMPTS,
     MAX_CODES,
+    MAX_PER_PRINCIPAL,
     MAX_SESSIONS,
     STEP_UP_LIFE,
     Attempts,
     Codes,
     ConsoleSessions,
+    Session,
+    SessionsFull,
     Way,
 )
 
@@ -91,14 +94,47 @@ def test_a_code_is_good_once_and_for_a_minute() -> None:
     assert codes.use(made[0]) is None and codes.use(made[1]) == "token", "the oldest makes room"
 
 
-def test_sessions_are_bounded_and_the_one_idle_for_longest_makes_room() -> None:
+def opened(sessions: ConsoleSessions, clock: Clock, principal: str, count: int) -> list[Session]:
+    found = []
+    for _ in range(count):
+        found.append(sessions.open(principal, "key", "c")[0])
+        clock.now += 0.001
+    return found
+
+
+def test_whoever_logs_in_again_and_again_ends_their_own_sessions_alone() -> None:
     clock = Clock()
     sessions = ConsoleSessions(clock)
-    opened = []
-    for _ in range(MAX_SESSIONS + 1):
-        opened.append(sessions.open("key:ann", "key", "c")[0])
-        clock.now += 0.001
-    assert not sessions.is_open(opened[0]) and all(map(sessions.is_open, opened[1:]))
+    (lea,) = opened(sessions, clock, "key:lea", 1)
+    anns = opened(sessions, clock, "key:ann", MAX_SESSIONS)
+    assert [sessions.is_open(one) for one in anns] == [False] * (MAX_SESSIONS - MAX_PER_PRINCIPAL) + (
+        [True] * MAX_PER_PRINCIPAL
+    )
+    assert sessions.is_open(lea)
+
+
+def test_where_all_sessions_are_others_nobodys_ends_and_the_operators_link_still_opens_one() -> None:
+    clock = Clock()
+    sessions = ConsoleSessions(clock)
+    (lea,) = opened(sessions, clock, "key:lea", 1)
+    others = [opened(sessions, clock, f"key:k{number}", 1)[0] for number in range(MAX_SESSIONS - 1)]
+    with pytest.raises(SessionsFull):
+        sessions.open("key:new", "key", "c")
+    assert not sessions.take(Session("key:new", "key", "c", clock.now, clock.now, cookie="x"))
+    assert all(map(sessions.is_open, [lea, *others]))
+    (again,) = opened(sessions, clock, "key:lea", 1)
+    assert not sessions.is_open(lea) and all(map(sessions.is_open, [again, *others]))
+    operator, _ = sessions.open("local", "link", "c")
+    assert all(map(sessions.is_open, [operator, again, *others]))
+
+
+def test_a_session_of_an_earlier_process_ends_none_but_the_principals_own() -> None:
+    clock = Clock()
+    sessions = ConsoleSessions(clock)
+    (lea,) = opened(sessions, clock, "key:lea", 1)
+    anns = opened(sessions, clock, "key:ann", MAX_PER_PRINCIPAL)
+    assert sessions.take(Session("key:ann", "key", "c", clock.now, clock.now, cookie="x"))
+    assert [sessions.is_open(one) for one in (lea, *anns)] == [True, False] + [True] * (MAX_PER_PRINCIPAL - 1)
 
 
 def test_an_address_may_try_five_times_a_minute() -> None:

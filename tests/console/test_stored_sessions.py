@@ -9,7 +9,7 @@ from console.test_console_process import Tab, acts, front, new_code
 from peers.fleet import free_port, peers
 from policy_bed import key_of
 
-from sluicegate.console.sessions import LIFETIMES, ConsoleSessions, Halves, Session, Way
+from sluicegate.console.sessions import LIFETIMES, MAX_PER_PRINCIPAL, ConsoleSessions, Halves, Session, Way
 from sluicegate.console.stored_sessions import PREFIX, WRITE_EVERY, StoredSessions
 from sluicegate.store.memory import MemoryStore
 
@@ -109,6 +109,44 @@ async def test_what_ends_a_session_ends_it_for_the_next_process_too() -> None:
     assert await next_process.stored.restore(third.halves.cookie, third.halves.page_key)
     await next_process.stored.end_all_of("key:ann")
     assert list(await store.scan("")) == [PREFIX + other.session.cookie]
+
+
+async def test_the_store_has_a_bounded_number_of_each_principals_sessions_over_many_processes() -> None:
+    store = MemoryStore(lambda: 0.0)
+    process = Process(store, 0, 1e9)
+    leas = await process.begin(principal="key:lea")
+    anns = []
+    for _ in range(3):
+        process = Process(store, process.now, process.wall)
+        for _ in range(MAX_PER_PRINCIPAL - 3):
+            process.passes(1)
+            anns.append(await process.begin())
+    left = [PREFIX + one.session.cookie for one in anns[-MAX_PER_PRINCIPAL:]]
+    assert sorted(await store.scan("")) == sorted([*left, PREFIX + leas.session.cookie]), "the last used of each"
+    after = Process(store, process.now, process.wall)
+    for one in (*anns[-MAX_PER_PRINCIPAL:], leas):
+        assert await after.stored.restore(one.halves.cookie, one.halves.page_key)
+
+
+async def test_a_store_that_an_earlier_version_filled_is_cut_to_the_last_used_of_everybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore(lambda: 0.0)
+    began: list[Began] = []
+    with monkeypatch.context() as before:
+        before.setattr("sluicegate.console.sessions.MAX_PER_PRINCIPAL", 10_000)
+        before.setattr("sluicegate.console.stored_sessions.MAX_PER_PRINCIPAL", 10_000)
+        process = Process(store, 0, 1e9)
+        leas = await process.begin(principal="key:lea")
+        for _ in range(MAX_PER_PRINCIPAL + 5):
+            process.passes(1)
+            began.append(await process.begin())
+    after = Process(store, 0, process.wall)
+    assert await after.stored.restore(leas.halves.cookie, leas.halves.page_key)
+    assert await after.stored.restore(began[4].halves.cookie, began[4].halves.page_key) is None
+    assert await after.stored.restore(began[5].halves.cookie, began[5].halves.page_key)
+    await after.stored.forget()
+    assert len(await store.scan("")) == MAX_PER_PRINCIPAL + 1
 
 
 async def test_use_is_written_once_a_minute() -> None:

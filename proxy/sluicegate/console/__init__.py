@@ -19,7 +19,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluicegate.console.origin import CHANNEL, SITE, Site, site_of
-from sluicegate.console.sessions import Attempts, Codes, ConsoleSessions, Halves, Session, Way
+from sluicegate.console.sessions import Attempts, Codes, ConsoleSessions, Halves, Session, SessionsFull, Way
 from sluicegate.console.static_files import PREFIX, StaticFiles
 from sluicegate.console.stored_sessions import StoredSessions
 from sluicegate.http.forwarded_headers import ForwardedHeaders
@@ -249,7 +249,10 @@ class Console:
             log.warning("console: a %s that is not valid, or not any more, from %s", way, address)
             await self._note({"act": "console_refused", "way": way, "address": address})
             return _error(401, "this code or key is not valid, or not any more")
-        session, halves = self._sessions.open(principal, way, credential)
+        try:
+            session, halves = self._sessions.open(principal, way, credential)
+        except SessionsFull:
+            return _error(503, "too many sessions of others are open", {"retry-after": "60"})
         if not await self._record(session, request.scope, "console_login"):
             await self._end(session)
             return _unrecorded()

@@ -18,6 +18,7 @@ Way = Literal["link", "key"]
 CODE_LIFE: Final = 60.0
 STEP_UP_LIFE: Final = 300.0
 MAX_SESSIONS: Final = 1_000
+MAX_PER_PRINCIPAL: Final = 16
 MAX_CODES: Final = 20
 MAX_ATTEMPTS: Final = 5
 ATTEMPTS_WITHIN: Final = 60.0
@@ -71,6 +72,10 @@ class Halves:
     page_key: str = field(repr=False)
 
 
+class SessionsFull(Exception):
+    """So many sessions of others are open that there is none for one more principal."""
+
+
 class ConsoleSessions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -81,13 +86,26 @@ class ConsoleSessions:
         """When a person last did something in any of them."""
 
     def open(self, principal: str, way: Way, credential: str) -> tuple[Session, Halves]:
-        """A session that has halves of its own. The one that was idle for longest makes room."""
+        """A session that has halves of its own. Raises `SessionsFull`."""
         self.sweep()
-        if len(self._sessions) >= MAX_SESSIONS:
-            self.end(min(self._sessions.values(), key=lambda one: one.used))
+        if not self._make_room(principal, way):
+            raise SessionsFull
         now = self._clock()
         session = Session(principal, way, credential, now, now)
         return session, self.renew(session)
+
+    def of(self, principal: str) -> list[Session]:
+        """The one that was idle for longest comes first."""
+        return sorted((one for one in self._sessions.values() if one.principal == principal), key=lambda one: one.used)
+
+    def _make_room(self, principal: str, way: Way) -> bool:
+        """The principal's own session that was idle for longest ends, never somebody else's: False where all are full
+        of others. No number of keys and tokens keeps the operator's link out."""
+        own = self.of(principal)
+        is_full = way != "link" and len(self._sessions) >= MAX_SESSIONS
+        if own and (is_full or len(own) >= MAX_PER_PRINCIPAL):
+            self.end(own[0])
+        return bool(own) or not is_full
 
     def renew(self, session: Session) -> Halves:
         """New halves, after which the old ones are nobody's."""
@@ -113,7 +131,7 @@ class ConsoleSessions:
 
     def take(self, session: Session) -> bool:
         """A session of an earlier process goes on, if its time is not over."""
-        if session.ends <= self._clock() or len(self._sessions) >= MAX_SESSIONS:
+        if session.ends <= self._clock() or not self._make_room(session.principal, session.way):
             return False
         self._sessions[session.cookie] = session
         return True
@@ -123,7 +141,7 @@ class ConsoleSessions:
             self.ended.append(session.cookie)
 
     def end_all_of(self, principal: str) -> int:
-        ended = [one for one in self._sessions.values() if one.principal == principal]
+        ended = self.of(principal)
         for session in ended:
             self.end(session)
         return len(ended)

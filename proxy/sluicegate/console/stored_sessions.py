@@ -9,12 +9,21 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import anyio
 
-from sluicegate.console.sessions import LIFETIMES, MAX_SESSIONS, ConsoleSessions, Halves, Session, digest
+from sluicegate.console.sessions import (
+    LIFETIMES,
+    MAX_PER_PRINCIPAL,
+    MAX_SESSIONS,
+    ConsoleSessions,
+    Halves,
+    Session,
+    digest,
+)
 from sluicegate.store import Store
 from sluicegate.store.keys import KeyRing, Sealer
 
@@ -55,6 +64,8 @@ class StoredSessions:
         if session.way != "link":
             sealed = {"credential": session.credential}
             session.sealed = _sealer(halves).seal(_PURPOSE, sealed, session.principal)
+        if self._store is not None:
+            await self._end_earlier(session.principal)
         await self._put(session)
         await self.forget()
 
@@ -95,9 +106,16 @@ class StoredSessions:
             if self._found is None:
                 rows: dict[str, bytes] = {}
                 await self._try(self._read, rows)
-                bounded = list(rows.items())[:MAX_SESSIONS]
-                self._found = {key.removeprefix(PREFIX): json.loads(value) for key, value in bounded}
+                found = {key.removeprefix(PREFIX): json.loads(value) for key, value in rows.items()}
+                self._found = {mark: found[mark] for mark in _newest(found)}
+                self._sessions.ended += found.keys() - self._found
         return self._found
+
+    async def _end_earlier(self, principal: str) -> None:
+        """What is open here was used later than any session of an earlier process: of those as many stay as fit."""
+        mine = {mark: row for mark, row in (await self._earlier()).items() if row["principal"] == principal}
+        fitting = max(0, MAX_PER_PRINCIPAL - len(self._sessions.of(principal)))
+        self._sessions.ended += _newest(mine)[fitting:]
 
     async def _read(self, rows: dict[str, bytes]) -> None:
         assert self._store is not None
@@ -123,7 +141,10 @@ class StoredSessions:
             row["principal"], row["way"], credential, now - age, now - idle, cookie=mark, page_key=row["page_key"],
             sealed=row["sealed"], stored=now - idle,
         )  # fmt: skip
-        return session if self._sessions.take(session) else None
+        if self._sessions.take(session):
+            return session
+        self._sessions.ended.append(mark)
+        return None
 
     async def _try(self, work: Callable[..., Awaitable[None]], *what: Any) -> bool:
         try:
@@ -132,6 +153,17 @@ class StoredSessions:
             log.warning("console sessions cannot be stored", extra={"error": str(error)})
             return False
         return True
+
+
+def _newest(rows: Mapping[str, dict[str, Any]]) -> list[str]:
+    """As many as there may be: the last used of each principal before the second of anybody, and so on."""
+    counts = Counter[str]()
+    ranked = []
+    for mark in sorted(rows, key=lambda mark: float(rows[mark]["used"]), reverse=True):
+        counts[principal := rows[mark]["principal"]] += 1
+        ranked.append((counts[principal], mark))
+    ranked.sort(key=lambda one: one[0])
+    return [mark for rank, mark in ranked if rank <= MAX_PER_PRINCIPAL][:MAX_SESSIONS]
 
 
 def _sealer(halves: Halves) -> Sealer:
