@@ -62,8 +62,8 @@ mutants: $(VENV)/.ready  ## how many mutants of a random sample the tests kill; 
 soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many times
 	SLUICE_CRASH_ROUNDS=200 $(BIN)/python -m pytest tests/audit/test_audit_crash.py $(ARGS)
 
-accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay
-	$(BIN)/python tests/accept/first_list.py $(ARGS)
+accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages
+	PYTHONPATH=.:tests $(BIN)/python tests/accept/run.py $(ARGS)
 
 lock: $(VENV)/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
 	$(BIN)/uv pip compile pyproject.toml --extra otel --group test --group lint --universal --python-version 3.11 \
