@@ -33,6 +33,7 @@ HOMES = {
     "jsonschema_rs": {"policy"},
     "httpx": {"approval", "downstream", "audit", "http", "cli", "demo", "admin"},
     "httpx_sse": {"http"},
+    "regex": {"audit"},
     "standardwebhooks": {"approval"},
     "httptools": {"http", "listen"},
     "jwt": {"listen"},
@@ -54,6 +55,7 @@ opentelemetry
 prometheus_client
 pydantic
 pydantic_core
+regex
 ruamel
 sluicegate
 standardwebhooks

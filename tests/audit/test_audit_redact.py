@@ -4,15 +4,17 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from audit.expression_steps import steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.audit import credentials, forms, names, randomness, values, vendors
+from sluicegate.audit import bounded, credentials, forms, names, randomness, redact, tables, values, vendors
 from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, canonical, dump
 
 KEY = b"k" * 32
@@ -274,6 +276,7 @@ def lines_run(text: str) -> int:
         return trace if frame.f_code.co_filename in DETECTORS else None
 
     before = sys.gettrace()
+    bounded.begin()
     sys.settrace(trace)
     try:
         credentials.find(text, credentials.is_secret_name)
@@ -302,8 +305,69 @@ def test_twice_the_text_is_at_most_twice_the_work(shape: str) -> None:
 )
 def test_a_run_of_what_an_expression_could_cut_in_many_ways_ends(text: str) -> None:
     """Fifty quotes took seconds, and each two more of them twice as long."""
+    bounded.begin()
     credentials.find(text, credentials.is_secret_name)
     PLAIN.written(text)
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every search with a limit has used up its time before it begins."""
+    monkeypatch.setattr(bounded, "_START", 0.0)
+    monkeypatch.setattr(bounded, "_PER_CHARACTER", 0.0)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_what_takes_too_long_to_search_is_masked_whole_and_says_its_size() -> None:
+    text = "the password is hunter2 and -p4ssw0rd"
+    masked = f"[redacted:{PLAIN.short_digest(text)}]...({len(text)} more)"
+    assert PLAIN.written(text) == masked
+    assert PLAIN.arguments({"a": text, "b": ["x", text], "n": 1}, "s/t") == {"a": masked, "b": ["x", masked], "n": 1}
+    shown, is_cut = PLAIN.masked({"a": text}, "s/t", 100, 10, 1_000)
+    assert shown == {"a": masked} and is_cut
+    for value in ({"sql": "set password = :p", "params": {"p": "x"}}, {"args": ["-p", "x"]}, {text: "x"}):
+        shown = PLAIN.arguments(value, "s/t")
+        assert "hunter2" not in canonical(shown) and '"x"' not in canonical(shown), shown
+
+
+def test_a_search_ends_when_its_time_is_used_up() -> None:
+    bounded.begin()
+    with pytest.raises(TimeoutError):
+        bounded.BoundedPattern(r"(?:a|aa)+$").search("a" * 60 + "!")
+    bounded.begin()
+    assert bounded.BoundedPattern("a").search("a")
+
+
+MOST_STEPS = 500_000  # at one position; what may take more has a limit of time
+# A string of JSON, which ends at its first bare quote: each of its characters is looked at once, however it is cut.
+ONCE = re.compile(re.escape(redact._STRING))
+
+
+def expressions() -> Iterator[re.Pattern[str]]:
+    """All that are compiled without a limit of time."""
+
+    def inside(value: Any) -> Iterator[re.Pattern[str]]:
+        if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+            yield value
+        elif isinstance(value, list | tuple | set | frozenset | dict):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from inside(item)
+
+    for module in (credentials, forms, names, randomness, redact, tables, values, vendors):
+        for value in vars(module).values():
+            yield from inside(value)
+
+
+def test_an_expression_without_a_limit_of_time_takes_few_steps_whatever_the_text() -> None:
+    found = {one.pattern: steps(ONCE.sub("S", one.pattern), one.flags) for one in expressions()}
+    assert len(found) > 60
+    assert [(source, most) for source, most in found.items() if most > MOST_STEPS] == []
+
+
+@pytest.mark.parametrize("slow", [r"(a+)+$", r".*x.*y", r"(?:a|aa)*b", r"(?:\w+\s?)*$", r"[^;]*,[^;]*;"])
+def test_steps_are_counted(slow: str) -> None:
+    assert steps(slow) > MOST_STEPS
+    assert steps(r"[a-z]{1,40}+(?:-[a-z]{1,40}+){0,4}=") < 1_000
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from sluicegate.audit import forms, tables, values
+from sluicegate.audit import bounded, forms, tables, values
 from sluicegate.audit.names import FOREIGN, has_numbers, is_secret_name, plain, spelling
 from sluicegate.audit.randomness import by_randomness, is_harmless_name, is_random
 from sluicegate.audit.vendors import Span, by_look, may_look_secret
@@ -35,20 +35,20 @@ _OPTION_HINTS: Final = ("-p", "-a", "-w", "-u", "/user", "-s ", "-c ", "-k ", "-
 _ANY_HINT: Final = re.compile("|".join(map(re.escape, (*_HINTS, *_OPTION_HINTS))))
 _PORT: Final = re.compile(r":(?:[olea2s6789]{2,5}|\*):")  # of a line of .pgpass, as `spelling` has it
 _SHORT: Final = 256  # one search is quicker up to here, one for each hint beyond
-_NAME: Final = tables.pattern("name")
+_NAME: Final = re.compile(tables.expression("name"))
 # What stands between a name and its value.
 _CLOSE: Final = r"""(?:\\{0,7}["'`\])*]){0,4}"""
-_SIGN: Final = tables.pattern("sign")
+_SIGN: Final = re.compile(tables.expression("sign"))
 # What of code may come between a name and a text in quotes: a type, a call, an index.
-_VERB: Final = tables.pattern("verb")
+_VERB: Final = re.compile(tables.expression("verb"))
 # A name, some words, and then a verb or a colon: `the password for the printer is ...`.
-_FAR: Final = tables.pattern("far")
-_COLON: Final = tables.pattern("colon")
+_FAR: Final = re.compile(tables.expression("far"))
+_COLON: Final = re.compile(tables.expression("colon"))
 _CJK_FAR: Final = tables.pattern("cjk far")
 _NEXT: Final = re.compile(r"(?P<end>[\"'*_`]{0,3}:?)[ \t]{0,8}\r?\n|[^\n]{0,100}?[:：][*_ \t]{0,8}\r?\n")
 _LINE: Final = tables.pattern("line")
 _MNEMONIC: Final = re.compile(r"(?:[a-z]{3,8}[ ,]{1,3}){11,23}[a-z]{3,8}\b")  # BIP-39
-_ENCODED_TEXT: Final = re.compile(r"(?<![\w+/=.\-])(?=[A-Za-z0-9+/]{0,64}[A-Z0-9])[A-Za-z0-9+/]{24,}={0,2}")
+_ENCODED_TEXT: Final = re.compile(r"(?<![\w+/=.\-])(?=[A-Za-z0-9+/]{0,64}[A-Z0-9])[A-Za-z0-9+/]{24,8192}+={0,2}")
 _CODES: Final = 24
 _BLANK: Final = re.compile(r"[ \t]{1,16}")
 _CLOSED: Final = {mark: re.compile(rf"[ \t:=?>*]{{1,4}}{mark}") for mark in "\"'`"}  # a text that ends with the name
@@ -56,27 +56,29 @@ _NUMBER: Final = re.compile(r"[#*]?\d[\d\-]{2,11}\d?[#*]?$")
 _PROSE_NEXT: Final = re.compile(r"(?:[ ][\w']{1,20}){0,5}[ ](?:the|of|a|an|is|are|be|to|for|and|or)\b")
 _EVERYDAY: Final = frozenset("secret key token pass pin code".split())
 # The values themselves.
-_BLOCK: Final = re.compile(r"[|>][+\-]?[ \t]*\n((?:[ \t]+[^\n]*(?:\n|$)){1,200})")
-_LIST: Final = re.compile(r"[\[{(]{1,2}[ \t]*(?=\\{0,7}[\"'])[^\]})\n]{1,1024}")
+_BLOCK: Final = bounded.BoundedPattern(r"[|>][+\-]?[ \t]*\n((?:[ \t]+[^\n]*(?:\n|$)){1,200})")
+_LIST: Final = re.compile(r"[\[{(]{1,2}+[ \t]{0,64}+(?=\\{0,7}[\"'])[^\]})\n]{1,1024}")
 _QUOTE: Final = re.compile(r"""[fFrRbBN@]{0,2}(?:""(?=")|''(?='))?(\\{0,7})(["'`“„«])""")
 _CLOSING: Final = {"“": "”", "„": "“", "«": "»"}
 _QUOTED: Final = {
     mark: re.compile(rf"(?:[^{_CLOSING.get(mark, mark)}\\]|\\[\s\S]){{0,{_WINDOW}}}+") for mark in "\"'`“„«"
 }
-_SCHEME: Final = tables.pattern("scheme")
+_SCHEME: Final = re.compile(tables.expression("scheme"))
 _STOP: Final = r"(?![&;,|][ \t]{0,16}[\w.\- ]{1,64}[=:]|[ \t]{1,16}(?:#|--?\w|[\w.\-]{1,64}[=:]))"
-_ONE: Final = re.compile(rf"""[^\s"'`<>](?:[^\s"'`<>&;,|]++|{_STOP}[&;,|])*+""")
-_REST: Final = re.compile(rf"""[^\n"'`<>](?:[^\n"'`<>&;,| \t]++|{_STOP}[&;,| \t])*+""")
-_LINE_START: Final = re.compile(r"[ \t]*(?:- |\* |\+|-)?[ \t]*(?:export |set |ENV |setx |declare -x )?[\"'*]{0,3}")
+_ONE: Final = bounded.BoundedPattern(rf"""[^\s"'`<>](?:[^\s"'`<>&;,|]++|{_STOP}[&;,|])*+""")
+_REST: Final = bounded.BoundedPattern(rf"""[^\n"'`<>](?:[^\n"'`<>&;,| \t]++|{_STOP}[&;,| \t])*+""")
+_LINE_START: Final = re.compile(
+    r"[ \t]{0,64}+(?:- |\* |\+|-)?[ \t]{0,64}+(?:export |set |ENV |setx |declare -x )?[\"'*]{0,3}"
+)
 # An expression of a program, in which a name is no value.
-_EXPRESSION: Final = tables.pattern("expression")
-_LISTED: Final = re.compile(r"""(["'`]),\s{0,20}(?:\1[\w\- ]{1,40}\1,\s{0,20}){2}$""")  # a list of words
+_EXPRESSION: Final = re.compile(tables.expression("expression"))
+_LISTED: Final = bounded.BoundedPattern(r"""(["'`]),\s{0,20}(?:\1[\w\- ]{1,40}\1,\s{0,20}){2}$""")  # a list of words
 # What a program says of a resource that has this name: `secret "pull-secret" not found`.
 _RESOURCE: Final = re.compile(r"[\"'`] (?:not|already|created|deleted|unchanged|configured|does|in namespace)\b")
 _ATTRIBUTES: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){1,4}\s")  # `password = parsed.auth`
 _VARIABLE: Final = re.compile(r"[A-Za-z_]{1,40}(?:\.[A-Za-z_]{1,40}){0,4}[,)\]}]")
 _CODE_WORD: Final = re.compile(r"[A-Za-z]{2,20}(?=[})\];,])")
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z_.$!?]*$")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z_.$!?]{0,4096}+$")
 
 
 # Names under which a value is a secret if it is random.
@@ -321,15 +323,27 @@ def _again(text: str, named: list[Span]) -> Iterator[Span]:
     """Where the secrets that a text names stand in it once more."""
     secrets = {text[start:end].strip("\"'") for start, end in named if 8 <= end - start <= _SHORT}
     mixed = sorted(secret for secret in secrets if values.is_mixed(secret))[:_REPEATED]
-    if mixed:
-        whole = "|".join(map(re.escape, mixed))
-        yield from (found.span() for found in re.finditer(rf"(?<!\w)(?:{whole})(?!\w)", text))
+    for secret in mixed:
+        at = text.find(secret)
+        while at >= 0:
+            end = at + len(secret)
+            if not _is_word(text[at - 1 : at]) and not _is_word(text[end : end + 1]):
+                yield at, end
+            at = text.find(secret, end)
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"
 
 
 def find(
     text: str, is_secret: Callable[[str], bool] | None = None, hints: tuple[str, ...] = (), with_random: bool = True
 ) -> list[Span]:
-    """Where secrets stand in the text, in order, none overlapping. Without `is_secret` only known looks count."""
+    """Where secrets stand in the text, in order, none overlapping. Without `is_secret` only known looks count.
+
+    Raises TimeoutError for a text whose search takes too long.
+    """
+    bounded.extend(len(text))
     spans = list(by_look(text))
     if is_secret is not None:
         if may_name_secret(text, hints):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sluicegate.audit import tables, values
+from sluicegate.audit.bounded import BoundedPattern
 
 Fit = Callable[[str], bool]
 
@@ -23,13 +24,15 @@ _PROGRAMS: Final = re.compile(rf"(?<![\w\-.])(?:{'|'.join(f'({row[0]})' for row 
 _OPTION: Final = tables.pattern("option")
 _COMMAND: Final = 256  # characters of a command before its option
 _STRONG: Final = re.compile(r"[^a-z0-9]")
-_PORTS: Final = re.compile(r"[\d:.,]+(?:/\w{3})?$|[/.~\-]")
+_PORTS: Final = re.compile(r"[\d:.,]{1,4096}+(?:/\w{3})?$|[/.~\-]")
 
 
 def _options(text: str) -> Iterator[tuple[int, Fit | None]]:
+    if "-" not in text and "/user" not in text:
+        return
     programs = [(found.start(), found.end(), found.lastindex or 1) for found in _PROGRAMS.finditer(text)]
     starts = [start for start, _, _ in programs]
-    for option in _OPTION.finditer(text):
+    for option in _OPTION.find_all(text):
         separate, glued, user, sign = option.groups()
         nearest = bisect_left(starts, option.start()) - 1
         known: list[str] = []
@@ -79,9 +82,10 @@ FITS: Final[dict[str, Fit | None]] = {
     "link": _is_link_token,
     "no word": is_no_word,
 }
-# What every text has in which the form may be, in small letters; what stands before the secret; what it must be.
+# What a text must have one of, in small letters, for the form to be in it; what stands before the secret; its fit.
 _FORMS: Final = [
-    (needs, re.compile(pattern), FITS[fit]) for pattern, needs, fit in tables.rows("forms", "form")
+    (needs.split("|") if len(needs) > 1 else [needs], BoundedPattern(pattern), FITS[fit])
+    for pattern, needs, fit in tables.rows("forms", "form")
 ]
 # What of these no name of a secret is in, so that a text must be looked at for their sake.
 HINTS: Final = tables.rows("forms", "hint")[0][0].split("|")
@@ -92,22 +96,24 @@ def places(text: str) -> Iterator[tuple[int, Fit | None]]:
     yield from _options(text)
     small = text.lower()
     for needs, pattern, is_fit in _FORMS:
-        if needs in small:
-            yield from ((found.end(), is_fit) for found in pattern.finditer(text))
+        for need in needs:
+            if need in small:
+                yield from ((found.end(), is_fit) for found in pattern.find_all(text))
+                break
 
 
 # ---------------------------------------------------------------- tables
 
 INSERT: Final = tables.pattern("insert")
 _TUPLE: Final = tables.pattern("tuple")
-_ITEM: Final = re.compile(r"\s{0,20}('(?:[^'\\]|''|\\.){0,2000}'|\"[^\"]{0,2000}\"|[^,]{1,2000})\s{0,4}(?:,|$)")
-_MANIFEST: Final = re.compile(r"(?m)^([ ]{0,20})(?:data|stringData):[ ]*\n((?:\1[ ]+[^\n]*(?:\n|$)){1,400})")
+_ITEM: Final = BoundedPattern(r"\s{0,20}('(?:[^'\\]|''|\\.){0,2000}'|\"[^\"]{0,2000}\"|[^,]{1,2000})\s{0,4}(?:,|$)")
+_MANIFEST: Final = BoundedPattern(r"(?m)^([ ]{0,20})(?:data|stringData):[ ]*\n((?:\1[ ]+[^\n]*(?:\n|$)){1,400})")
 _ENTRY: Final = tables.pattern("entry")
-_DELIMITERS: Final = (re.compile(r"[ \t]*\|[ \t]*"), re.compile(
- r"\t"), re.compile(r"[ ]{2,60}"), re.compile(r"[ ]*;[ ]*"), re.compile(r",[ ]*"))
+_DELIMITERS: Final = (re.compile(r"[ \t]{0,60}+\|[ \t]{0,60}+"), re.compile(
+ r"\t"), re.compile(r"[ ]{2,60}"), re.compile(r"[ ]{0,60}+;[ ]{0,60}+"), re.compile(r",[ ]{0,60}+"))
 _GAP: Final = r"[ ]{2,60}"
-_RULE: Final = re.compile(r"[\s\-+|=:─┼│┤├]+")
-_CELLS: Final = re.compile(r"[^\s|,;][ ]*[|\t,;][ ]*[^\s|,;]|\S[ ]{2}[ ]*\S")
+_RULE: Final = re.compile(r"[\s\-+|=:─┼│┤├]{1,4096}+")
+_CELLS: Final = re.compile(r"[^\s|,;][ ]{0,60}+[|\t,;][ ]{0,60}+[^\s|,;]|\S[ ]{2,60}+\S")
 _COOKIES: Final = tables.pattern("cookies")
 _MAX_CELLS: Final = 64
 _MAX_LINE: Final = 4_096
@@ -116,18 +122,20 @@ _MAX_LINE: Final = 4_096
 def cells(text: str, is_secret: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
     """The values in columns of secrets: of `INSERT`, of tables with a line of names, of Kubernetes' secrets, and all
     cookies of a request."""
-    yield from (found.span(1) for found in _COOKIES.finditer(text))
-    for insert in INSERT.finditer(text):
+    small = text.lower()
+    if "cookie" in small:
+        yield from (found.span(1) for found in _COOKIES.find_all(text))
+    for insert in INSERT.find_all(text) if "insert" in small else ():
         columns = [is_secret(name.strip(" \t\r\n\"`[]")) for name in insert[1].split(",")]
         at = insert.end()
         while any(columns) and (row := _TUPLE.match(text, at)):
             at = row.end()
-            for is_column, item in zip(columns, _ITEM.finditer(text, row.start(1), row.end(1)), strict=False):
+            for is_column, item in zip(columns, _ITEM.find_all(text, row.start(1), row.end(1)), strict=False):
                 if is_column and not values.is_no_value(item[1].strip("'\"")):
                     yield item.span(1)
     if "kind: Secret" in text:
-        for block in _MANIFEST.finditer(text):
-            for entry in _ENTRY.finditer(text, block.start(2), block.end(2)):
+        for block in _MANIFEST.find_all(text):
+            for entry in _ENTRY.find_all(text, block.start(2), block.end(2)):
                 span = entry.span(entry.lastindex or 1)
                 if not values.is_no_value(text[slice(*span)].strip("\"'")):
                     yield span

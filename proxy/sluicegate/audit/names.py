@@ -7,7 +7,7 @@ from typing import Final
 from sluicegate.audit import tables
 
 MAX_NAME: Final = 256
-_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]+")
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]{1,256}+")
 _OPERATOR_FORM: Final = re.compile(r"[_\-\s.]")
 _HAS_SPELLING: Final = re.compile(r"[^A-Za-z_\-. ]")
 # Letters that look like others, and digits and signs that stand for letters.
@@ -27,7 +27,7 @@ _QUALIFIERS: Final = frozenset(tables.words("qualifier"))
 _NO_SECRETS: Final = re.compile(tables.alternatives("no name"))
 _NUMBERS_FOR: Final = re.compile(r"(?:code|codes|otp|cvv|cvc|cvv2|cvc2|pin|pins|tan|pincode|passcode|暗証番号)$", re.I)
 # What stands behind the name in the label of a form's field.
-_FIELD: Final = tables.pattern("field")
+_FIELD: Final = re.compile(tables.expression("field"))
 _LABEL_ENDS: Final = re.compile(r"[(:]|\s(?:for|of|on|to|für|de|del|du|от|für|di)\s")
 
 

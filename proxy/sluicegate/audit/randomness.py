@@ -16,21 +16,24 @@ Span = tuple[int, int]
 
 # Certificates and public keys, which are stepped over, and words.
 _WORD: Final = re.compile(
-    r"-----BEGIN (?![A-Z0-9 ]{0,30}PRIVATE)[A-Z0-9 ]{3,40}-----[^-]{0,20000}"
+    r"-----BEGIN (?![A-Z0-9 ]{0,30}PRIVATE)[A-Z0-9 ]{3,40}-----[^-]{0,16000}+"
     r"|(?<![\w+/=.%@#-])([A-Za-z0-9+/_-]{20,1000}+(?:={1,2}|(?![\w+/=%])))"
 )
 _RUNS: Final = re.compile(
-    r"[0-9a-f]{8,}|[A-Z][a-z]{2,}|[a-z]{4,}|[A-Z]{5,}|\d{5,}|(?:[a-z]{1,2}|[A-Z]{1,2}|\d{1,2})(?=[_-])"
+    r"[0-9a-f]{8,1000}+|[A-Z][a-z]{2,1000}+|[a-z]{4,1000}+|[A-Z]{5,1000}+|\d{5,1000}+|(?:[a-z]{1,2}|[A-Z]{1,2}|\d{1,2})(?=[_-])"
 )
-_LONG_RUNS: Final = re.compile(r"[0-9a-f]{8,}|[a-z]{7,}|[A-Z]{9,}")
+_LONG_RUNS: Final = re.compile(r"[0-9a-f]{8,1000}+|[a-z]{7,1000}+|[A-Z]{9,1000}+")
 _SWITCH: Final = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Za-z])\d|(?<=\d)[A-Za-z]")
-_ONE_CASE: Final = re.compile(r"(?:[a-z0-9]+|[A-Z0-9]+)=*")
+_ONE_CASE: Final = re.compile(r"(?:[a-z0-9]{1,1000}+|[A-Z0-9]{1,1000}+)={0,2}")
 _HARMLESS: Final = re.compile("|".join(row[0] for row in tables.rows("words", "harmless form")))
 # What stands before a word, read backwards: a name and a sign, and the rest of a URL or a path.
 _NAME: Final = re.compile(r"[\[\"'`(]{0,4}[ \t]{0,8}(?:>=|[:=>|])[ \t]{0,8}[\"'`\])]{0,3}([\w.$ -]{1,60})")
-_AROUND: Final = re.compile(r"[^\s\"'`,;()<>{}]*")
+_AROUND: Final = re.compile(r"[^\s\"'`,;()<>{}]{0,200}+")
 _BEFORE: Final = re.compile(f"(?i:{'|'.join(row[0] for row in tables.rows('words', 'before harmless'))})$")
-_EXPECTED: Final = re.compile(r"(?i)public|digest|certificate|(?:page|sync|next|continuation)[ _-]?token|cursor")
+_EXPECTED: Final = re.compile(
+    r"(?i)public|digest|certificate|(?:page|sync|next|continuation)[ _-]?token|cursor"
+    r"|(?<![a-z])(?:file|object|s3|image|blob|asset|cache|component|node|partition|sort|row)[ _-]?key$"
+)
 _ABOUT: Final = 200
 _NEAR: Final = 40
 # Last words of names under which random words are harmless.

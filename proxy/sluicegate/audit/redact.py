@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
-from sluicegate.audit import credentials, forms, names, randomness, tables, values
+from sluicegate.audit import bounded, credentials, forms, names, randomness, tables, values
 from sluicegate.protocol.jsonrpc import Json
 
 IsSecret = Callable[[str], bool]
@@ -42,7 +42,7 @@ _LABELS: Final = frozenset("element selector label placeholder locator target xp
 _PATHS: Final = frozenset("path file filename filepath type format".split())
 _PAIR_VALUES: Final = frozenset(tables.words("pair values"))
 _MAX_PAIR: Final = 16
-_PLAIN_WORD: Final = re.compile(r"[A-Za-z_]*")
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z_]{0,256}+")
 # Members with the names of a table's columns, with its rows, and with the words of a command.
 _COLUMNS: Final = frozenset("columns header headers fields cols column_names columnnames".split())
 _ROWS: Final = frozenset("rows data values records result results".split())
@@ -56,6 +56,12 @@ _PROGRAM: Final = ("command", "cmd", "program", "executable", "bin")
 _MAX_WORDS: Final = 256
 # Names of secrets if the value looks like one.
 _SOMETIMES: Final = frozenset(("auth", "_auth", "sas", "sig", "signature"))
+# Steps of a browser or a phone, one for each item of a list: what is typed goes where the step before it went.
+_STEP: Final = re.compile(r"\s{0,8}(?:click|tap|focus|select|hover|press|type|input|enter|fill|goto|wait)\b", re.I)
+_TYPED: Final = frozenset("text value keys input chars content".split())
+_ACTIONS: Final = frozenset("action type command kind op method name tool".split())
+_TYPING: Final = re.compile(r"type|fill|input|enter|key|write|paste|set", re.I)
+_SECOND_FACTORS: Final = frozenset("otp totp hotp mfa 2fa sms two_factor two-factor authenticator".split())
 _PARSED_DEPTH: Final = 8  # what JSON inside a string takes of the depth
 _LONE: Final = re.compile("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
@@ -100,6 +106,7 @@ class Redactor:
         self._hints = tuple(hint for key in self._keys if (hint := names.hint(key)))
         self._pointers = [(tool, [_parse(pointer) for pointer in places]) for tool, places in (pointers or {}).items()]
         self._names: dict[str, bool] = {}
+        self._shown_names = set[str]()  # names of members without a secret in them
         self._innocent = {""}  # names that are no secrets, as canonical JSON has them
 
     # ------------------------------------------------------------ digests
@@ -124,11 +131,23 @@ class Redactor:
 
     def text(self, text: str, limit: int = MAX_NAME) -> str:
         """A text that a peer chose (a name, a URI): without credentials and not longer than about `limit`."""
-        return self._without(text, limit, None)
+        return self._one(text, limit, None)
 
     def written(self, text: str, limit: int | None = None) -> str:
         """Free text, such as what a program logs: also without what the text itself names as a secret."""
-        return self._without(text, len(text) if limit is None else limit, self._is_secret_name)
+        return self._one(text, len(text) if limit is None else limit, self._is_secret_name)
+
+    def _one(self, text: str, limit: int, is_secret: IsSecret | None) -> str:
+        bounded.begin()
+        try:
+            return self._without(text, limit, is_secret)
+        except TimeoutError:
+            return self._unsearched(text)
+
+    def _unsearched(self, value: Any) -> str:
+        """What stands for a value that took too long to search: all of it may be secret."""
+        text = value if isinstance(value, str) else canonical(value)
+        return f"{self._mark(text)}...({len(text)} more)"
 
     def _without(self, text: str, limit: int, is_secret: IsSecret | None, *, with_random: bool = True) -> str:
         cut = len(text) - limit
@@ -160,7 +179,7 @@ class Redactor:
 
     def arguments(self, value: Json, tool: str) -> Any:
         """The arguments of a call to `server/own_name`, as they may be written down."""
-        return self._walk(self._without_places(value, tool), _Budget(), MAX_DEPTH, self._is_secret_name)
+        return self._begin(self._without_places(value, tool), _Budget(), self._is_secret_name)
 
     def result(self, value: Json, tool: str) -> tuple[str, bool]:
         """The result of a call to `server/own_name` as JSON of at most `MAX_RESULT` bytes, and whether it was cut."""
@@ -173,7 +192,7 @@ class Redactor:
     def masked(self, value: Any, tool: str, text: int, nodes: int, chars: int) -> tuple[Any, bool]:
         """The same within other bounds, and whether something had to be left out."""
         budget = _Budget(nodes, chars, text)
-        return self._walk(self._without_places(value, tool), budget, MAX_DEPTH, self._is_secret_name), budget.is_cut
+        return self._begin(self._without_places(value, tool), budget, self._is_secret_name), budget.is_cut
 
     def _without_places(self, value: Any, tool: str) -> Any:
         places = [place for glob, found in self._pointers if _is_meant(tool, glob) for place in found]
@@ -183,14 +202,26 @@ class Redactor:
 
     def fields(self, value: Json) -> Any:
         """What a record of our own says: its texts may be somebody's, its names are ours."""
-        return self._walk(value, _Budget(members=False), MAX_DEPTH, self._is_secret_name)
+        return self._begin(value, _Budget(members=False), self._is_secret_name)
 
     def without_credentials(self, value: Json) -> Any:
         """Everything but what looks like a credential: no setting lets a token into the log."""
-        return self._walk(value, _Budget(), MAX_DEPTH, None)
+        return self._begin(value, _Budget(), None)
+
+    def _begin(self, value: Any, budget: _Budget, is_secret: IsSecret | None) -> Any:
+        bounded.begin()
+        return self._walk(value, budget, MAX_DEPTH, is_secret)
 
     def _walk(self, value: Any, budget: _Budget, depth: int, is_secret: IsSecret | None, name: str = "") -> Any:
         """`name` is that of the member that has the value, or the list around it."""
+        try:
+            return self._searched(value, budget, depth, is_secret, name)
+        except TimeoutError:
+            budget.is_cut = True
+            budget.chars -= MAX_NAME
+            return self._unsearched(value)
+
+    def _searched(self, value: Any, budget: _Budget, depth: int, is_secret: IsSecret | None, name: str) -> Any:
         budget.nodes -= 1
         if isinstance(value, str):
             return self._string(value, budget, depth, is_secret, name)
@@ -228,7 +259,8 @@ class Redactor:
         self, value: list[Any], budget: _Budget, depth: int, is_secret: IsSecret | None, name: str, program: str = ""
     ) -> list[Any]:
         if is_secret is not None:
-            value = self._without_options(value[: budget.nodes + 1], is_secret, program) + value[budget.nodes + 1 :]
+            head = self._without_typed(self._without_options(value[: budget.nodes + 1], is_secret, program))
+            value = head + value[budget.nodes + 1 :]
         kept = [self._walk(item, budget, depth - 1, is_secret, name) for item in value[: budget.nodes + 1]]
         budget.is_cut |= len(kept) < len(value)
         return kept if len(kept) == len(value) else [*kept, f"...({len(value) - len(kept)} more)"]
@@ -239,20 +271,41 @@ class Redactor:
             name, value = items
             is_pair = is_secret(name[:MAX_NAME]) and _PLAIN_WORD.fullmatch(value) is None
             return [name, self._mark(value)] if is_pair and values.is_secret_value(value, name) else items
-        if not any(isinstance(item, str) and item[:1] in ("-", "/") for item in items[:_MAX_WORDS]):
-            return items
         words = [item if isinstance(item, str) and len(item) <= MAX_NAME else "_" for item in items[:_MAX_WORDS]]
+        if any(word[:1] in ("-", "/") for word in words):
+            separator = " "
+        elif any(_STEP.match(word) for word in words):
+            separator = "\n"
+        else:
+            return items
         line, changed, at = program, list(items), len(program)
         places = []
         for word in words:
             places.append(at + 1)
-            line += " " + word
+            line += separator + word
             at = len(line)
         for start, end in credentials.find(line, is_secret, self._hints):
             for index in range(bisect_right(places, start) - 1, bisect_right(places, end - 1)):
                 word, left, right = words[index], max(start - places[index], 0), end - places[index]
                 if index >= 0 and left < len(word) and changed[index] == word:
                     changed[index] = word[:left] + self._mark(word[left:right]) + word[right:]
+        return changed
+
+    def _without_typed(self, steps: list[Any]) -> list[Any]:
+        """The steps of a form without what is typed where the step before went to the field of a secret."""
+        changed, is_there = list(steps), False
+        for at, step in enumerate(steps[:_MAX_WORDS]):
+            if not isinstance(step, dict) or len(step) > _MAX_PAIR:
+                continue
+            texts = {name: item for name, item in step.items() if isinstance(item, str)}
+            labels = [item for name, item in texts.items() if names.last_word(name) in _LABELS]
+            actions = [item[:MAX_NAME] for name, item in texts.items() if names.last_word(name) in _ACTIONS]
+            typed = [name for name in texts if names.last_word(name) in _TYPED]
+            if labels:
+                is_there = any(map(names.is_secret_label, labels))
+            elif is_there and typed and (not actions or any(map(_TYPING.search, actions))):
+                changed[at] = step | {name: self._mark(texts[name]) for name in typed}
+                is_there = False
         return changed
 
     def _members(self, value: Json, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Json:
@@ -268,7 +321,7 @@ class Redactor:
                 kept["..."] = f"({len(value) - len(kept)} more)"
                 budget.is_cut = True
                 break
-            shown = self.text(name) if by_member is None else self.written(name, MAX_NAME)
+            shown = self._shown_name(name, by_member)
             if shown in kept:  # names that differ only in what is cut off or masked
                 shown, budget.is_cut = f"{shown} {self._mark(name)}", True
             budget.chars -= len(shown)
@@ -281,6 +334,16 @@ class Redactor:
             else:
                 kept[shown] = self._walk(item, budget, depth - 1, is_secret, name)
         return kept
+
+    def _shown_name(self, name: str, is_secret: IsSecret | None) -> str:
+        if name in self._shown_names:
+            return name
+        shown = self._without(name, MAX_NAME, is_secret)
+        if shown == name and is_secret is not None:
+            if len(self._shown_names) >= _MAX_MEMORY:
+                self._shown_names.clear()
+            self._shown_names.add(name)
+        return shown
 
     def _is_secret_member(self, name: str, item: Any, is_secret: IsSecret, pair: str | None) -> bool:
         if is_secret(name):
@@ -306,6 +369,10 @@ class Redactor:
             return dict(_change(value, place, lambda secret: self._mark(canonical(secret))))
         if "number" in value and any(_CARD.search(name) for name in value):  # a card of payment
             return {name: self._mark(canonical(item)) if name == "number" else item for name, item in value.items()}
+        if "code" in value and not _SECOND_FACTORS.isdisjoint(
+            item.lower() for item in value.values() if isinstance(item, str)
+        ):
+            return {name: self._mark(canonical(item)) if name == "code" else item for name, item in value.items()}
         if isinstance(value.get("kty"), str):  # a JSON Web Key, RFC 7517
             return {name: self._mark(canonical(item)) if name in _PRIVATE else item for name, item in value.items()}
         for name, columns in value.items():
@@ -326,11 +393,11 @@ class Redactor:
         wanted: set[str] = set()
         for text in value.values():
             if isinstance(text, str):
-                for number, found in enumerate(_BINDING.finditer(text[:MAX_TEXT])):
+                for number, found in enumerate(_BINDING.find_all(text[:MAX_TEXT])):
                     name, parameter = found.groups()
                     if name is not None and is_secret(name):
                         wanted.add(parameter or str(number + 1))
-                for insert in forms.INSERT.finditer(text[:MAX_TEXT]):
+                for insert in forms.INSERT.find_all(text[:MAX_TEXT]):
                     columns = insert[1].split(",")
                     wanted |= {str(at) for at, name in enumerate(columns, 1) if is_secret(name.strip(" \"`[]\n"))}
         return {name: self._without_parameters(item, wanted) if name in given else item for name, item in value.items()}

@@ -1,11 +1,12 @@
 """The data of the redaction: `words.tsv`, `patterns.tsv`, `forms.tsv` and `vendors.tsv`, which are read at import.
 
-A row is a kind and its fields, with tabs between them: words, or one regular expression (of `re`). An expression needs
-a bound on what it looks at, because the work must be linear in the length of a text.
+A row is a kind and its fields, with tabs between them: words, or one regular expression. A peer writes the texts that
+are searched: an expression runs with a limit (`bounded`) or is proven to take few steps at each position.
 """
 
-import re
 from pathlib import Path
+
+from sluicegate.audit.bounded import BoundedPattern
 
 
 def rows(table: str, kind: str) -> list[list[str]]:
@@ -23,6 +24,10 @@ def alternatives(kind: str) -> str:
     return "|".join(words(kind))
 
 
-def pattern(name: str) -> re.Pattern[str]:
+def expression(name: str) -> str:
     """One of the expressions in `patterns.tsv`."""
-    return re.compile(rows("patterns", name)[0][0])
+    return rows("patterns", name)[0][0]
+
+
+def pattern(name: str) -> BoundedPattern:
+    return BoundedPattern(expression(name))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sluicegate.audit import tables
+from sluicegate.audit.bounded import BoundedPattern
 from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
 
 _MOST: Final = 512  # characters of a text that is no value
@@ -14,22 +15,22 @@ NO_VALUES: Final = frozenset(tables.words("no value"))
 _REFERENCES: Final = "|".join(row[0] for row in tables.rows("words", "reference"))
 _REFERENCE: Final = re.compile(rf"(?:{_REFERENCES})(?=[\s\"'`,;)\}}\]&|<@:!?/.\\\[(]|->|$)")
 # A template: `Bearer ${token}`, `<user>:<password>`, `{}_suffix`.
-_MIX: Final = tables.pattern("mix")
+_MIX: Final = re.compile(tables.expression("mix"))
 _SCHEME: Final = re.compile(r"(?i:(?:bearer|basic|token|digest|apikey)[ \t]{1,4}|pass:)(?=\S)")
-_PROSE: Final = tables.pattern("prose")
+_PROSE: Final = re.compile(tables.expression("prose"))
 _SAYS: Final = re.compile(r"(?i)(?:is|was|must|has|may|can|cannot|should|not|no) [^\d\W_][^\d_]{0,100}")
-_LONG: Final = re.compile(r"[^\W\d_]{3,}")
-_WEAK: Final = tables.pattern("weak")
-_WORDS: Final = re.compile(r"[^\W\d_]{1,40}(?:[ '][^\W\d_]{1,40}){0,12}[ ]?[?!.:…*]{0,3}")
-_LABEL: Final = re.compile(r"[^\W\d_]{2,40}(?:[ '’\-][^\W\d_]{1,40}){0,30}[ ]?[?!.:…*]{0,3}")
+_LONG: Final = re.compile(r"[^\W\d_]{3,512}+")
+_WEAK: Final = re.compile(tables.expression("weak"))
+_WORDS: Final = re.compile(r"[^\W\d_]{1,40}+(?:[ '][^\W\d_]{1,40}+){0,12}+[ ]?[?!.:…*]{0,3}")
+_LABEL: Final = re.compile(r"[^\W\d_]{2,40}+(?:[ '’\-][^\W\d_]{1,40}+){0,30}+[ ]?[?!.:…*]{0,3}")
 _LANGUAGE: Final = re.compile(r"[a-z]{2}(?:[-_][A-Za-z]{2,4})?")
 _ABOUT_SECRET: Final = re.compile(r"(?i)pass|pwd|pin|token|secret|key|code")
 _MAX_LABELS: Final = 256
-METAVAR: Final = re.compile(r"[A-Z]{2,20}(?:[_-][A-Z]{1,20}){0,5}\.{0,3}")
-SLUG: Final = re.compile(r"(?:(?:[A-Za-z]{1,40}+|v?\d{1,2}(?![0-9]))(?:[-_./ ]|$)){1,12}")
-_MIXED: Final = re.compile(r"(?=[^\s]{0,64}[A-Za-z])(?=[^\s]{0,64}[0-9!#%^&*+])[^\s/:]{5,}$")
+METAVAR: Final = re.compile(r"[A-Z]{2,20}+(?:[_-][A-Z]{1,20}+){0,5}+\.{0,3}")
+SLUG: Final = re.compile(r"(?:(?>v?\d{1,2}(?![0-9])|[A-Za-z]{1,40}+)(?:[-_./ ]|$)){1,12}+")
+_MIXED: Final = re.compile(r"(?=[^\s]{0,64}[A-Za-z])(?=[^\s]{0,64}[0-9!#%^&*+])[^\s/:]{5,4096}+$")
 _NUMBER: Final = re.compile(r"\d{3,12}$")
-_MEASURE: Final = tables.pattern("measure")
+_MEASURE: Final = re.compile(tables.expression("measure"))
 
 
 def is_no_value(text: str) -> bool:
@@ -108,7 +109,7 @@ _TELLING: Final = frozenset(tables.words("description"))
 # A connection without a password: a URL, or names and values.
 _CONNECTION_NAME: Final = re.compile(r"(?i)(?:dsn|connection[_\- ]?string)$")
 _SETTING: Final = r"[\w \-]{1,40}=[^;=]{0,100}"
-_CONNECTION: Final = re.compile(rf"[\w+\-]{{2,30}}://\S{{1,500}}|(?:{_SETTING};){{1,20}}(?:{_SETTING})?")
+_CONNECTION: Final = BoundedPattern(rf"[\w+\-]{{2,30}}://\S{{1,500}}|(?:{_SETTING};){{1,20}}(?:{_SETTING})?")
 _CONNECTION_SECRET: Final = tables.pattern("connection secret")
 _INSIDE: Final = 6
 # Pins of chips, and tests that passed: a person's PIN has four digits.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sluicegate.audit import tables
+from sluicegate.audit.bounded import BoundedPattern
 from sluicegate.audit.names import is_secret_name
 from sluicegate.audit.values import is_no_value, is_random
 
@@ -37,12 +38,12 @@ _KEY_BODY: Final = (
     r"|(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset):[\w,./+ \-]{0,100}){0,8000}+"
 )
 _PEM: Final = r"[A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+_PRIVATE_KEY: Final = BoundedPattern(rf"-----BEGIN {_PEM}{_KEY_BODY}(?:-----END {_PEM})?")
 # Parameters of a URL's query that are secrets, and those that are secrets if they look like one.
 _PARAMETERS: Final = "|".join(row[0] for row in tables.rows("vendors", "parameter"))
 _LOOKS: Final = re.compile(
     "|".join(
         (
-            rf"-----BEGIN {_PEM}{_KEY_BODY}(?:-----END {_PEM})?",
             *(row[0] for row in tables.rows("vendors", "look")),
             rf"(?:(?<=[?&;#])|(?<=\\u0026))(?i:{_PARAMETERS})=[^\s&;#\"'<>`\\]{{1,2048}}",
             rf"(?:(?<![A-Za-z0-9])|(?<=\[\dm)|(?<=\[\d\dm))(?:{'|'.join((_TOKEN, *_PATTERNS))})",
@@ -60,7 +61,9 @@ def may_look_secret(text: str) -> bool:
 
 
 def by_look(text: str) -> Iterator[Span]:
-    """Where credentials stand, in order, none overlapping."""
+    """Where credentials stand."""
+    if "-----BEGIN" in text:
+        yield from (found.span() for found in _PRIVATE_KEY.find_all(text) if _FAKE.search(found[0]) is None)
     if may_look_secret(text):
         for match in _LOOKS.finditer(text):
             found = match[0]
