@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, inside
 
 MAX_INSTRUCTIONS: Final = 4096
 # A heading of Markdown at the begin of a line, whatever a reader takes for the end of the line before.
@@ -63,7 +63,7 @@ def relayed(capabilities: Json) -> Json:
 
 
 def _carried(capabilities: Any) -> Json:
-    declared = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+    declared = inside(capabilities, "extensions")
     if not isinstance(declared, dict):
         return {}
     return {name: value for name, value in declared.items() if name in CARRIED and isinstance(value, dict)}

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sluicegate.catalog import names, uri_fields
 from sluicegate.catalog.list_bounds import MAX_DEFINITION
 from sluicegate.catalog.uris import Rewriting
-from sluicegate.protocol.jsonrpc import Json, Malformed, dump
+from sluicegate.protocol.jsonrpc import Json, Malformed, dump, inside
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Kind, Target
 
@@ -204,11 +204,8 @@ def _thinned(held: ListSection, withheld: Collection[tuple[str, str]]) -> ListSe
 
 def _is_app(item: Json | None) -> bool:
     """Whether a tool names its user interface (SEP-1865: `_meta.ui.resourceUri`, before that `ui/resourceUri`)."""
-    meta = (item or {}).get("_meta")
-    if not isinstance(meta, dict):
-        return False
-    ui = meta.get("ui")
-    uri = ui.get("resourceUri") if isinstance(ui, dict) else meta.get("ui/resourceUri")
+    names = ("ui", "resourceUri") if isinstance(inside(item, "_meta", "ui"), dict) else ("ui/resourceUri",)
+    uri = inside(item, "_meta", *names)
     return isinstance(uri, str) and uri.startswith("ui://")
 
 

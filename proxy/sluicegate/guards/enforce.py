@@ -17,7 +17,7 @@ from sluicegate.catalog.uris import expansions
 from sluicegate.guards import settled
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
-from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json
+from sluicegate.protocol.jsonrpc import METHOD_NOT_FOUND, Json, inside
 from sluicegate.protocol.methods import METHODS, WITHOUT_TARGET
 from sluicegate.protocol.mirrored_headers import check_mirrored
 from sluicegate.protocol.model import (
@@ -79,12 +79,10 @@ async def _complete(call: Call, target: Target, inner: Handler, decide: Decide) 
     Security Considerations)."""
     outcome = await inner(call)
     completion = outcome.value.get("completion") if isinstance(outcome, Result) else None
-    values = completion.get("values") if isinstance(completion, dict) else None
+    values = inside(completion, "values")
     if not isinstance(outcome, Result) or not isinstance(completion, dict) or not isinstance(values, list):
         return outcome
-    argument, context = call.params.get("argument"), call.params.get("context")
-    name = argument.get("name") if isinstance(argument, dict) else None
-    given = context.get("arguments") if isinstance(context, dict) else None
+    name, given = inside(call.params, "argument", "name"), inside(call.params, "context", "arguments")
     others = {key: text for key, text in given.items() if isinstance(text, str)} if isinstance(given, dict) else {}
     read = replace(call, method="resources/read")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
 from sluicegate.protocol import tasks
-from sluicegate.protocol.jsonrpc import Json, SharedList
+from sluicegate.protocol.jsonrpc import Json, SharedList, inside, without
 from sluicegate.protocol.methods import LISTS
 from sluicegate.protocol.model import Call, Outcome, Result
 from sluicegate.protocol.revisions import REVISIONS, Revision
@@ -45,9 +45,8 @@ def items(method: str, listed: list[Any], revision: Revision) -> list[Any]:
 def _items(method: str, listed: list[Any], revision: Revision) -> list[Any]:
     if method == "tools/list":
         listed = [_performed(tool, revision) for tool in listed]
-    lacking = _LACKING[revision.name, method]
-    if lacking:
-        listed = [_without(item, lacking) for item in listed]
+    if lacking := _LACKING[revision.name, method]:
+        listed = [without(item, lacking) for item in listed]
     if method == "tools/list" and not revision.any_output_schema:
         listed = [_with_object(tool) for tool in listed]
     if method == "prompts/list" and not revision.structured:
@@ -67,23 +66,17 @@ def _performed(tool: Any, revision: Revision) -> Any:
     return tool
 
 
-def _without(value: Any, keys: frozenset[str]) -> Any:
-    if not isinstance(value, dict) or keys.isdisjoint(value):
-        return value
-    return {key: part for key, part in value.items() if key not in keys}
-
-
 def _prompt(prompt: Any) -> Any:
-    arguments = prompt.get("arguments") if isinstance(prompt, dict) else None
+    arguments = inside(prompt, "arguments")
     if not isinstance(arguments, list):
         return prompt
-    return {**prompt, "arguments": [_without(argument, _TITLE) for argument in arguments]}
+    return {**prompt, "arguments": [without(argument, _TITLE) for argument in arguments]}
 
 
 def about(info: Json, revision: Revision) -> Json:
     """Who we are."""
-    shown: Json = _without(info, frozenset() if revision.icons else frozenset({"icons", "description", "websiteUrl"}))
-    return shown if revision.structured else {key: part for key, part in shown.items() if key != "title"}
+    shown: Json = without(info, frozenset() if revision.icons else frozenset({"icons", "description", "websiteUrl"}))
+    return shown if revision.structured else without(shown, _TITLE)
 
 
 # ---------------------------------------------------------------- schemas
@@ -103,7 +96,7 @@ def is_wrapped(schema: Any) -> TypeGuard[Json]:
 
 
 def _with_object(tool: Any) -> Any:
-    schema = tool.get("outputSchema") if isinstance(tool, dict) else None
+    schema = inside(tool, "outputSchema")
     return {**tool, "outputSchema": _wrap(schema)} if is_wrapped(schema) else tool
 
 
@@ -172,8 +165,7 @@ def called(value: Json, revision: Revision) -> Json:
         return {**value, "content": blocks}
     if not blocks and "structuredContent" in value:
         blocks = [{"type": "text", "text": json.dumps(value["structuredContent"], ensure_ascii=False)}]
-    remaining = {key: part for key, part in value.items() if key != "structuredContent"}
-    return {**remaining, "content": blocks}
+    return {**without(value, frozenset({"structuredContent"})), "content": blocks}
 
 
 def prompted(value: Json, revision: Revision) -> Json:
@@ -190,7 +182,7 @@ def read(value: Json, revision: Revision) -> Json:
     contents = value.get("contents")
     if revision.structured or not isinstance(contents, list):
         return value
-    return {**value, "contents": [_without(part, _META) for part in contents]}
+    return {**value, "contents": [without(part, _META) for part in contents]}
 
 
 def block(item: Any, revision: Revision) -> Any:
@@ -198,13 +190,13 @@ def block(item: Any, revision: Revision) -> Any:
         return item
     kind = item.get("type")
     if revision.structured:
-        return _without(item, _LACKING[revision.name, "resources/list"]) if kind == "resource_link" else item
+        return without(item, _LACKING[revision.name, "resources/list"]) if kind == "resource_link" else item
     if kind == "resource_link":
         return {"type": "text", "text": f"{item.get('title') or item.get('name') or 'resource'}: {item.get('uri')}"}
     if kind == "audio" and not revision.audio:
         return {"type": "text", "text": f"[audio {item.get('mimeType', '')} left out: this client cannot take it]"}
     if "resource" in item:
-        item = {**item, "resource": _without(item["resource"], _META)}
+        item = {**item, "resource": without(item["resource"], _META)}
     if isinstance(notes := item.get("annotations"), dict) and "lastModified" in notes:
-        item = {**item, "annotations": _without(notes, frozenset({"lastModified"}))}
-    return _without(item, _META)
+        item = {**item, "annotations": without(notes, frozenset({"lastModified"}))}
+    return without(item, _META)

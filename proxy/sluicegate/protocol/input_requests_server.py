@@ -19,6 +19,8 @@ from sluicegate.protocol.jsonrpc import (
     Request,
     RequestId,
     Response,
+    inside,
+    without,
 )
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS
@@ -49,9 +51,8 @@ def for_modern_server(client: Client) -> Json:
     declared = client.capabilities
     if client.era == "legacy":
         return _without_changes(_translated(client))
-    if _UNKNOWN.isdisjoint(declared):
-        return declared
-    return {key: value for key, value in declared.items() if key not in _UNKNOWN} | carried_extensions(declared)
+    defined: Json = without(declared, _UNKNOWN)
+    return declared if defined is declared else defined | carried_extensions(declared)
 
 
 def for_legacy_server(client: Client) -> Json:
@@ -118,8 +119,7 @@ def may_ask(capabilities: Json) -> bool:
 
 
 def opens_pages(client: Client) -> bool:
-    elicitation = client.capabilities.get("elicitation")
-    return isinstance(elicitation, dict) and isinstance(elicitation.get("url"), dict)
+    return isinstance(inside(client.capabilities, "elicitation", "url"), dict)
 
 
 # ---------------------------------------------------------------- what a server asks
@@ -159,8 +159,8 @@ def judged(requests: Json, client: Client, own: OwnUrls) -> Json | Failure:
             needed = missing(request, client) if client.era == "modern" else None
             return Failure(error["code"], text) if needed is None else lacking(text, needed)
         foreign = _FOREIGN.get((method, params.get("mode", "form")), frozenset())
-        if not foreign.isdisjoint(params):
-            ask = {**ask, "params": {name: value for name, value in params.items() if name not in foreign}}
+        if (own_params := without(params, foreign)) is not params:
+            ask = {**ask, "params": own_params}
         if method == SAMPLE:
             ask = {**ask, "params": {**ask["params"], "messages": list(map(union_members.message, params["messages"]))}}
         made[key] = ask
@@ -214,8 +214,7 @@ def visits(error: Json) -> str:
 def pages(error: Json) -> Json | None:
     """The pages that a user must visit first, as `inputRequests` (2025-11-25 client/elicitation#url-mode-errors);
     None where the error names none."""
-    data = error.get("data")
-    listed = data.get("elicitations") if isinstance(data, dict) else None
+    listed = inside(error, "data", "elicitations")
     found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     if not found or any(item.get("mode", "url") != "url" or input_forms.problem(ELICIT, {**item, "mode": "url"})
                         for item in found):  # fmt: skip

@@ -261,6 +261,20 @@ def id_unread(data: bytes | bytearray) -> RequestId | None:
 # ---------------------------------------------------------------- JSON -> message
 
 
+def inside(value: Any, *names: str) -> Any:
+    """What stands at that path of names in nested objects; None where one of them is missing or no object."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def without(value: Any, names: frozenset[str]) -> Any:
+    """An object without these members: the very same object where it has none of them, or is none."""
+    if not isinstance(value, dict) or names.isdisjoint(value):
+        return value
+    return {name: part for name, part in value.items() if name not in names}
+
+
 def is_id(value: Any) -> bool:
     """MCP ids are strings or integers, never null (basic/index#requests in every revision); a boolean is no integer."""
     return type(value) is int or (type(value) is str and len(value) <= MAX_ID_CHARS)

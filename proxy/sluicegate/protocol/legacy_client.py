@@ -25,6 +25,7 @@ from sluicegate.protocol.jsonrpc import (
     RequestId,
     Response,
     read,
+    without,
 )
 from sluicegate.protocol.methods import CALL_RESULTS, LISTS, ROUTED, TASK_METHODS
 from sluicegate.protocol.model import (
@@ -50,6 +51,7 @@ ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 _MODERN_ONLY_CODES: Final = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 # Of the newest revision: here they are ours to fill in, in the rounds of a call
 _ROUND: Final = frozenset({"inputResponses", "requestState"})
+_CACHING: Final = frozenset({"ttlMs", "cacheScope"})
 _CAPABILITIES: Final = ("completions", "logging", "prompts", "resources", "tools")
 
 
@@ -112,8 +114,7 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
         return Failure(INVALID_PARAMS, "progressToken must be a string or an integer")
     own_meta = {key: value for key, value in meta.items() if not key.startswith(META)} if meta else {}
     own_meta[LOG_LEVEL] = level or DEFAULT_LEVEL
-    if not _ROUND.isdisjoint(params):
-        params = {key: value for key, value in params.items() if key not in _ROUND}
+    params = without(params, _ROUND)
     if "task" in params and not (REVISIONS[revision].tasks and request.method == "tools/call"):
         del params["task"]
     return Parsed(
@@ -167,8 +168,7 @@ def _result(method: str, value: Json, revision: Revision) -> Json:
     """Copy on write: most results of most revisions go out as they are."""
     if method in TASK_METHODS and method != "tasks/result":
         return tasks.answer_legacy(method, value)
-    if "ttlMs" in value or "cacheScope" in value:
-        value = {key: part for key, part in value.items() if key not in ("ttlMs", "cacheScope")}
+    value = without(value, _CACHING)
     if method in LISTS:
         listed = value.get(key := LISTS[method].key)
         return {**value, key: downgrade.items(method, listed, revision)} if isinstance(listed, list) else value

@@ -8,7 +8,7 @@ from typing import Final
 
 from sluicegate.protocol import input_requests_server, tasks
 from sluicegate.protocol.input_requests_client import unanswered
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Response, inside, without
 from sluicegate.protocol.methods import CACHEABLE, LISTS, TASK_SHOWN
 from sluicegate.protocol.model import (
     MISSING_CAPABILITY,
@@ -47,9 +47,7 @@ def params(call: Call, token: int, to_sluice: bool = False) -> Json:
     meta = {key: value for key, value in given.items() if not key.startswith(META)}
     if "progressToken" in meta:
         meta["progressToken"] = token
-    own = call.params
-    if not _RETRY.isdisjoint(own):  # answers that this server never asked for: it is a new call
-        own = {key: value for key, value in own.items() if key not in _RETRY}
+    own: Json = without(call.params, _RETRY)  # answers that this server never asked for: it is a new call
     return {**own, "_meta": meta} if meta else own
 
 
@@ -94,8 +92,7 @@ def failure(call: Call, error: Json) -> Failure:
         return Failure(INTERNAL_ERROR, input_requests_server.visits(error))
     # Free for all in these revisions; what the newest one reserved must not be taken for its own. Servers of both eras
     # say in the older, too, what their client lacks.
-    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
-    is_meant = code == MISSING_CAPABILITY and isinstance(required, dict)
+    is_meant = code == MISSING_CAPABILITY and isinstance(inside(data, "requiredCapabilities"), dict)
     return Failure(INTERNAL_ERROR if is_reserved(code) and not is_meant else code, text, data)
 
 
@@ -118,6 +115,5 @@ def discovered(result: Json) -> Json:
 def _defined(capabilities: Json, revision: Revision | None) -> Json:
     """Without tasks where the revision has none, and the extension in any case: it is not defined before 2026-07-28,
     whatever a server says (SEP-2663, Backward Compatibility)."""
-    if "tasks" in capabilities and not (revision is not None and revision.tasks):
-        capabilities = {key: value for key, value in capabilities.items() if key != "tasks"}
-    return tasks.without_extension(capabilities)
+    has_tasks = revision is not None and revision.tasks
+    return tasks.without_extension(capabilities if has_tasks else without(capabilities, frozenset({"tasks"})))

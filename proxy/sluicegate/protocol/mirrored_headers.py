@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, inside
 from sluicegate.protocol.model import HEADER_MISMATCH, Failure
 
 _SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
@@ -84,7 +84,7 @@ def _valid(schema: Any) -> Annotations | None:
 
 
 def _annotated(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    properties = schema.get("properties") if isinstance(schema, dict) else None
+    properties = inside(schema, "properties")
     if not isinstance(properties, dict):
         return
     for key, value in properties.items():
@@ -111,21 +111,12 @@ def _count(schema: Any, in_properties: bool = False) -> int:
     return own + sum(_count(value, key == "properties" and not in_properties) for key, value in schema.items())
 
 
-def argument(arguments: Any, path: tuple[str, ...]) -> Any:
-    """The value at a property path; None where there is none."""
-    for key in path:
-        if not isinstance(arguments, dict):
-            return None
-        arguments = arguments.get(key)
-    return arguments
-
-
 def check_mirrored(tool: Json, arguments: Json, mirrored: Mapping[str, str]) -> Failure | None:
     """Whether the client's `Mcp-Param-*` headers (lower-cased, without that prefix) say what the body says
     (#server-validation). Headers that no annotation asks for are ignored, and so are invalid annotations: such a
     tool is not listed over HTTP, and its server judges."""
     for path, name in (annotations_of(tool) or {}).items():
-        value, header = argument(arguments, path), mirrored.get(name.lower())
+        value, header = inside(arguments, *path), mirrored.get(name.lower())
         if header is None:
             if value is not None:
                 return _mismatch(f"Mcp-Param-{name} is missing")

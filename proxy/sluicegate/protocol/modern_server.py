@@ -9,9 +9,9 @@ from typing import Any
 
 from sluicegate.protocol import tasks, union_members
 from sluicegate.protocol.input_requests_server import for_modern_server
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, inside
 from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND
-from sluicegate.protocol.mirrored_headers import annotations, annotations_of, argument, encode_value
+from sluicegate.protocol.mirrored_headers import annotations, annotations_of, encode_value
 from sluicegate.protocol.model import (
     HEADER_MISMATCH,
     MISSING_CAPABILITY,
@@ -76,7 +76,7 @@ def headers(method: str, params: Json, annotated: Annotations | None = None) -> 
 
 
 def _mirror(arguments: Any, path: tuple[str, ...]) -> str | None:
-    value = argument(arguments, path)
+    value = inside(arguments, *path)
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # JSON Schema takes 42.0 for an integer, and so does the receiver
     return encode_value(value) if isinstance(value, str | int) else None
@@ -94,7 +94,7 @@ def offerable(tools: list[Any]) -> tuple[list[Any], dict[str, str]]:
     dropped: dict[str, str] = {}
     for tool in tools:
         try:
-            annotations(tool.get("inputSchema") if isinstance(tool, dict) else None)
+            annotations(inside(tool, "inputSchema"))
             offered.append(tool)
         except ValueError as why:
             dropped[str(tool.get("name"))] = str(why)
@@ -188,7 +188,7 @@ def is_reserved(code: int) -> bool:
 
 def _required(data: Any) -> str:
     """The capabilities that are missing, by name."""
-    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    required = inside(data, "requiredCapabilities")
     if not isinstance(required, dict) or not required:
         return "capabilities that this one lacks"
     named = (f"{name} ({', '.join(parts)})" if isinstance(parts, dict) and parts else name
@@ -204,8 +204,7 @@ def not_found(call: Call, text: str, data: Any) -> Failure:
 
 def discovered(value: Json) -> Json:
     """A DiscoverResult as the value of `server/discover` in the middle."""
-    meta = value.get("_meta")
-    info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+    info = inside(value, "_meta", SERVER_INFO)
     made = complete("server/discover", value)
     made["supportedVersions"] = versions(value.get("supportedVersions"))
     made["capabilities"] = capabilities if isinstance(capabilities := value.get("capabilities"), dict) else {}

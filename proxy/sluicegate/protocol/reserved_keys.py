@@ -8,7 +8,7 @@ JSON take them for the same.
 
 from typing import Any, Final, get_args
 
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, inside
 from sluicegate.protocol.model import REASON, Reason
 from sluicegate.protocol.revisions import META
 
@@ -87,8 +87,7 @@ def _remove(value: Any) -> None:
 
 
 def _forget_reason(holder: Any) -> None:
-    error = holder.get("error") if isinstance(holder, dict) else None
-    data = error.get("data") if isinstance(error, dict) else None
+    data = inside(holder, "error", "data")
     if isinstance(data, dict):
         for key, value in list(data.items()):
             name = key.casefold()
@@ -98,6 +97,5 @@ def _forget_reason(holder: Any) -> None:
 
 
 def _meta(message: Any) -> Json | None:
-    params = message.get("params") if isinstance(message, dict) else None
-    meta = params.get("_meta") if isinstance(params, dict) else None
+    meta = inside(message, "params", "_meta")
     return meta if isinstance(meta, dict) else None

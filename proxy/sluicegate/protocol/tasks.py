@@ -9,7 +9,7 @@ it knows no task that exists, only what may be said of one. Bounds are milliseco
 from typing import Any, Final, Literal
 
 from sluicegate.protocol import union_members
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, inside, without
 from sluicegate.protocol.methods import TASK_SHOWN
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure, Outcome, Result
 from sluicegate.protocol.revisions import META, REVISIONS
@@ -24,6 +24,8 @@ Status = Literal["working", "input_required", "completed", "failed", "cancelled"
 Support = Literal["forbidden", "optional", "required"]
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 _STATUSES: Final = TERMINAL | {"working", "input_required"}
+
+_EXECUTION: Final = frozenset({"execution"})
 
 MAX_TTL: Final = 24 * 3600 * 1000
 MIN_POLL: Final = 20
@@ -41,8 +43,7 @@ _LEGACY_NAMES: Final[dict[str, str]] = {modern: legacy for legacy, modern in _MO
 def takes(client: Client) -> bool:
     """Whether this client can be answered with a task that it did not ask for (SEP-2663, Capability Negotiation).
     A legacy client asks for each (`params.task`), and the extension is not defined for its revisions."""
-    extensions = client.capabilities.get("extensions")
-    return client.era == "modern" and isinstance(extensions, dict) and isinstance(extensions.get(EXTENSION), dict)
+    return client.era == "modern" and isinstance(inside(client.capabilities, "extensions", EXTENSION), dict)
 
 
 def knows(client: Client) -> bool:
@@ -53,30 +54,22 @@ def knows(client: Client) -> bool:
 def offered(capabilities: Json) -> Json | None:
     """What a server declares of its tasks; None where it has none that tools may be called with. The value is that of
     2025-11-25 (`list`, `cancel`), empty for the extension, which has no parts."""
-    extensions = capabilities.get("extensions")
-    if isinstance(extensions, dict) and isinstance(extensions.get(EXTENSION), dict):
+    if isinstance(inside(capabilities, "extensions", EXTENSION), dict):
         return {}
-    tasks = capabilities.get("tasks")
-    requests = tasks.get("requests") if isinstance(tasks, dict) else None
-    tools = requests.get("tools") if isinstance(requests, dict) else None
-    if not isinstance(tools, dict) or not isinstance(tools.get("call"), dict):
+    if not isinstance(inside(capabilities, "tasks", "requests", "tools", "call"), dict):
         return None
-    assert isinstance(tasks, dict)
-    return {part: {} for part in ("list", "cancel") if isinstance(tasks.get(part), dict)}
+    return {part: {} for part in ("list", "cancel") if isinstance(capabilities["tasks"].get(part), dict)}
 
 
 def support(item: Json | None) -> Support:
     """Whether a tool may be called as a task (2025-11-25 basic/utilities/tasks#tool-level-negotiation)."""
-    execution = (item or {}).get("execution")
-    entry = execution.get("taskSupport") if isinstance(execution, dict) else None
+    entry = inside(item, "execution", "taskSupport")
     return entry if entry in ("optional", "required") else "forbidden"
 
 
 def without_execution(tool: Any) -> Any:
     """A tool as it is shown where the tasks of 2025-11-25 are not known."""
-    if not isinstance(tool, dict) or "execution" not in tool:
-        return tool
-    return {key: value for key, value in tool.items() if key != "execution"}
+    return without(tool, _EXECUTION)
 
 
 def without_extension(capabilities: Json) -> Json:
@@ -97,12 +90,10 @@ def undeclared() -> Failure:
 
 def wants_extension(error: Json | None) -> bool:
     """Whether a server refused only because nobody declared the extension to it. Nothing was executed then."""
-    data = error.get("data") if error is not None and error.get("code") == MISSING_CAPABILITY else None
-    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
-    extensions = required.get("extensions") if isinstance(required, dict) else None
-    return isinstance(required, dict) and isinstance(extensions, dict) and required.keys() == {"extensions"} and (
-        extensions.keys() == {EXTENSION}
-    )
+    required = inside(error, "data", "requiredCapabilities")
+    extensions = inside(required, "extensions")
+    is_alone = isinstance(extensions, dict) and list(required) == ["extensions"] and list(extensions) == [EXTENSION]
+    return is_alone and inside(error, "code") == MISSING_CAPABILITY
 
 
 # ---------------------------------------------------------------- what a task says
@@ -192,9 +183,7 @@ def related(value: Json, task_id: str | None) -> Json:
 
 def relation(value: Json) -> str | None:
     """The task that a message belongs to, as its sender says."""
-    meta = value.get("_meta")
-    entry = meta.get(RELATED) if isinstance(meta, dict) else None
-    id = entry.get("taskId") if isinstance(entry, dict) else None
+    id = inside(value, "_meta", RELATED, "taskId")
     return id if isinstance(id, str) else None
 
 
@@ -242,5 +231,5 @@ def answer_legacy(method: str, value: Json) -> Json:
 
 def asked_ttl(value: Any) -> Json:
     """The `task` of a call, as a server may be asked."""
-    ttl = value.get("ttl") if isinstance(value, dict) else None
+    ttl = inside(value, "ttl")
     return {} if ttl is None else {"ttl": bounded(ttl, 1, MAX_TTL, MAX_TTL)}

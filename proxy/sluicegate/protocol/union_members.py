@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, without
 from sluicegate.protocol.methods import RESULTS
 from sluicegate.protocol.model import Failure, Outcome, Result
 
@@ -32,8 +32,7 @@ def result(method: str, value: Json) -> Json:
     if found is None:
         return value
     key, each = found
-    if not _UNFINISHED.isdisjoint(value):
-        value = {name: part for name, part in value.items() if name not in _UNFINISHED}
+    value = without(value, _UNFINISHED)
     items = value.get(key)
     if not isinstance(items, list):
         return value
@@ -46,10 +45,10 @@ def block(item: Any) -> Any:
         return item
     kind = item.get("type")
     if kind in ("resource", "tool_result"):
-        return _nested(_without(item, _FOREIGN[kind]))
+        return _nested(without(item, _FOREIGN[kind]))
     if len(item) <= _SMALL or not isinstance(kind, str) or kind not in _FOREIGN:
         return item
-    return _without(item, _FOREIGN[kind])
+    return without(item, _FOREIGN[kind])
 
 
 def _nested(item: Json) -> Json:
@@ -76,11 +75,7 @@ def message(item: Any) -> Any:
 
 def contents(item: Any) -> Any:
     """TextResourceContents or BlobResourceContents: text is what most read, and what is judged."""
-    return _without(item, frozenset({"blob"})) if isinstance(item, dict) and isinstance(item.get("text"), str) else item
-
-
-def _without(item: Json, names: frozenset[str]) -> Json:
-    return item if names.isdisjoint(item) else {key: part for key, part in item.items() if key not in names}
+    return without(item, frozenset({"blob"})) if isinstance(item, dict) and isinstance(item.get("text"), str) else item
 
 
 def without_pages(data: Any) -> Any:

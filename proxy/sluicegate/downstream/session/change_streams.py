@@ -13,7 +13,7 @@ import anyio
 
 from sluicegate.downstream.failures import AnswerTooLarge, Lost
 from sluicegate.downstream.session.pending_request import PendingRequest
-from sluicegate.protocol.jsonrpc import Json, Notification, Response
+from sluicegate.protocol.jsonrpc import Json, Notification, Response, inside
 from sluicegate.protocol.revisions import SUBSCRIPTION_ID
 from sluicegate.telemetry import DEFAULT_BACKOFF
 
@@ -104,8 +104,7 @@ class ChangeStream:
 
 def tag_of(params: Json) -> int | None:
     """Subscriptions are told apart by the id of their request: ours are numbers."""
-    meta = params.get("_meta")
-    tag = meta.get(SUBSCRIPTION_ID) if isinstance(meta, dict) else None
+    tag = inside(params, "_meta", SUBSCRIPTION_ID)
     return tag if type(tag) is int else None
 
 
