@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.listen.unanswered_bytes import UnansweredBytes
+from sluicegate.listen.http1 import UnansweredBytes
 
 
 def request(number: int, size: int, chunked: bool = False) -> bytes:

@@ -5,12 +5,24 @@ clear sentence and not with a guess.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from hashlib import sha256
+from ipaddress import ip_network
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PrivateAttr, Strict, Tag, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Strict,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+)
 
 from sluicegate.config.audit import Audit
 from sluicegate.config.clients import Clients
@@ -29,7 +41,6 @@ from sluicegate.config.names import (
     VariableValue,
     is_server_key,
 )
-from sluicegate.config.network import Network, NetworkText
 from sluicegate.config.policy import Approvals, Class, Policy
 from sluicegate.config.section import Section, written
 from sluicegate.config.units import (
@@ -45,7 +56,56 @@ from sluicegate.config.units import (
     Size,
     Timeout,
     base_of,
+    problem,
 )
+
+_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_NUMBERS = re.compile(r"[0-9.]+(?:/.*)?|.*[:/].*")
+_PROXY = re.compile(r"http://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}/?")
+
+
+def _network_or_host(value: str) -> str:
+    try:
+        ip_network(value, strict=True)
+        return value
+    except ValueError:
+        if _NUMBERS.fullmatch(value) or not _NAME.fullmatch(value):
+            message = "not a network, an address or a host; write 10.1.0.0/16, 10.1.2.3 or keys.example.internal"
+            raise problem("bad-network", message) from None
+    return value
+
+
+def network(value: str) -> str:
+    """An address or a network."""
+    try:
+        ip_network(value, strict=True)
+    except ValueError:
+        raise problem("bad-network", "not a network or an address; write 10.1.0.0/16 or 10.1.2.3") from None
+    return value
+
+
+def _proxy(value: Any) -> Any:
+    """YAML 1.1 reads `off` as a truth value, 1.2 as a word."""
+    if value is None or value is False or value == "off":
+        return None
+    if not isinstance(value, str) or not _PROXY.fullmatch(value):
+        raise problem("bad-proxy", "not a proxy; write off, or http://host:port")
+    return value.rstrip("/")
+
+
+Place = Annotated[str, AfterValidator(_network_or_host)]
+NetworkText = Annotated[str, AfterValidator(network)]
+
+
+class Network(Section):
+    allow_private: tuple[Place, ...] = ()
+    """Private networks, addresses and hosts that may be connected to although a server or a token issuer named them."""
+    proxy: Annotated[
+        str | None, BeforeValidator(_proxy), WithJsonSchema({"type": "string", "examples": ["http://proxy:3128"]})
+    ] = None
+    """An HTTP proxy through which servers and token issuers are reached. It resolves names then, and so it has to judge
+    where they lead."""
+
 
 PinMode = Literal["off", "warn", "review", "block"]
 
@@ -317,15 +377,15 @@ class Config(Section):
 
     def keeping(self, servers: Mapping[str, AnyServer], disabled: Mapping[str, str]) -> "Config":
         """The same with these servers in place of its own."""
-        kept = self.model_copy(update={"servers": {**self.servers, **servers}})
-        kept._disabled = dict(disabled)
-        return kept
+        made = self.model_copy(update={"servers": {**self.servers, **servers}})
+        made._disabled = dict(disabled)
+        return made
 
     def keeping_servers_of(self, newer: "Config") -> "Config":
         """The same with the servers of another config."""
-        kept = self.model_copy(update={"servers": newer.servers})
-        kept._disabled = dict(newer.disabled)
-        return kept
+        made = self.model_copy(update={"servers": newer.servers})
+        made._disabled = dict(newer.disabled)
+        return made
 
     def running(self, keys: Collection[str]) -> "Config":
         """The same with just these servers enabled, as they are in a process that has other variables."""

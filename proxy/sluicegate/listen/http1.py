@@ -7,6 +7,7 @@ to read it. Requests that arrive together are answered one after the other. Know
 
 import asyncio
 import re
+from bisect import bisect_left
 from collections import deque
 from functools import lru_cache
 from itertools import islice
@@ -18,9 +19,68 @@ from sluicegate.http.hosts import Address, authority
 from sluicegate.listen.http_exchange import error_body
 from sluicegate.listen.http_request import STATUS_LINE, Give, Headers, HttpRequest, RequestHead, Serve
 from sluicegate.listen.settings import ConnectionLimits
-from sluicegate.listen.unanswered_bytes import UnansweredBytes
 from sluicegate.runtime.timers import timers_of
 from sluicegate.runtime.write_coalescer import write_coalescer_of
+
+_TRIM_AT: Final = 64 * 1024
+
+
+class UnansweredBytes:
+    """The bytes since the connection last rested, with which another process can go on. Requests that were answered
+    meanwhile are found and left out when they become many, or when somebody wants the `rest`."""
+
+    __slots__ = ("_answered", "_parts", "_size")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = self._answered = 0
+
+    def __repr__(self) -> str:
+        return f"UnansweredBytes({self._size} bytes, {self._answered} answered)"
+
+    def begin(self, data: bytes) -> None:
+        """The first bytes after a rest."""
+        self._parts = [data]
+        self._size, self._answered = len(data), 0
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size += len(data)
+        if self._answered and self._size > _TRIM_AT:
+            self.begin(self.rest())
+
+    def answered(self, rests: bool) -> None:
+        """One more request is; `rests`: and nothing else has come."""
+        if rests:
+            self.begin(b"")
+        else:
+            self._answered += 1
+
+    def rest(self) -> bytes:
+        """From the first byte of the oldest request that has no answer."""
+        whole = b"".join(self._parts)
+        if not self._answered:
+            return whole
+        sizes = range(len(whole) + 1)
+        return whole[bisect_left(sizes, self._answered, key=lambda size: _Counter().count(whole[:size])) :]
+
+
+class _Counter:
+    """How many requests end within some bytes."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+
+    def count(self, data: bytes) -> int:
+        try:
+            httptools.HttpRequestParser(self).feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            pass  # what is wrong comes after what was answered
+        return self._ended
+
+    def on_message_complete(self) -> None:
+        self._ended += 1
+
 
 _MAX_PIPELINED: Final = 8
 _SAMPLE: Final = 64  # connections among which one is chosen that makes room

@@ -7,16 +7,34 @@ write, or a stream that is opened, written to and ended.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Protocol
 
-from sluicegate.http.hosts import Address
-from sluicegate.listen.remembered_head import RememberedHead
+from sluicegate.http.hosts import Address, HostOriginPolicy
+from sluicegate.protocol.modern_client import Routing
 from sluicegate.runtime.loop_budget import LoopBudget
 from sluicegate.runtime.timers import CoarseTimers
 from sluicegate.runtime.write_coalescer import WriteCoalescer
+
+
+@dataclass(slots=True)
+class RememberedHead:
+    """What a connection remembers of a request head that it has seen: most requests differ in their bodies alone.
+
+    A value may stand here only if it follows from the lines of the head, from the accepting socket, and from objects
+    that never change. Whatever time, a reload or another request can change is checked for each request: whose the
+    credential is, whether it has expired or was revoked, which roles it has, whether anonymous clients get in, which
+    worker serves them, whether the session exists, and the body with its size."""
+
+    passed: HostOriginPolicy | None = None
+    """The policy that let this head pass as a POST to the MCP endpoint that no page sent. A policy never changes, and
+    neither do the listener's paths and limits; a listener with another policy checks the head again."""
+    routing: Routing | None = None
+    """What the headers of the modern revision say: a pure function of the lines."""
+
 
 Headers = list[tuple[bytes, bytes]]
 
