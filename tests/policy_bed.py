@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from e2e.sluice_process import Sluice, sluice
 from e2e.wire import META, MODERN
+from waiting import until_so
 
 Json = dict[str, Any]
 RECORDER = str(Path(__file__).parent / "recording_server.py")
@@ -80,9 +81,7 @@ class Bed:
     def until(self, is_so: Callable[[], bool], seconds: float = 30.0) -> float:
         """Seconds until another process has come to that."""
         started = time.monotonic()
-        while not is_so():
-            assert time.monotonic() - started < seconds, f"not within {seconds} s\n{self.process.log()}"
-            time.sleep(0.02)
+        until_so(is_so, seconds, self.process.log)
         return time.monotonic() - started
 
     def notes(self) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from waiting import until as until
 
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
@@ -117,12 +118,6 @@ class Child:
     def run(self, **settings: Any) -> AbstractAsyncContextManager[Rig]:
         env = {"STARTS_FILE": str(self._starts), "MODES_FILE": str(self._modes)}
         return running(command=child(), env=env, store=self.store, **settings)
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """For what has no event to wait for: another process, a status. The test's own time limit bounds it."""
-    while not is_so():  # noqa: ASYNC110
-        await anyio.sleep(0.01)
 
 
 # ---------------------------------------------------------------- HTTP

@@ -13,6 +13,7 @@ import pytest
 from e2e.sluice_process import Sluice, sluice
 from peers.fleet import free_port, running
 from peers.install import MCP1
+from waiting import until_so
 
 Json = dict[str, Any]
 REVISION = "2026-07-28"
@@ -200,10 +201,7 @@ def test_a_client_without_the_capability_is_told_so_without_delay(process: Sluic
 
 def wait_for_end(pid: int) -> None:
     """Of a process that is no child of ours."""
-    give_up = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists():  # Sluice takes note of it: nothing of it stays there
-        assert time.monotonic() < give_up, pid
-        time.sleep(0.02)
+    until_so(lambda: not Path(f"/proc/{pid}").exists())  # Sluice takes note of it: nothing of it stays there
 
 
 def test_a_server_that_dies_while_its_call_waits_is_not_called_again(process: Sluice) -> None:

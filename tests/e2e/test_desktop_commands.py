@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from command_line import run
 from e2e.desktop_clients import Desktop, owner_of
 from e2e.sluice_process import COMMAND, ROOT, clean_environment, stdio_command
 from policy_bed import client_keys, key_of, recorder
+from waiting import until_so as until
 
 from sluicegate.app.instance_lock import InstanceLock
 
@@ -91,14 +91,6 @@ def ask_to_pay(desktop: Desktop, **arguments: Any) -> str:
 def audit(folder: Path) -> dict[str, list[Json]]:
     files = sorted((folder / "audit").glob("*.jsonl*"))
     return {file.name: [json.loads(line) for line in file.read_text().splitlines()] for file in files}
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Another process has no event to give."""
-    give_up = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
 
 
 def test_all_commands_find_the_sluice_of_a_desktop_client(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 from e2e.sluice_process import Sluice, sluice
 from policy_bed import bearer, client_keys, recorder
+from waiting import until_so
 
 Json = dict[str, Any]
 CHILD = Path(__file__).parent.parent / "downstream" / "scripted_child.py"
@@ -61,8 +62,8 @@ def test_forty_sessions_that_were_never_deleted_come_down_to_a_few_processes(tmp
         streams.enter_context(sessions[0].stream())
         for session in sessions:
             assert "dev.sluice/began_anew" not in session.call().get("_meta", {})
-        while (found := described(process, tmp_path))["processes"] > 2:
-            time.sleep(0.2)
+        until_so(lambda: described(process, tmp_path)["processes"] <= 2)
+        found = described(process, tmp_path)
         alive = [pid for pid in found["pids"] if Path(f"/proc/{pid}").exists()]
         assert len(alive) == found["processes"] <= 2 and found["memory"] > 0
         assert "dev.sluice/began_anew" not in sessions[0].call().get("_meta", {}), "its stream was open"

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from e2e.sluice_process import Sluice, sluice
 from peers.fleet import FIXTURE, fixture_over_http, free_port
+from waiting import until_so
 
 Json = dict[str, Any]
 META = {
@@ -127,10 +128,7 @@ def test_a_call_in_flight_is_finished_before_sluice_ends(peers: None, tmp_path: 
 
 def wait_for_line(journal: Path, word: str, seconds: float = 60) -> None:
     """A file tells nobody that it was written to."""
-    give_up = time.monotonic() + seconds
-    while not (journal.exists() and word in journal.read_text()):
-        assert time.monotonic() < give_up, f"{word} never came"
-        time.sleep(0.02)
+    until_so(lambda: journal.exists() and word in journal.read_text(), seconds)
 
 
 def test_a_client_that_goes_away_ends_its_call_at_the_server(peers: None, tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e.sluice_process import sluice
+from waiting import until_so as until
 
 SCRIPT = Path(__file__).with_name("straying_server.py")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no other system hands orphans to Sluice")
@@ -43,13 +42,6 @@ def is_pending(pid: int, number: int) -> bool:
     text = Path(f"/proc/{pid}/status").read_text()
     pending = int(text.split("\nShdPnd:\t")[1].split()[0], 16)
     return bool(pending >> (number - 1) & 1)
-
-
-def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
-    give_up = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", ["plain", "stubborn", "bare", "linked"])

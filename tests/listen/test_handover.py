@@ -9,6 +9,7 @@ import anyio
 import httpx
 import pytest
 from listen_harness import ACCEPT, INFO, META, Scripted, key
+from waiting import until
 
 from sluicegate.listen.auth import Identity, IdentitySettings
 from sluicegate.listen.listener import Listener
@@ -80,8 +81,7 @@ async def test_connections_do_not_pile_up_at_whoever_passed_them_on(tmp_path: Pa
     async with place(tmp_path) as here, httpx.AsyncClient(timeout=30) as client:
         for _ in range(3):
             assert (await here.echo(client, 0, 1)).status_code == 200
-        while here.servers[0].connections:  # noqa: ASYNC110 (it is closed a moment later)
-            await anyio.sleep(0.01)
+        await until(lambda: not here.servers[0].connections)
         assert here.servers[1].connections == 1
 
 

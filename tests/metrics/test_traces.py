@@ -4,7 +4,6 @@ import hashlib
 import json
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from waiting import until_so
 
 Json = dict[str, Any]
 TESTS = Path(__file__).parents[1]
@@ -39,10 +39,7 @@ class Collector(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def wait_for(self, count: int) -> dict[str, Span]:
-        give_up = time.monotonic() + 60
-        while len(self.calls()) < count:
-            assert time.monotonic() < give_up, [span.name for span in self.spans]
-            time.sleep(0.05)
+        until_so(lambda: len(self.calls()) >= count, describe=lambda: [span.name for span in self.spans])
         return {f"{Span.SpanKind.Name(span.kind)[10:].lower()} {span.name}": span for span in self.calls()}
 
     def calls(self) -> list[Span]:

@@ -7,8 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from api_schema import as_described
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment
 from policy_bed import bearer, client_keys, key_of, reason, recorder
+from waiting import until_so as until
 from workers_kit import ACCEPT, HELLO, Talker, message, modern_body, modern_headers, names, sluice, workers
 
 Json = dict[str, Any]
@@ -92,13 +92,6 @@ def explained(process: Sluice, who: str) -> Json:
 
 def tools(process: Sluice, who: str) -> set[str]:
     return {tool["name"] for tool in Talker(process.url, who).modern(None, "tools/list")["tools"]}
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "in vain"
-        time.sleep(0.05)
 
 
 # ---------------------------------------------------------------- approvals

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import httpx
 import pytest
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment
 from policy_bed import client_keys, key_of
+from waiting import until_so as until
 from workers_kit import (
     Bare,
     Talker,
@@ -50,13 +51,6 @@ def said(result: Json) -> str:
 
 def call(text: str) -> Json:
     return {"name": "echo__say", "arguments": {"text": text}}
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
