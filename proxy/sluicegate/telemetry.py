@@ -104,15 +104,15 @@ class Throttle(logging.Filter):
         self._places: dict[tuple[str, int], _LogSource] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        place = self._places.setdefault((record.pathname, record.lineno), _LogSource(self._clock()))
-        if self._clock() - place.since >= self._seconds:
-            if place.count > self._burst:
-                record.left_out = place.count - self._burst
-            place.since, place.count = self._clock(), 0
-        place.count += 1
-        if place.count == self._burst:
-            record.muted_for = round(place.since + self._seconds - self._clock(), 1)
-        return place.count <= self._burst
+        source = self._places.setdefault((record.pathname, record.lineno), _LogSource(self._clock()))
+        if self._clock() - source.since >= self._seconds:
+            if source.count > self._burst:
+                record.left_out = source.count - self._burst
+            source.since, source.count = self._clock(), 0
+        source.count += 1
+        if source.count == self._burst:
+            record.muted_for = round(source.since + self._seconds - self._clock(), 1)
+        return source.count <= self._burst
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ def spans(tracer: Tracer, kind: SpanKind) -> Guard:
     """A span around whatever is inside: `SpanKind.SERVER` outside of all guards, `SpanKind.CLIENT` at the router."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
-        parent = _CONTEXT.extract(_said(call.meta))
+        parent = _CONTEXT.extract(_trace_context(call.meta))
         span = tracer.start_span(call.method, context=parent, kind=kind)
         carrier: dict[str, str] = {}
         _CONTEXT.inject(carrier, trace.set_span_in_context(span, parent))
@@ -42,7 +42,7 @@ def spans(tracer: Tracer, kind: SpanKind) -> Guard:
     return guard
 
 
-def _said(meta: Json) -> dict[str, str]:
+def _trace_context(meta: Json) -> dict[str, str]:
     """What a client says of its trace. Anything but text is nothing."""
     return {key: value for key in ("traceparent", "tracestate") if isinstance(value := meta.get(key), str)}
 

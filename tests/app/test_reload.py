@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from waiting import until
 
 from sluicegate import config
 from sluicegate.app import policy_loading
@@ -74,9 +75,7 @@ async def watching(bed: Bed, transport: str = "http") -> AsyncIterator[Reload]:
 
 async def rejected(reload: Reload, words: str) -> None:
     reload.ask()
-    with anyio.fail_after(20):
-        while not any(words in problem for problem in reload.problems):  # noqa: ASYNC110 - it has no event to give
-            await anyio.sleep(0.01)
+    await until(lambda: any(words in problem for problem in reload.problems))
 
 
 async def test_every_file_that_a_decision_depends_on_is_watched(bed: Bed) -> None:
@@ -105,9 +104,7 @@ async def rejected_and_back(bed: Bed, reload: Reload) -> None:
     await rejected(reload, "wrong-effect")
     bed.write("policy.csv", ROWS)
     reload.ask()
-    with anyio.fail_after(20):
-        while reload.problems:  # noqa: ASYNC110
-            await anyio.sleep(0.01)
+    await until(lambda: not reload.problems)
 
 
 @pytest.mark.parametrize(
@@ -141,20 +138,18 @@ async def test_a_server_that_lacks_a_value_stays_as_it_was_and_the_rest_is_taken
         assert (await bed.next()).log.level == "debug"
         assert bed.applied[-1][0].servers == before.servers
         assert bed.applied[-1][0].disabled == {}
-        assert reload.kept == ("server a stays as it was: variable SLUICE_NOT_SET is not set",)
+        assert reload.retained == ("server a stays as it was: variable SLUICE_NOT_SET is not set",)
         (bed.folder / "token").unlink()
         with anyio.fail_after(20):
-            while len(reload.kept) < 2:
+            while len(reload.retained) < 2:
                 reload.ask()
                 await anyio.sleep(0.01)
-        assert reload.problems == () and reload.kept[1] == "server b stays as it was: cannot read the file token"
+        assert reload.problems == () and reload.retained[1] == "server b stays as it was: cannot read the file token"
         bed.write("token", "another")
         bed.settings()
         changed = (await bed.next()).servers["b"]
         assert isinstance(changed, HttpServer) and changed.headers["A"].get_secret_value() == "another"
-        with anyio.fail_after(20):
-            while reload.kept:  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+        await until(lambda: not reload.retained)
 
 
 async def test_a_server_that_lacked_a_value_at_the_start_is_enabled_once_the_value_is_there(bed: Bed) -> None:
@@ -163,7 +158,7 @@ async def test_a_server_that_lacked_a_value_at_the_start_is_enabled_once_the_val
         assert reload.config.disabled == {"b": "cannot read the file token"}
         bed.settings(log={"level": "debug"})
         assert (await bed.next()).disabled == {"b": "cannot read the file token"}
-        assert reload.kept == ()
+        assert reload.retained == ()
         bed.write("token", "there now")
         taken = await bed.next()
         assert taken.disabled == {} and taken.servers["b"].enabled
@@ -247,9 +242,7 @@ async def test_what_only_a_restart_changes_is_told_until_it_is_taken_back(
             bed.settings(**changes)
             reload.ask()
             await bed.next()
-            with anyio.fail_after(20):
-                while reload.config is not bed.applied[-1][0]:  # noqa: ASYNC110
-                    await anyio.sleep(0.01)
+            await until(lambda: reload.config is bed.applied[-1][0])
             assert set(reload.restart) == set(restart), changes
             warned = [vars(one) for one in caplog.records if "needs_a_restart" in vars(one)]
             assert [(one["levelname"], set(one["needs_a_restart"])) for one in warned] == (

@@ -11,7 +11,7 @@ from sluicegate.app.late import Late
 FILES = sorted(Path(sluicegate.app.__file__).parent.rglob("*.py"))
 # What is no wiring: state that changes while Sluice runs, each with its owner's own rules.
 RUNNING = {
-    "self.judge.law": "a property: the policy in force",
+    "self.judge.in_force": "a property: the policy in force",
     "worker.writer": "a worker's process comes and goes",
     "worker.mark": "a worker's process comes and goes",
     "worker.was_up": "a worker's process comes and goes",

@@ -294,7 +294,7 @@ async def test_a_kept_snapshot_that_is_no_snapshot_is_none() -> None:
     store = MemoryStore()
     server = Scripted("a")
     server.answers["server/discover"] = always(Failure(-32603, "down"))
-    await store.put(snapshot_store.place(server, server.scope(CLIENT)), b"{")
+    await store.put(snapshot_store.store_key(server, server.scope(CLIENT)), b"{")
     async with Front(server, store=store) as front:
         assert await front.lists.snapshot("a", CLIENT) is None
 

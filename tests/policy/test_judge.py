@@ -38,7 +38,7 @@ class Broken:
 
 def broken() -> PolicyEngine:
     judge = judge_of("p, *, *, *, *, allow\np, *, sluice, admin:*, *, allow")
-    judge.law = replace(judge.law, rulebook=replace(judge.law.rulebook, policy=Broken()))  # type: ignore[arg-type]
+    judge.in_force = replace(judge.in_force, rulebook=replace(judge.in_force.rulebook, policy=Broken()))  # type: ignore[arg-type]
     return judge
 
 
@@ -61,11 +61,11 @@ def test_a_principal_that_is_none_is_denied_alone() -> None:
 
 def test_while_a_known_question_goes_wrong_everything_is_denied_remembered_or_not() -> None:
     judge = judge_of("p, *, *, *, *, allow\np, key:alice, sluice, admin:*, *, allow")
-    sound = judge.law
+    sound = judge.in_force
     assert judge.decide(asks(), GIT).verdict is Verdict.ALLOW
-    judge.law = broken().law
+    judge.in_force = broken().in_force
     assert judge.check(0.0)
-    judge.law = sound
+    judge.in_force = sound
     assert judge.decide(asks(), GIT) == Decision(Verdict.DENY, "policy_error", "the policy cannot decide")
     assert not judge.may_see(asks(), "git") and not judge.may_administer(ALICE, "pins", "write")
     assert judge.problem == "the policy cannot decide"
@@ -98,9 +98,9 @@ def test_a_template_is_listed_by_what_it_may_expand_to_and_a_resource_never_is()
 
 def test_shadow_mode_ends_in_time() -> None:
     judge = judge_of("p, role:x, *, *, *, allow", shadow=True, until=100.0)
-    assert judge.decide(asks(), GIT).verdict is Verdict.ALLOW and judge.law.is_shadow
+    assert judge.decide(asks(), GIT).verdict is Verdict.ALLOW and judge.in_force.is_shadow
     assert not judge.check(99.9)
-    assert judge.check(100.0) and not judge.law.is_shadow
+    assert judge.check(100.0) and not judge.in_force.is_shadow
     assert judge.decide(asks(), GIT).verdict is Verdict.DENY
     assert not judge.check(101.0)
 

@@ -110,9 +110,9 @@ def test_a_schema_is_compiled_once_until_it_changes() -> None:
     outputs = Outputs()
     schema: dict[str, Any] = {"type": "object"}
     assert outputs.check("s", "t", schema, {"structuredContent": {}}) is None
-    first = outputs._known["s", "t"]
+    first = outputs._compiled["s", "t"]
     assert outputs.check("s", "t", {"type": "object"}, {"structuredContent": {}}) is None
-    assert outputs._known["s", "t"] is first
+    assert outputs._compiled["s", "t"] is first
     assert outputs.check("s", "t", {"type": "array"}, {"structuredContent": {}}) is not None
     assert outputs.check("other", "t", schema, {"structuredContent": {}}) is None
 
@@ -143,7 +143,7 @@ def test_so_many_are_kept_and_no_more() -> None:
     outputs = Outputs()
     for number in range(MAX_KNOWN + 5):
         assert outputs.check("s", f"t{number}", {"type": "object"}, {"structuredContent": {}}) is None
-    assert len(outputs._known) <= MAX_KNOWN
+    assert len(outputs._compiled) <= MAX_KNOWN
 
 
 def test_what_one_place_costs_much_is_checked_at_few_places() -> None:

@@ -124,7 +124,7 @@ def test_what_was_probably_meant_to_be_an_argument_rule_is_an_error(tmp_path: Pa
 
 def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> None:
     known = KnownNames(tools={"git": frozenset({"get_issue"})})
-    warnings = load(make(tmp_path, arguments__git__get_isue_json="{}"), known=known).warnings
+    warnings = load(make(tmp_path, arguments__git__get_isue_json="{}"), existing=known).warnings
     assert [str(warning) for warning in warnings] == [
         'arguments/git/get_isue.json:1:1 unknown-tool warning: git has no tool get_isue (did you mean "get_issue"?)'
     ]
@@ -132,11 +132,11 @@ def test_an_argument_rule_for_an_unknown_tool_is_a_warning(tmp_path: Path) -> No
 
 def test_an_argument_rule_for_an_unknown_server_is_a_warning(tmp_path: Path) -> None:
     known = KnownNames(servers=frozenset({"git"}), tools={"git": frozenset({"x"})})
-    warnings = load(make(tmp_path, arguments__got__x_json="{}"), known=known).warnings
+    warnings = load(make(tmp_path, arguments__got__x_json="{}"), existing=known).warnings
     assert [str(warning) for warning in warnings] == [
         'arguments/got/x.json:1:1 unknown-server warning: no server is called "got" (did you mean "git"?)'
     ]
-    assert not load(make(tmp_path / "other", arguments__git__x_json="{}"), known=known).warnings
+    assert not load(make(tmp_path / "other", arguments__git__x_json="{}"), existing=known).warnings
 
 
 @pytest.mark.parametrize(

@@ -321,9 +321,9 @@ def test_a_judge_says_what_it_cannot_decide(caplog: pytest.LogCaptureFixture) ->
     before = judge.permission_key(call)
     assert before is not None and before == judge.permission_key(call)
     assert judge.permission_key(replace(call, client=Client("odd"))) is None
-    assert not judge.check(9.0) and judge.law.is_shadow
+    assert not judge.check(9.0) and judge.in_force.is_shadow
     assert judge.decide(call, denied).verdict is Verdict.ALLOW
-    assert judge.check(10.0) and not judge.law.is_shadow and judge.permission_key(call) != before
+    assert judge.check(10.0) and not judge.in_force.is_shadow and judge.permission_key(call) != before
     assert judge.decide(call, denied).verdict is Verdict.DENY
     assert [record.message for record in caplog.records] == ["shadow mode is over: the policy is enforced"]
     assert judge.decide(replace(call, client=Client("odd")), denied) == Decision(

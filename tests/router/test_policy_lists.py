@@ -63,7 +63,7 @@ def guarded(front: Front, judge: PolicyEngine) -> dict[str, Guard | None]:
     guards["name"] = name(front.resolver.resolve, lambda key: front.lists.namings[key].uris)
     guards["enforce"] = enforce(judge.decide, judge.check_arguments, judge.explains)
     town = Town()
-    known = judge.law.rulebook.policy.profiles.values()
+    known = judge.in_force.rulebook.policy.profiles.values()
     terms = {one.name: ProfileSnapshot(one.name, one.tier, one.quorum, tuple(one.approvers)) for one in known}
     town.desk.settings = replace(town.desk.settings, profiles=terms)
     guards["approve"] = approve(town.desk, town.means())

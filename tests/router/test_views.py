@@ -58,7 +58,7 @@ async def test_another_law_an_error_and_accepted_definitions_are_judged_anew() -
     made = Counting()
     async with made.front:
         await made.names(ANN)
-        made.judge.law = law("p, role:dev, git, tool:put_*, *, allow")
+        made.judge.in_force = law("p, role:dev, git, tool:put_*, *, allow")
         assert await made.names(ANN) == ["git__put_a"]
         made.judge.renew()
         assert await made.names(ANN) == ["git__put_a"]
@@ -85,7 +85,7 @@ async def test_a_policy_that_changes_while_a_list_is_judged_leaves_nothing_behin
 
     def may_list(call: Call, server: str, target: Target) -> bool:
         allowed = made.judge.may_list(call, server, target)
-        made.judge.law = shut
+        made.judge.in_force = shut
         return allowed
 
     front = Front(made.server, may_list=may_list, may_see=made.judge.may_see, permission_key=made.judge.permission_key)

@@ -30,7 +30,7 @@ def admin_application(
     """`identity` knows the clients that the admin port lets in, `token` is the operator's."""
     judges, audit = inner.services.judging, inner.services.audit
     history = audit.settings.path.parent if audit is not None else None
-    page = Page(inner.desk, judges.client_of, inner.services.sealer.unseal)
+    page = Page(inner.queue, judges.client_of, inner.services.sealer.unseal)
 
     async def list_tools(principal: str) -> list[Json] | None:
         client = judges.client_of(principal)
@@ -73,7 +73,7 @@ def admin_application(
             list_resources=list_resources,
             output=inner.output,
             pins=inner.behind.pins,
-            approvals=ApprovalsApi(inner.desk, people(judges, history, operator), inner.desk.book.store),
+            approvals=ApprovalsApi(inner.queue, people(judges, history, operator), inner.queue.book.store),
             page=page,
             facts=partial(explain_facts.running, inner),
             principal_of=principal_of,

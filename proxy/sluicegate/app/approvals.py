@@ -1,4 +1,4 @@
-"""Approvals, wired: the desk, what it asks of the rest, and what the guard and the admin port need of both."""
+"""Approvals, wired: the queue, what it asks of the rest, and what the guard and the admin port need of both."""
 
 import shlex
 import shutil
@@ -47,33 +47,33 @@ PageLink = Callable[[Approval], str]
 
 
 def open_queue(
-    config: Config, judges: PolicyService, store: Store, audit: AuditLog | None, share: WorkerPartition = WHOLE
+    config: Config, judges: PolicyService, store: Store, audit: AuditLog | None, partition: WorkerPartition = WHOLE
 ) -> ApprovalQueue:
-    """The desk over this store. It goes by the config in force from now on."""
+    """The queue over this store. It goes by the config in force from now on."""
 
     async def tell(fields: Json) -> bool:
         if audit is None:
             return True
         return await audit.note_durably("approval", fields) or audit.settings.on_failure == "allow_and_alarm"
 
-    world = ApprovalDeps(
+    deps = ApprovalDeps(
         roles_of=judges.judge.roles_of,
         client_of=judges.client_of,
         is_gone=lambda principal: is_gone(judges.config, principal),
         token_end=judges.token_end,
         revision=judges.judge.revision,
         tell=tell,
-        is_mine=share.has,
+        is_mine=partition.has,
         identity_of=lambda server: settings.identity_of(judges.config, server),
         may_call=partial(_may_call, judges),
     )
-    desk = ApprovalQueue(store, settings.approvals(config), world)
+    queue = ApprovalQueue(store, settings.approvals(config), deps)
 
     def take(config: Config) -> None:
-        desk.configure(settings.approvals(config))
+        queue.configure(settings.approvals(config))
 
     judges.on_config.append(take)
-    return desk
+    return queue
 
 
 def _may_call(judges: PolicyService, matter: CallBinding, target: Target | None, class_: str) -> bool:
@@ -92,7 +92,7 @@ def redactor(config: Config) -> Redactor:
     return Redactor(key, config.audit.redact.keys, config.audit.redact.pointers)
 
 
-def means(
+def approve_deps(
     config: Config, judges: PolicyService, resolver: Resolver, pins: DefinitionPins, page_link: Late[PageLink]
 ) -> ApproveDeps:
     return ApproveDeps(
@@ -126,14 +126,14 @@ def commands(config: Config, judges: PolicyService) -> Callable[[str, Approval],
     is_here = file is not None and (is_stdio or settings.is_local_only(config))
     program = _program() if is_here else ["sluice"]
     options = ["-c", str(file.absolute())] if is_here and file is not None else []
-    place = "" if is_here else " on the machine where Sluice runs, or by its admin API"
+    elsewhere = "" if is_here else " on the machine where Sluice runs, or by its admin API"
     join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
 
     def command(words: str, approval: Approval) -> str:
         local = judges.client_of("local")
         is_theirs = local is None or objection(approval, local, judges.judge.roles_of(local))
         with_key = ", with their own key in $SLUICE_KEY" if is_theirs else ""
-        return join([*program, *words.split(), approval.id, *options]) + place + with_key
+        return join([*program, *words.split(), approval.id, *options]) + elsewhere + with_key
 
     return command
 
@@ -147,12 +147,12 @@ def _program() -> list[str]:
     return ["sluice"] if found is not None and Path(found).resolve() == script.resolve() else [str(script)]
 
 
-def samples(desk: ApprovalQueue) -> Iterator[Sample]:
-    for profile, count in desk.pending().items():
+def samples(queue: ApprovalQueue) -> Iterator[Sample]:
+    for profile, count in queue.pending().items():
         yield "sluice_approvals_pending", (profile,), count
-    for profile, result in dict.fromkeys((*product(desk.settings.profiles, TRANSITIONS), *desk.counts)):
-        yield "sluice_approvals", (profile, result), desk.counts[profile, result]
-    oldest = min((one.created for one in desk.open_ones() if one.is_waiting), default=None)
+    for profile, result in dict.fromkeys((*product(queue.settings.profiles, TRANSITIONS), *queue.counts)):
+        yield "sluice_approvals", (profile, result), queue.counts[profile, result]
+    oldest = min((one.created for one in queue.open_ones() if one.is_waiting), default=None)
     yield "sluice_approval_oldest_pending_seconds", (), 0.0 if oldest is None else time.time() - oldest
 
 
@@ -184,17 +184,17 @@ async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[Appr
     cannot be used, `OSError` where the store cannot."""
     async with AsyncExitStack() as stack:
         judges = await stack.enter_async_context(open_policy_service(config, None, "cli"))
-        kept = SqliteStore(Path(config.state.dir) / DATABASE)
-        stack.push_async_callback(kept.close)
-        store: Store = kept
+        on_disk = SqliteStore(Path(config.state.dir) / DATABASE)
+        stack.push_async_callback(on_disk.close)
+        store: Store = on_disk
         audit = None
         if read_only:
             store = MemoryStore()
-            for key, value in (await kept.scan(ALL)).items():
+            for key, value in (await on_disk.scan(ALL)).items():
                 await store.put(key, value)
         else:
             audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
-        desk = open_queue(config, judges, store, audit)
-        await desk.refresh()
+        queue = open_queue(config, judges, store, audit)
+        await queue.refresh()
         log = settings.audit(config).path.parent if config.audit.enabled else None
-        yield ApprovalsApi(desk, people(judges, log, judges.client_of), store)
+        yield ApprovalsApi(queue, people(judges, log, judges.client_of), store)

@@ -40,7 +40,7 @@ class Core:
     router: Router
     services: Services
     behind: Backends
-    desk: ApprovalQueue
+    queue: ApprovalQueue
     page_link: Late[PageLink]
     until_free: Callable[[str], float]
 
@@ -49,7 +49,7 @@ class Core:
         self.behind.control.expect(client)
 
     def end_session(self, session: str) -> None:
-        self.desk.grants.end_session(session)
+        self.queue.grants.end_session(session)
         self.behind.control.end_session(session)
 
     def abandon(self, call_id: str) -> None:
@@ -100,10 +100,10 @@ class Core:
         outcome = await self.router(Call(client, "resources/list", {"cursor": cursor} if cursor else {}))
         if not isinstance(outcome, Result) and cursor:
             return None
-        page = outcome.value if isinstance(outcome, Result) else {"resources": []}
+        value = outcome.value if isinstance(outcome, Result) else {"resources": []}
         templates = [] if cursor else await self.listed(client, "resources/templates/list")
-        next_page = {"next": page["nextCursor"]} if "nextCursor" in page else {}
-        return {"resources": page["resources"], "templates": templates, **next_page}
+        next_page = {"next": value["nextCursor"]} if "nextCursor" in value else {}
+        return {"resources": value["resources"], "templates": templates, **next_page}
 
     def output(self, key: str, after: str) -> Json | None:
         """What a server wrote to stderr after a position; None if there is no such server."""
@@ -116,21 +116,21 @@ class Core:
 
 @asynccontextmanager
 async def core(
-    config: Config, transport: str = "http", file: Path | None = None, share: WorkerPartition = WHOLE
+    config: Config, transport: str = "http", file: Path | None = None, partition: WorkerPartition = WHOLE
 ) -> AsyncIterator[Core]:
     """Servers are dialled, everything is wired; closed in the opposite order. What `file` says later on is taken into
     use. Raises `PolicyError` where the policy cannot be."""
     async with AsyncExitStack() as stack:
-        services = await stack.enter_async_context(open_services(config, file, transport, share))
+        services = await stack.enter_async_context(open_services(config, file, transport, partition))
         behind = await stack.enter_async_context(open_backends(services, transport))
-        desk = open_queue(config, services.judging, services.store, services.audit, share)
+        queue = open_queue(config, services.judging, services.store, services.audit, partition)
         page_link = Late[PageLink](lambda approval: "")
-        services.metrics.watch(partial(approvals.samples, desk))
-        desk.watchers.append(partial(approvals.time_waits, services.metrics.waited))
-        router, handler, until_free = pipeline(services, behind, desk, page_link)
-        made = Core(handler, router, services, behind, desk, page_link, until_free)
-        await desk.refresh()
-        desk.reconsider()  # the file may have changed while nothing ran
+        services.metrics.watch(partial(approvals.samples, queue))
+        queue.watchers.append(partial(approvals.time_waits, services.metrics.waited))
+        router, handler, until_free = pipeline(services, behind, queue, page_link)
+        made = Core(handler, router, services, behind, queue, page_link, until_free)
+        await queue.refresh()
+        queue.reconsider()  # the file may have changed while nothing ran
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         stack.push_async_callback(behind.control.aclose)
@@ -145,8 +145,8 @@ def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
     """Everything that runs beside calls."""
     services, behind = made.services, made.behind
     yield "servers", behind.control.run
-    yield "approvals", made.desk.run
-    yield "webhooks", Webhooks(made.desk, lambda: settings.receivers(services.judging.config)).run
+    yield "approvals", made.queue.run
+    yield "webhooks", Webhooks(made.queue, lambda: settings.receivers(services.judging.config)).run
     yield "pins", behind.pins.watch
     yield "loop", partial(metric_sources.watch_loop, services.metrics.lagged)
     if services.audit is not None:

@@ -145,7 +145,7 @@ class ServerFacts:
 
 
 def live(
-    lists: CatalogCache, pins: DefinitionPins, desk: ApprovalQueue, client: Client, revision: str, store: Store
+    lists: CatalogCache, pins: DefinitionPins, queue: ApprovalQueue, client: Client, revision: str, store: Store
 ) -> ServerFacts:
     """What this process knows of its servers; of one that has not listed yet, what is stored."""
 
@@ -158,26 +158,27 @@ def live(
     def learned(uri: str) -> list[str]:
         return [key for key in lists.servers if uri in lists.catalog(key, client).learned]
 
-    grants = [grant for grant in desk.grants.alive() if grant.policy == revision and desk.is_same_server(grant.matter)]
-    return ServerFacts(lists.settings, wholes, pins, grants, desk.settings.profiles, learned)
+    alive = queue.grants.alive()
+    grants = [grant for grant in alive if grant.policy == revision and queue.is_same_server(grant.matter)]
+    return ServerFacts(lists.settings, wholes, pins, grants, queue.settings.profiles, learned)
 
 
 async def running(inner: Core, principal: str, method: str, text: str) -> Json | str:
     """The facts of the Sluice that runs, and by which config it decides; a sentence for a question that is none."""
-    judges, lists, desk = inner.services.judging, inner.behind.lists, inner.desk
+    judges, lists, queue = inner.services.judging, inner.behind.lists, inner.queue
     name = principal_of(principal)
     comes_in = judges.client_of(name)
     client = comes_in or Client(name)
     await lists.recall(client)
     revision = judges.judge.revision()
-    known = live(lists, inner.behind.pins, desk, client, revision, inner.services.store)
+    server_facts = live(lists, inner.behind.pins, queue, client, revision, inner.services.store)
     if method not in KIND_OF:
         return f'"{method}" is not one of {", ".join(KIND_OF)}'
     try:
-        found = await known.candidates(client, method, text, judges.config.servers)
+        found = await server_facts.candidates(client, method, text, judges.config.servers)
     except ValueError as error:
         return str(error)
-    facts = Facts(known.servers, found, None if comes_in is None else comes_in.roles, judges.judge.problem)
+    facts = Facts(server_facts.servers, found, None if comes_in is None else comes_in.roles, judges.judge.problem)
     return {"config": digest(judges.reload.config, revision), "facts": facts.as_json()}
 
 
@@ -189,14 +190,14 @@ async def at_rest(config: Config, policy: PolicyRules, principal: str, method: s
     """The same from the state directory, which is only read. Raises `ValueError` for a question that is none."""
     store, prefixes = MemoryStore(), [pin_store.PINS, pin_store.WAITING, GRANTS]
     prefixes += [places(key, server.identity) for key, server in config.servers.items() if server.enabled]
-    for place, value in peek(Path(config.state.dir) / DATABASE, prefixes).items():
-        await store.put(place, value)
+    for stored_key, value in peek(Path(config.state.dir) / DATABASE, prefixes).items():
+        await store.put(stored_key, value)
     name = principal_of(principal)
     config = without_revoked(config, Revoked(Path(config.state.dir)))
     client = client_of(config, name)
-    known = await stored(config, policy, store)
-    found = await known.candidates(client or Client(name), method, text, config.servers)
-    return Facts(known.servers, found, None if client is None else client.roles)
+    server_facts = await stored(config, policy, store)
+    found = await server_facts.candidates(client or Client(name), method, text, config.servers)
+    return Facts(server_facts.servers, found, None if client is None else client.roles)
 
 
 async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFacts:
@@ -217,12 +218,12 @@ async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFac
         return "" if is_good else "it does not count any more"
 
     await grants.refresh(objection, lambda who: None)
-    listing, kept = settings.lists(config, enabled, "http"), SnapshotStore(store)
+    listing, snapshots = settings.lists(config, enabled, "http"), SnapshotStore(store)
 
     async def wholes(server: str) -> list[tuple[Era, Snapshot]]:
         if server not in enabled:
             return []
         naming = ServerNaming(server, listing.prefixes[server], listing.names_max, server in listing.plain, fingerprint)
-        return await kept.all(naming, enabled[server].identity)
+        return await snapshots.all(naming, enabled[server].identity)
 
     return ServerFacts(listing, wholes, pins, list(grants.alive()), settings.approvals(config).profiles)

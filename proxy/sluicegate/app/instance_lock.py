@@ -40,7 +40,7 @@ class InstanceLock:
         name = sha256(os.fsencode(file.resolve())).hexdigest()[:_NAME]
         self._directory = directory
         self._path, self._admin = (directory / f"{kind}-{name}.sock" for kind in ("stdio", "admin"))
-        self._lock = self._place = -1
+        self._lock = self._opened = -1
 
     @property
     def unshared(self) -> str:
@@ -58,13 +58,13 @@ class InstanceLock:
         return len(os.fsencode(self._path)) <= MAX_PATH
 
     def _address(self, path: Path) -> str:
-        return str(path if self._is_short else OPEN_FILES / str(self._place) / path.name)
+        return str(path if self._is_short else OPEN_FILES / str(self._opened) / path.name)
 
     def _enter(self) -> None:
         """Raises `OSError` where there is no such directory, `Exposed` where somebody else could sit there."""
         private.check(self._directory, private.DIRECTORY)
-        if self._place < 0:
-            self._place = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if self._opened < 0:
+            self._opened = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take(self) -> bool:
         """Whether it is ours from now on, until this process ends."""

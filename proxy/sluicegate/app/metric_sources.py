@@ -37,13 +37,13 @@ def servers(control: ServerControl) -> Iterator[Sample]:
     for key in control.disabled:
         yield "sluice_server_up", (key,), 0
     for key, server in control.servers.items():
-        told, labels = server.numbers(), (key,)
+        numbers, labels = server.numbers(), (key,)
         yield "sluice_server_up", labels, server.status == "up"
-        yield "sluice_server_restarts", labels, told["restarts"]
-        yield "sluice_server_inflight", labels, told["in_flight"]
-        yield "sluice_server_waiting", labels, told["waiting"]
+        yield "sluice_server_restarts", labels, numbers["restarts"]
+        yield "sluice_server_inflight", labels, numbers["in_flight"]
+        yield "sluice_server_waiting", labels, numbers["waiting"]
         yield "sluice_server_concurrency_limit", labels, server.settings.concurrency
-        yield "sluice_circuit_state", labels, _CIRCUIT[told["circuit"]]
+        yield "sluice_circuit_state", labels, _CIRCUIT[numbers["circuit"]]
 
 
 def definitions(servers: Iterable[str], lists: CatalogCache, pins: DefinitionPins) -> Iterator[Sample]:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from sluicegate.app import metric_sources
-from sluicegate.app.approvals import PageLink, means
+from sluicegate.app.approvals import PageLink, approve_deps
 from sluicegate.app.late import Late
 from sluicegate.app.servers import Backends
 from sluicegate.app.services import Services, towards_clients, towards_servers
@@ -33,7 +33,7 @@ UntilFree = Callable[[str], float]
 
 
 def pipeline(
-    services: Services, behind: Backends, desk: ApprovalQueue, page_link: Late[PageLink]
+    services: Services, behind: Backends, queue: ApprovalQueue, page_link: Late[PageLink]
 ) -> tuple[Router, Handler, UntilFree]:
     """The router by itself, for who may see everything that a client sees; all guards around it; and how many seconds a
     principal has to wait for its rate, 0.0 for none."""
@@ -42,7 +42,7 @@ def pipeline(
     metrics = services.metrics if config.telemetry.metrics else None
     resolver = Resolver(behind.lists, judge.may_list)
     behind.control.on_switch.append(resolver.configure)
-    behind.control.on_end.append(desk.withdraw_servers)
+    behind.control.on_end.append(queue.withdraw_servers)
     cursors = Cursors(sealer.seal, sealer.unseal, lambda: tables.generations)
     about_task = Late[Handler]()
     router = Router(behind.servers, behind.lists, resolver, behind.hub, cursors, judge.may_list, judge.may_see,
@@ -52,7 +52,7 @@ def pipeline(
     behind.tasking.router.set(router.tasks)
     windows = _windows(config)
     services.metrics.watch(partial(metric_sources.limits, windows))
-    asked = means(config, services.judging, resolver, behind.pins, page_link)
+    asked = approve_deps(config, services.judging, resolver, behind.pins, page_link)
     outputs = Outputs()
     begun_call = unresolved(sealer.unseal)
 
@@ -78,13 +78,13 @@ def pipeline(
             judge.explains,
         ),
         "quota": quota(windows["tool"]) if "tool" in windows else None,
-        "approve": approve(desk, asked, is_task=True),
+        "approve": approve(queue, asked, is_task=True),
         "commit": commit(services.store.spend, audit.intent if audit else None, identity=identity),
         "inspect": inspect(tables.inspection, outputs.check, judge.decide, outputs.prepare),
     }
     innermost = towards_servers(services.tracer, _timed(router, metrics) if metrics else router)
     again = chain(guards, innermost, RESUMED)
-    guards["approve"] = approve(desk, asked, behind.tasking.approval_tasks(desk, asked.current, again))
+    guards["approve"] = approve(queue, asked, behind.tasking.approval_tasks(queue, asked.current, again))
     about_task.set(chain(guards, innermost, TASK_NOTIFICATIONS))
     until_free = windows["client"].until_free if "client" in windows else _at_once
     return router, towards_clients(services.tracer, chain(guards, innermost)), until_free

@@ -1,4 +1,4 @@
-"""The config's policy as what decides: where its files are, what else is known to it, and the law made of both.
+"""The config's policy as what decides: where its files are, which names exist besides, and the rulebook of both.
 
 Used wherever a policy is read: at the start, at a reload, and by the commands that check and explain offline.
 """
@@ -21,7 +21,7 @@ from sluicegate.protocol.model import Target
 def load(config: Config, tools: Mapping[str, frozenset[str]] = {}) -> LoadedPolicy:
     """The policy of a config, checked and tested. Raises `PolicyError`. Reads files: not for the event loop.
     `tools` has the own names of the tools of each server whose list is known."""
-    about = sources(config), profiles(config), replace(known(config), tools=tools), classes(config)
+    about = sources(config), profiles(config), replace(existing(config), tools=tools), classes(config)
     loaded = files.load(*about, shadow=_is_shadow(config))
     # What comes with Sluice is for everybody: roles that are not given here, for one, are no mistake of this config.
     return loaded if config.policy.use is None else replace(loaded, warnings=())
@@ -44,7 +44,7 @@ def profiles(config: Config) -> dict[str, ApprovalProfile]:
     return {**BUILT_IN, **own}
 
 
-def known(config: Config) -> KnownNames:
+def existing(config: Config) -> KnownNames:
     """Whom and what the policy can speak of, as far as the config says."""
     clients = config.clients
     given = [clients.local.roles, clients.anonymous.roles if clients.anonymous else ()]

@@ -51,7 +51,7 @@ class Fresh:
     config: Config
     loaded: LoadedPolicy
     marks: Marks
-    kept: tuple[str, ...] = ()
+    retained: tuple[str, ...] = ()
 
 
 class Rejected(Exception):
@@ -75,7 +75,7 @@ class Reload:
         self.config = running
         self.problems: tuple[str, ...] = ()
         self.restart: tuple[str, ...] = ()
-        self.kept: tuple[str, ...] = ()
+        self.retained: tuple[str, ...] = ()
         self.at = time.time()
         self._running = running
         self._revision = revision
@@ -130,9 +130,9 @@ class Reload:
                 _tell(self.problems)
                 self._on_rejected(len(error.args))
             return error.marks
-        if fresh.kept != self.kept:
-            self.kept = fresh.kept
-            for text in fresh.kept:
+        if fresh.retained != self.retained:
+            self.retained = fresh.retained
+            for text in fresh.retained:
                 log.error(text)
         revision = fresh.loaded.policy.revision
         if fresh.config != self.config or revision != self._revision:
@@ -191,13 +191,13 @@ def _read(file: Path, current: Config) -> Fresh | Rejected:
     checked = config.check(file)
     if checked.config is None:
         return Rejected(map(str, checked.errors), _mark(checked.files))
-    wanted, kept = _as_it_was(checked.config, current)
+    wanted, retained = _as_it_was(checked.config, current)
     paths = (*checked.files, *_policy_files(wanted))
     try:
         loaded = policy_loading.load(wanted)
     except PolicyError as error:
         return Rejected((str(one) for one in error.findings if one.level == "error"), _mark(paths))
-    return Fresh(wanted, loaded, _mark(paths), kept)
+    return Fresh(wanted, loaded, _mark(paths), retained)
 
 
 def _as_it_was(wanted: Config, current: Config) -> tuple[Config, tuple[str, ...]]:
@@ -206,8 +206,8 @@ def _as_it_was(wanted: Config, current: Config) -> tuple[Config, tuple[str, ...]
     servers = {key: current.servers[key] for key in lacking}
     disabled = {key: current.disabled.get(key, "") for key in lacking}
     still = {key: why for key, why in {**wanted.disabled, **disabled}.items() if why}
-    kept = (f"server {key} stays as it was: {why}" for key, why in lacking.items() if still.get(key) != why)
-    return wanted.keeping(servers, still), tuple(kept)
+    retained = (f"server {key} stays as it was: {why}" for key, why in lacking.items() if still.get(key) != why)
+    return wanted.keeping(servers, still), tuple(retained)
 
 
 def _files(file: Path, current: Config) -> tuple[Path, ...]:

@@ -59,7 +59,7 @@ class WorkerPlacement:
     the connections that are its own; at `asked` we are by whoever serves the admin port, whose URL is `admin`, and
     the operator's token there `token`."""
 
-    share: WorkerPartition
+    partition: WorkerPartition
     sockets: Sequence[socket.socket]
     taking: Sequence[str]
     asked: str
@@ -73,20 +73,20 @@ class Outdated(Exception):
 
 @asynccontextmanager
 async def running(
-    config: Config, file: Path | None = None, place: WorkerPlacement | None = None
+    config: Config, file: Path | None = None, placement: WorkerPlacement | None = None
 ) -> AsyncIterator[RunningServer]:
-    """A Sluice that listens on both its ports, or a worker at its `place`. Raises `OSError` where a port cannot be had,
-    `PolicyError` where the policy cannot be used, `Outdated` where a worker must not begin. What `file` says later on
-    is taken into use."""
+    """A Sluice that listens on both its ports, or a worker by its `placement`. Raises `OSError` where a port cannot be
+    had, `PolicyError` where the policy cannot be used, `Outdated` where a worker must not begin.
+    What `file` says later on is taken into use."""
     async with AsyncExitStack() as stack:
-        share = WHOLE if place is None else place.share
-        token = new_operator_token(Path(config.state.dir)) if place is None else place.token
-        inner = await stack.enter_async_context(core(config, file=file, share=share))
-        if place is not None:
+        partition = WHOLE if placement is None else placement.partition
+        token = new_operator_token(Path(config.state.dir)) if placement is None else placement.token
+        inner = await stack.enter_async_context(core(config, file=file, partition=partition))
+        if placement is not None:
             await _catch_up(inner)
         identities = inner.services.identities
         refused = inner.services.audit.identity_failure if inner.services.audit is not None else None
-        handover = None if place is None else WorkerHandoff(share.index, place.taking)
+        handover = None if placement is None else WorkerHandoff(partition.index, placement.taking)
         listener = Listener(inner.handler, ME, identities.clients, settings.listening(config), inner.end_session,
                             refused, on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
                             until_free=inner.until_free)  # fmt: skip
@@ -94,37 +94,37 @@ async def running(
         inner.services.metrics.watch(partial(metric_sources.listener, listener))
         files = open_files.raise_limit()
         wire = listening.ConnectionLimits(
-            headers=config.limits.headers, is_shared=place is not None, connections=files * 3 // 4
+            headers=config.limits.headers, is_shared=placement is not None, connections=files * 3 // 4
         )  # fmt: skip
-        bound = () if place is None else place.sockets
+        bound = () if placement is None else placement.sockets
         port = Port(listener, config.listen.mcp.host, config.listen.mcp.port, wire, config.drain, bound=bound)
         application = admin_application(config, inner, identities.operators, token, lambda: port.is_stopping)
         port.bind()
-        if place is None:
+        if placement is None:
             note = note_in(inner.services.audit)
             served = with_console(config, application, note, inner.services.store, token)
             backstage = admin_port(config, served, files // 8)
             backstage.bind()
-        admin_url = url(config.listen.admin, backstage.port) if place is None else place.admin
-        for page in (url(config.listen.mcp, port.port), admin_url, config.listen.public_url or ""):
-            inner.services.own_pages.add(page)
+        admin_url = url(config.listen.admin, backstage.port) if placement is None else placement.admin
+        for served_url in (url(config.listen.mcp, port.port), admin_url, config.listen.public_url or ""):
+            inner.services.own_pages.add(served_url)
         if settings.has_reachable_pages(config):
             inner.page_link.set(partial(link, inner.services.sealer.seal, admin_url))
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
         group.start_soon(telemetry.supervise, "sessions", listener.run)
-        if place is None:
+        if placement is None:
             await group.start(backstage.run)
         else:
             behind = asgi(front(application, inner.behind.pins.refresh, note_in(inner.services.audit)))
-            await stack.enter_async_context(on_unix_socket(behind, place.asked))
+            await stack.enter_async_context(on_unix_socket(behind, placement.asked))
         if handover is not None:
             group.start_soon(telemetry.supervise, "connections of others", partial(handover.run, port.adopt))
         # Left, not cancelled: this group ends when the last open call has, or the drain time is over.
         calls = await stack.enter_async_context(anyio.create_task_group())
         await calls.start(port.run)
         # The other way round: not ready, and nothing is accepted any more; then streams end, and who waits is answered.
-        stack.callback(inner.desk.release)
+        stack.callback(inner.queue.release)
         stack.callback(listener.close)
         stack.callback(port.stop)
         yield RunningServer(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
@@ -157,7 +157,7 @@ async def serve(config: Config, *, announce: Announce, file: Path | None = None)
             async with running(config, file) as sluice:
                 group.start_soon(_reload_at_hangup, sluice)
                 judge = sluice.core.services.judging.judge
-                policy = policy_line(config, judge.revision(), judge.law.is_shadow)
+                policy = policy_line(config, judge.revision(), judge.in_force.is_shadow)
                 for line in (*greeting(config, sluice.endpoint, sluice.admin), policy):
                     announce(line)
                 group.start_soon(announce_servers, sluice, announce)
@@ -208,9 +208,9 @@ async def announce_servers(sluice: RunningServer, announce: Announce) -> None:
 
     async def one(server: DownstreamServer) -> None:
         await server.ready()
-        told = server.describe()
-        how = f"{'/'.join(told['eras']) or '-':<13} {time.monotonic() - started:4.1f}s"
-        announce(f"  server    {server.key:<20} {server.status:<9} {how}  {told['last_error']}".rstrip())
+        described = server.describe()
+        how = f"{'/'.join(described['eras']) or '-':<13} {time.monotonic() - started:4.1f}s"
+        announce(f"  server    {server.key:<20} {server.status:<9} {how}  {described['last_error']}".rstrip())
 
     for key, why in sluice.core.services.config.disabled.items():
         announce(f"  server    {key:<20} disabled ({why})")

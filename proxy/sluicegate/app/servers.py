@@ -44,7 +44,9 @@ class Tasking:
         self.start = Late[Callable[[Job], object]]()
         """Runs a job that nobody waits for."""
 
-    def approval_tasks(self, desk: ApprovalQueue, current: Callable[[Client], Client], again: Handler) -> ApprovalTasks:
+    def approval_tasks(
+        self, queue: ApprovalQueue, current: Callable[[Client], Client], again: Handler
+    ) -> ApprovalTasks:
         """Calls that wait for a person as tasks of our own."""
         router = self.router()
         deps = ApprovalTaskDeps(
@@ -52,7 +54,7 @@ class Tasking:
             keep=router.keep, hand_over=router.hand_over, forget=router.forget, about=router.about,
             announce=self.publish, current=current,
         )  # fmt: skip
-        return ApprovalTasks(desk, deps)
+        return ApprovalTasks(queue, deps)
 
     def publish(self, server: str, scope: str | None, notification: Notification) -> None:
         """Passes a server's notification on; one about a task is for the client that has this task alone."""
@@ -131,7 +133,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         return (there := sessions()) is not None and there.is_idle(session)
 
     def server(key: str, section: AnyServer, config: Config) -> DownstreamServer:
-        about = settings.server(key, section, config, services.share.of, redact, services.own_pages)
+        about = settings.server(key, section, config, services.partition.of, redact, services.own_pages)
         http, ask = http_client(about, services.egress), tasking.ask(key, partial(_ask_client, sessions, key))
         return DownstreamServer(
             about, http=http, publish=tasking.publish, client_info=ME, ask=ask, store=services.store,
@@ -149,7 +151,7 @@ async def open_backends(services: Services, transport: str) -> AsyncIterator[Bac
         for key, why in config.disabled.items():
             log.warning("server is disabled", extra={"server": key, "why": why})
         control = ServerControl(
-            services.config.keeping_servers_of(config), transport, server, tables, services.share.switched_off
+            services.config.keeping_servers_of(config), transport, server, tables, services.partition.switched_off
         )
         servers = control.servers
         for key in servers:

@@ -118,19 +118,19 @@ class PolicyService:
 
     def state(self) -> PolicyState:
         judge, reload = self.judge, self.reload
-        return PolicyState(judge.revision(), judge.law.is_shadow, judge.errors, not reload.problems, reload.at)
+        return PolicyState(judge.revision(), judge.in_force.is_shadow, judge.errors, not reload.problems, reload.at)
 
     def notes(self) -> list[str]:
         """What an operator should know although everything is ready."""
         notes = [f"not in force: {problem}" for problem in self.reload.problems]
-        notes += [f"not in force: {text}" for text in self.reload.kept]
+        notes += [f"not in force: {text}" for text in self.reload.retained]
         notes += [f"needs a restart: {part}" for part in self.reload.restart]
         until = self.config.policy.until
-        return notes + ([f"the policy is in shadow mode until {until}"] if self.judge.law.is_shadow else [])
+        return notes + ([f"the policy is in shadow mode until {until}"] if self.judge.in_force.is_shadow else [])
 
     def _apply(self, config: Config, loaded: LoadedPolicy) -> None:
         affected = self._affected(config, loaded)
-        self.judge.law = policy_loading.make(config, loaded, None, self._accepted)
+        self.judge.in_force = policy_loading.make(config, loaded, None, self._accepted)
         if config.log != self.config.log:
             telemetry.configure(config.log.level, config.log.format)
         self._take(config)
@@ -204,7 +204,7 @@ class Notes:
     def policy(self) -> None:
         """Which policy decides from now on, and how, if that is another one than before."""
         judge = self._judge
-        mode = "shadow" if judge.law.is_shadow else "enforce"
+        mode = "shadow" if judge.in_force.is_shadow else "enforce"
         now: Json = {"what": "in_force", "revision": judge.revision(), "mode": mode}
         if judge.problem:
             now |= {"what": "cannot_decide"}
@@ -301,8 +301,8 @@ def bearer_of(identity: Identity, principal: str) -> Client | None:
 def open_egress(config: Config, audit: AuditLog | None) -> Egress:
     def note(refused: AddressRefused) -> None:
         if audit is not None:
-            place = {"for": refused.whose, "host": refused.host, "address": refused.address}
-            audit.note("decision", {"what": "ssrf_blocked", **place, "why": refused.why})
+            address = {"for": refused.whose, "host": refused.host, "address": refused.address}
+            audit.note("decision", {"what": "ssrf_blocked", **address, "why": refused.why})
 
     return Egress(config.network.allow_private, config.network.proxy, note)
 
@@ -365,13 +365,13 @@ class Services:
     egress: Egress
     identities: Identities
     tracer: Tracer | None
-    share: WorkerPartition
+    partition: WorkerPartition
     own_pages: OwnUrls
 
 
 @asynccontextmanager
 async def open_services(
-    config: Config, file: Path | None, transport: str, share: WorkerPartition = WHOLE
+    config: Config, file: Path | None, transport: str, partition: WorkerPartition = WHOLE
 ) -> AsyncIterator[Services]:
     """Raises `PolicyError` where the policy cannot be used."""
     async with AsyncExitStack() as stack:
@@ -401,5 +401,5 @@ async def open_services(
         judges.later.identities.set(identities)
         own_pages = OwnUrls()
         yield Services(
-            config, judges, sealer, store, audit, metrics, notes, egress, identities, tracer, share, own_pages
+            config, judges, sealer, store, audit, metrics, notes, egress, identities, tracer, partition, own_pages
         )

@@ -75,15 +75,15 @@ def bounds(config: Config) -> Bounds:
 
 
 def approvals(config: Config) -> Approvals:
-    told = config.approvals
+    section = config.approvals
     own = {
         name: ProfileSnapshot(
             name, profile.tier, profile.quorum, profile.approvers, profile.channels, profile.expires, profile.remember,
             profile.require_reason,
         )
-        for name, profile in told.profiles.items()
+        for name, profile in section.profiles.items()
     }  # fmt: skip
-    return Approvals(told.hold_for, {**BUILT_IN, **own}, config.limits.pending_approvals)
+    return Approvals(section.hold_for, {**BUILT_IN, **own}, config.limits.pending_approvals)
 
 
 def receivers(config: Config) -> tuple[Receiver, ...]:
@@ -99,22 +99,22 @@ AUDIT_STATE = "audit"  # public keys, published checkpoints, positions of sinks
 
 
 def audit(config: Config, transport: str = "http") -> AuditSettings:
-    told = config.audit
+    section = config.audit
     return AuditSettings(
-        path=told.path,
+        path=section.path,
         state=Path(config.state.dir) / AUDIT_STATE,
-        durability=told.durability,
-        on_failure=told.on_failure,
-        arguments=told.arguments,
-        results=told.results,
+        durability=section.durability,
+        on_failure=section.on_failure,
+        arguments=section.arguments,
+        results=section.results,
         transport=transport,
-        redact=Redaction(told.redact.keys, told.redact.pointers),
-        rotate=Rotation(told.rotate.size, told.rotate.age),
-        retain=told.retain,
-        checkpoints=Checkpointing(told.checkpoints.every, to=told.checkpoints.to),
+        redact=Redaction(section.redact.keys, section.redact.pointers),
+        rotate=Rotation(section.rotate.size, section.rotate.age),
+        retain=section.retain,
+        checkpoints=Checkpointing(section.checkpoints.every, to=section.checkpoints.to),
         sinks=tuple(
             SinkSettings(sink.name, sink.to, {name: value.get_secret_value() for name, value in sink.headers.items()})
-            for sink in told.sinks
+            for sink in section.sinks
         ),
     )
 

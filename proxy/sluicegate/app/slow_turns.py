@@ -31,13 +31,13 @@ def watch() -> bool:
         callback, began = handle._callback, time.perf_counter()
         run(handle)
         if (took := time.perf_counter() - began) > SLOW:
-            _tell(wanted, took, place(callback))
+            _tell(wanted, took, location(callback))
 
     handles._run = timed
     return True
 
 
-def place(callback: Any) -> str:
+def location(callback: Any) -> str:
     """`FILE:LINE` where a task waits now or has ended, outside of libraries, or of the function that was called."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):

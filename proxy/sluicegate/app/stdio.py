@@ -39,30 +39,30 @@ async def serve_stdio(config: Config, *, file: Path | None = None) -> None:
     """One client on stdin and stdout, until it closes stdin or SIGTERM comes. Without a file it shares nothing."""
     telemetry.configure(config.log.level, config.log.format)
     async with _standard_streams() as (reader, writer):
-        seat = InstanceLock(Path(config.state.dir), file) if file is not None else None
-        if seat is not None and seat.unshared:
-            log.warning(f"{seat.unshared}: every client runs a Sluice of its own, and commands work on state.dir alone")
-        if file is None or seat is None or seat.unshared:
+        lock = InstanceLock(Path(config.state.dir), file) if file is not None else None
+        if lock is not None and lock.unshared:
+            log.warning(f"{lock.unshared}: every client runs a Sluice of its own, and commands work on state.dir alone")
+        if file is None or lock is None or lock.unshared:
             async with core(config, "stdio", file) as inner:
                 await _server(config, inner)(reader, writer)
-        elif seat.take():
-            async with _firewall(config, file, seat) as serve:
+        elif lock.take():
+            async with _firewall(config, file, lock) as serve:
                 await serve(reader, writer)
         else:
-            await _go_along(file, seat, reader, writer, config.limits.max_request)
+            await _go_along(file, lock, reader, writer, config.limits.max_request)
 
 
 async def join_stdio(file: Path, state: Path) -> bool:
     """The same for a file that cannot be used, by way of the Sluice that runs with it: False where none does. Raises
     `ConfigError` if that one ends and the file still cannot be used."""
     telemetry.configure("info", "auto")
-    seat = InstanceLock(state, file)
-    found = None if seat.unshared else await seat.connect()
+    lock = InstanceLock(state, file)
+    found = None if lock.unshared else await lock.connect()
     if found is None:
         return False
     found.writer.close()
     async with _standard_streams() as (reader, writer):
-        await _go_along(file, seat, reader, writer, Limits().max_request)
+        await _go_along(file, lock, reader, writer, Limits().max_request)
     return True
 
 
@@ -109,11 +109,11 @@ def _until_sigterm(stdin: line_streams.LineReader) -> Iterator[line_streams.Line
 
 
 @asynccontextmanager
-async def _firewall(config: Config, file: Path, seat: InstanceLock) -> AsyncIterator[Serve]:
+async def _firewall(config: Config, file: Path, lock: InstanceLock) -> AsyncIterator[Serve]:
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
         admin, console = desktop_admin(config, inner)
-        async with anyio.create_task_group() as group, seat.open(serve, admin):
+        async with anyio.create_task_group() as group, lock.open(serve, admin):
             group.start_soon(console.run)
             yield serve
             group.cancel_scope.cancel()
@@ -145,7 +145,7 @@ def _server(config: Config, inner: Core) -> Serve:
 
 
 async def _go_along(
-    file: Path, seat: InstanceLock, reader: line_streams.LineReader, writer: line_streams.LineWriter, max_line: int
+    file: Path, lock: InstanceLock, reader: line_streams.LineReader, writer: line_streams.LineWriter, max_line: int
 ) -> None:
     """Carries this client's lines to whoever runs the firewall: another process, and some day this one."""
     past = SessionTranscript(ME)
@@ -153,27 +153,27 @@ async def _go_along(
     async with anyio.create_task_group() as group:
         group.start_soon(pump, reader, max_line, send)
         async with AsyncExitStack() as ours, inbox:
-            while not await _carried(seat, inbox, writer, past):
-                if seat.take():  # with the file as it is by now
-                    await ours.enter_async_context(_firewall(load(file), file, seat))
+            while not await _carried(lock, inbox, writer, past):
+                if lock.take():  # with the file as it is by now
+                    await ours.enter_async_context(_firewall(load(file), file, lock))
                 else:  # whoever holds the lock is not ready yet, or about to end
                     await anyio.sleep(_AGAIN)
         group.cancel_scope.cancel()
 
 
 async def _carried(
-    seat: InstanceLock, inbox: MemoryObjectReceiveStream[Line], writer: line_streams.LineWriter, past: SessionTranscript
+    lock: InstanceLock, inbox: MemoryObjectReceiveStream[Line], writer: line_streams.LineWriter, past: SessionTranscript
 ) -> bool:
     """Whether the client is done; not yet where nobody answers, and where who did has ended."""
-    if not seat.is_ours:
-        await _join(seat)
-    sluice = await seat.connect()
+    if not lock.is_ours:
+        await _join(lock)
+    sluice = await lock.connect()
     return sluice is not None and await relay(inbox, writer, sluice, past)
 
 
-async def _join(seat: InstanceLock) -> None:
+async def _join(lock: InstanceLock) -> None:
     """Has whoever runs the firewall read the file again, and says what is in force there."""
-    if (address := seat.admin()) is None:
+    if (address := lock.admin()) is None:
         return
     answer = None
     with anyio.move_on_after(_PATIENCE):
@@ -181,11 +181,11 @@ async def _join(seat: InstanceLock) -> None:
     if answer is None or answer.status_code != 200:
         log.warning("the Sluice that runs does not say what is in force")
         return
-    told = json.loads(answer.body)
-    log.info("joined the Sluice that runs", extra={name: told[name] for name in ("version", "policy", "since")})
-    if told["version"] != __version__:
+    state = json.loads(answer.body)
+    log.info("joined the Sluice that runs", extra={name: state[name] for name in ("version", "policy", "since")})
+    if state["version"] != __version__:
         log.warning("another version of Sluice runs: close all clients to start this one", extra={"this": __version__})
-    for note in told["notes"]:
+    for note in state["notes"]:
         log.warning(note)
 
 

@@ -260,9 +260,9 @@ class DefinitionPins:
 
             def put() -> None:
                 self._modes, self._identities = modes, identities
-                self._books = {place: book for place, book in self._books.items() if place[0] in is_same}
+                self._books = {owner: book for owner, book in self._books.items() if owner[0] in is_same}
                 self._begun = {server: begun for server, begun in self._begun.items() if server in is_same}
-                self._unwritten = {place for place in self._unwritten if place[0] in is_same}
+                self._unwritten = {owner for owner in self._unwritten if owner[0] in is_same}
                 for server, read in new.items():
                     self._books |= {(server, era): book for era, book in read.books.items()}
                     if read.forget is not None:
@@ -283,7 +283,7 @@ class DefinitionPins:
         async with self._lock:
             while self._unwritten:
                 places = tuple(self._unwritten)
-                found = [await pin_store.write_waiting(self._place(*place), self._books[place]) for place in places]
+                found = [await pin_store.write_waiting(self._store_key(*owner), self._books[owner]) for owner in places]
                 if await self._swap(found):
                     self._unwritten.difference_update(places)
 
@@ -313,21 +313,21 @@ class DefinitionPins:
             if forget is not None or book is not self._books[server, era]
         }  # fmt: skip
         writes, later = list[Write](), set[tuple[str, Era]]()
-        for place, book in new.items():
-            old = self._books[place]
+        for owner, book in new.items():
+            old = self._books[owner]
             if forget is not None or book.pins is not old.pins or book.closed != old.closed:
-                writes.append(await pin_store.write_pins(self._place(*place), book))
+                writes.append(await pin_store.write_pins(self._store_key(*owner), book))
             if forget is not None or book.waiting.keys() != old.waiting.keys():
-                writes.append(await pin_store.write_waiting(self._place(*place), book))
+                writes.append(await pin_store.write_waiting(self._store_key(*owner), book))
             elif book.waiting != old.waiting:
-                later.add(place)
-        writes += [write for place in forget or () for write in pin_store.deletes(place)]
+                later.add(owner)
+        writes += [write for owner in forget or () for write in pin_store.deletes(owner)]
         if writes and not await self._swap(writes):
             return False
         self._begun.pop(server, None)
         self._unwritten |= later
-        for place, book in new.items():
-            self._set(*place, book)
+        for owner, book in new.items():
+            self._set(*owner, book)
         return True
 
     async def _swap(self, writes: list[Write]) -> bool:
@@ -338,8 +338,8 @@ class DefinitionPins:
         self._revision = revision
         return True
 
-    def _place(self, server: str, era: Era) -> str:
-        return pin_store.place(server, self._identities[server], era)
+    def _store_key(self, server: str, era: Era) -> str:
+        return pin_store.book_key(server, self._identities[server], era)
 
     def _set(self, server: str, era: Era, book: PinBook) -> None:
         old = self._books[server, era]

@@ -38,12 +38,12 @@ class Stored(NamedTuple):
     forget: list[str] | None = None
 
 
-def place(server: str, identity: str, era: Era) -> str:
+def book_key(server: str, identity: str, era: Era) -> str:
     return f"{server}/{identity}/{era}"
 
 
 async def read(store: Store, server: str, identity: str, now: str) -> Stored:
-    own = {era: await _read_book(store, place(server, identity, era)) for era in ERAS}
+    own = {era: await _read_book(store, book_key(server, identity, era)) for era in ERAS}
     if not any(own.values()):
         found = [key.split("/")[2:] for key in await store.scan(f"{PINS}{server}/")]
         if found:
@@ -57,24 +57,24 @@ async def _begin(store: Store, server: str, others: Collection[str], now: str) -
     if not others:
         return Stored(unnamed, [])
     former = {
-        other: {era: await _read_book(store, place(server, other, era)) or PinBook() for era in ERAS}
+        other: {era: await _read_book(store, book_key(server, other, era)) or PinBook() for era in ERAS}
         for other in others
     }
     newest = sorted(others, key=lambda other: max(book.last_at for book in former[other].values()), reverse=True)
     return Stored(
         {era: pins.succeed([unnamed[era], *(former[other][era] for other in newest)], now) for era in ERAS},
-        [place(server, other, era) for other in newest[MAX_FORMER:] for era in ERAS],
+        [book_key(server, other, era) for other in newest[MAX_FORMER:] for era in ERAS],
     )
 
 
-async def _read_book(store: Store, place: str) -> PinBook | None:
-    accepted, waiting = [await store.get(prefix + place) for prefix in (PINS, WAITING)]
+async def _read_book(store: Store, book_key: str) -> PinBook | None:
+    accepted, waiting = [await store.get(prefix + book_key) for prefix in (PINS, WAITING)]
     if accepted is None and waiting is None:
         return None
     try:
         return pins.from_json(_decoded(accepted), _decoded(waiting or b'{"waiting": []}'))
     except ValueError as error:
-        log.error("pins cannot be read: nothing counts as accepted", extra={"book": place, "error": str(error)})
+        log.error("pins cannot be read: nothing counts as accepted", extra={"book": book_key, "error": str(error)})
         return pins.SHUT
 
 
@@ -89,16 +89,16 @@ def _accepted(book: PinBook, key: Key) -> tuple[str, str, str] | None:
     return None if pin is None else (pin.fingerprint, pin.by, pin.at)
 
 
-async def write_pins(place: str, book: PinBook) -> Write:
-    return Write(PINS + place, await apart(len(book.pins), _encoded, pins.pins_to_json, book))
+async def write_pins(book_key: str, book: PinBook) -> Write:
+    return Write(PINS + book_key, await apart(len(book.pins), _encoded, pins.pins_to_json, book))
 
 
-async def write_waiting(place: str, book: PinBook) -> Write:
-    return Write(WAITING + place, await apart(len(book.waiting), _encoded, pins.waiting_to_json, book))
+async def write_waiting(book_key: str, book: PinBook) -> Write:
+    return Write(WAITING + book_key, await apart(len(book.waiting), _encoded, pins.waiting_to_json, book))
 
 
-def deletes(place: str) -> list[Write]:
-    return [Write(prefix + place) for prefix in (PINS, WAITING)]
+def deletes(book_key: str) -> list[Write]:
+    return [Write(prefix + book_key) for prefix in (PINS, WAITING)]
 
 
 async def apart(size: int, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:

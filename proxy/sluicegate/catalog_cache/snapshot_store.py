@@ -28,7 +28,7 @@ class SnapshotStore:
         the snapshot was kept: what the client itself is leads there, too."""
         if self._store is None:
             return None
-        data = await self._store.get(place(server, scope))
+        data = await self._store.get(store_key(server, scope))
         if data is None and (there := await self._store.get(alias(server, client))):
             data = await self._store.get(there.decode())
         value = _decoded(data) if data else None
@@ -53,7 +53,7 @@ class SnapshotStore:
     async def remember(self, server: McpServer, scope: str, client: Client, snapshot: Snapshot, era: Era) -> None:
         if self._store is None:
             return
-        there = place(server, scope)
+        there = store_key(server, scope)
         await self._store.put(there, dump({**to_json(snapshot), "era": era}), KEEP)
         await self._store.put(alias(server, client), there.encode(), KEEP)
 
@@ -73,7 +73,7 @@ def tool_names(stored: Iterable[bytes]) -> frozenset[str] | None:
     return None if found is None else frozenset(found)
 
 
-def place(server: McpServer, scope: str) -> str:
+def store_key(server: McpServer, scope: str) -> str:
     """Another server under the same key, or the same one under another, has lists of its own."""
     return places(server.key, server.identity) + _short(scope)
 

@@ -76,22 +76,22 @@ def _section(value: Any, key: Any) -> dict[str, Any] | None:
 
 def missing_in_servers(source: Source) -> Missing:
     found = Missing()
-    for path, place in source.places.items():
-        if path[0] != "servers" or len(path) < 3 or (why := source.missing.get(place.value)) is None:
+    for path, position in source.places.items():
+        if path[0] != "servers" or len(path) < 3 or (why := source.missing.get(position.value)) is None:
             continue
         key, section = str(path[1]), _section(source.value, path[1])
         if section is None:
             continue  # it has another shape, which is an error of its own
-        found.owners[place.value] = key
-        known = found.sections.setdefault(key, _known(section))
+        found.owners[position.value] = key
+        given = found.sections.setdefault(key, _common_keys(section))
         if path[2] in Server.model_fields:
-            known.pop(str(path[2]), None)
-        if known.get("enabled") not in _OFF:
+            given.pop(str(path[2]), None)
+        if given.get("enabled") not in _OFF:
             found.disabled[key] = f"{found.disabled[key]}, {why}" if key in found.disabled else why
     return found
 
 
-def _known(section: dict[str, Any]) -> dict[str, Any]:
+def _common_keys(section: dict[str, Any]) -> dict[str, Any]:
     """The keys that every kind of server has. How it is reached is left out: it is not going to be."""
     common = {key: value for key, value in section.items() if key in Server.model_fields}
     return {**common, "command": "disabled"}
@@ -159,12 +159,12 @@ def state_of(source: Source) -> Path | None:
     """Where a file puts its state, whatever else is wrong with it; None where that cannot be told, such as for a
     variable that is not set."""
     state = source.value.get("state") or {} if isinstance(source.value, dict) else None
-    place = source.places.get(("state", "dir")) or source.places.get(("state",))
-    if not isinstance(state, dict) or (place and any(_at(finding) == place.value for finding in source.findings)):
+    position = source.places.get(("state", "dir")) or source.places.get(("state",))
+    if not isinstance(state, dict) or (position and any(_at(finding) == position.value for finding in source.findings)):
         return None
     try:
-        known = {key: value for key, value in state.items() if key == "dir"}
-        return State.model_validate(known, context={"base": source.base}).dir
+        given = {key: value for key, value in state.items() if key == "dir"}
+        return State.model_validate(given, context={"base": source.base}).dir
     except ValidationError:
         return None
 
@@ -177,9 +177,9 @@ def check_text(text: str, file: str, base: Path, environ: Mapping[str, str]) -> 
         return Checked(None, error.findings)
 
 
-def finding_at(path: Path, place: TreePath, code: str, message: str, hint: str = "") -> ConfigFinding:
+def finding_at(path: Path, position: TreePath, code: str, message: str, hint: str = "") -> ConfigFinding:
     """A finding about something that shows only when the config is used, at the line that asks for it."""
-    return locate(path, [Problem(place, code, message, hint, at_key=True)])[0]
+    return locate(path, [Problem(position, code, message, hint, at_key=True)])[0]
 
 
 def locate(path: Path, problems: Iterable[Problem]) -> list[ConfigFinding]:
@@ -225,7 +225,7 @@ def find_config(named: Path | None = None, environ: Mapping[str, str] = os.envir
 def _checked(source: Source) -> Checked:
     """All findings at once: what is wrong in itself is left out, so that the rules still see the rest."""
     value, missing = _without_empty_sections(source.value), missing_in_servers(source)
-    said = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
+    reported = {(finding.line, finding.column) for finding in source.findings}  # one finding about one place is enough
     config, problems = _validate(value, source.base)
     rest = config
     if rest is None:
@@ -233,7 +233,7 @@ def _checked(source: Source) -> Checked:
         rest, _ = _validate(_without(_with_servers(value, missing.sections), others), source.base)
     if rest is not None:
         problems += broken_rules(rest)
-    located = [finding for problem in problems if _at(finding := source.locate(problem)) not in said]
+    located = [finding for problem in problems if _at(finding := source.locate(problem)) not in reported]
     findings = sorted([*map(missing.judge, source.findings), *located], key=_at)
     files = tuple(file for _, file in named_files(rest)) if rest is not None else ()
     if any(finding.severity == "error" and not missing.is_tolerable(finding) for finding in findings):

@@ -20,7 +20,7 @@ def _log_path(path: Path) -> Path:
     return path
 
 
-def _place(value: Any, info: ValidationInfo) -> str:
+def _destination(value: Any, info: ValidationInfo) -> str:
     """A URL as it is, anything else as a path."""
     if isinstance(value, str) and value.startswith(("https://", "http://")):
         return value
@@ -60,7 +60,7 @@ class Rotate(Section):
 class Checkpoints(Section):
     every: Timeout = written("10s")
     """How often what was written is signed (or after 1,000 records)."""
-    to: tuple[Annotated[str, PlainValidator(_place), WithJsonSchema({"type": "string"})], ...] = ()
+    to: tuple[Annotated[str, PlainValidator(_destination), WithJsonSchema({"type": "string"})], ...] = ()
     """Where checkpoints are kept besides: files on another volume, http(s) URLs they are posted to."""
 
 

@@ -76,11 +76,11 @@ def _approvals_can_be_given(config: Config) -> Iterator[Problem]:
 
 
 def _notified_profiles_exist(config: Config) -> Iterator[Problem]:
-    known = {*config.approvals.profiles, *BUILT_IN_PROFILES}
+    existing = {*config.approvals.profiles, *BUILT_IN_PROFILES}
     for at, webhook in enumerate(config.approvals.notify):
         for name in webhook.profiles:
-            if name not in known:
-                hint = f"profiles are {', '.join(sorted(known))}"
+            if name not in existing:
+                hint = f"profiles are {', '.join(sorted(existing))}"
                 yield Problem(("approvals", "notify", at, "profiles"), "unknown-profile", f"there is no {name}", hint)
 
 
@@ -198,14 +198,14 @@ def named_files(config: Config) -> Iterator[tuple[TreePath, Path]]:
 
 
 def _named_files_exist(config: Config) -> Iterator[Problem]:
-    for place, path in named_files(config):
-        what = "folder" if place[-1] == "arguments" else "file"
+    for where, path in named_files(config):
+        what = "folder" if where[-1] == "arguments" else "file"
         if not path.exists():
-            yield Problem(place, "unreadable-file", f"there is no such {what}", "paths are relative to this file")
+            yield Problem(where, "unreadable-file", f"there is no such {what}", "paths are relative to this file")
         elif path.is_dir() != (what == "folder"):
-            yield Problem(place, "unreadable-file", f"this is no {what}")
+            yield Problem(where, "unreadable-file", f"this is no {what}")
         elif not os.access(path, os.R_OK):
-            yield Problem(place, "unreadable-file", f"Sluice may not read this {what}", "give its user the right")
+            yield Problem(where, "unreadable-file", f"Sluice may not read this {what}", "give its user the right")
 
 
 def _sinks_differ(config: Config) -> Iterator[Problem]:

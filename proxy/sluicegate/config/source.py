@@ -89,9 +89,9 @@ class Source:
         path: TreePath = ()
         for part in problem.path:
             path = (*path, part) if (*path, part) in self.places else path
-        place = self.places.get(path, SourcePosition((1, 1), (1, 1)))
+        position = self.places.get(path, SourcePosition((1, 1), (1, 1)))
         at_key = problem.at_key or path[-1:] != problem.path[-1:]
-        line, column = place.key if at_key else place.value
+        line, column = position.key if at_key else position.value
         return ConfigFinding(self.file, line, column, problem.code, problem.message, problem.hint, problem.severity)
 
     def report(self, mark: tuple[int, int], code: str, message: str, hint: str = "") -> None:
@@ -136,8 +136,8 @@ def parse(text: str, source: Source) -> Source:
 
 def _explain(error: MarkedYAMLError) -> tuple[str, str]:
     """What is wrong, and what to do, in place of what the parser was about to do."""
-    said = error.problem or ""
-    message, hint = next((words for part, words in _BAD_YAML.items() if part in said), ("this is not YAML", ""))
+    reported = error.problem or ""
+    message, hint = next((words for part, words in _BAD_YAML.items() if part in reported), ("this is not YAML", ""))
     opened = error.context_mark.line + 1 if error.context_mark else 1
     return message, hint.format(line=opened)
 

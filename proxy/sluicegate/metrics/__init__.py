@@ -315,8 +315,8 @@ class Metrics:
         if target is None or not verdict:
             return None
         class_ = self._classify(target)
-        known = class_ if class_ in _CLASSES else OTHER
-        return self._decisions.labels(*self._limits["decisions"](verdict, target.server, known))
+        class_label = class_ if class_ in _CLASSES else OTHER
+        return self._decisions.labels(*self._limits["decisions"](verdict, target.server, class_label))
 
     def definition_changed(self, server: str, kind: str) -> None:
         """Of a configured server; `kind` is one of four."""

@@ -57,28 +57,28 @@ class Merged:
     """`take` is told what a worker says, under a name that no later process has; `of` gives all as one text."""
 
     def __init__(self) -> None:
-        self._told: dict[Hashable, Told] = {}
+        self._reported: dict[Hashable, Told] = {}
         self._over: Told = {}
 
     @property
     def known(self) -> frozenset[Hashable]:
         """The workers that were heard and have not ended."""
-        return frozenset(self._told)
+        return frozenset(self._reported)
 
     def take(self, worker: Hashable, text: str) -> None:
         """May take a while: call it in a worker thread."""
-        self._told[worker] = {family.name: _read(family) for family in text_string_to_metric_families(text)}
+        self._reported[worker] = {family.name: _read(family) for family in text_string_to_metric_families(text)}
 
     def end(self, worker: Hashable) -> None:
         """It has ended: what it counted stays, how it was is over."""
-        last = self._told.pop(worker, {})
-        kept = {name: series for name, series in last.items() if series.counts}
-        self._over = {one.name: one for one in _merge([self._over, kept])}
+        last = self._reported.pop(worker, {})
+        counters = {name: series for name, series in last.items() if series.counts}
+        self._over = {one.name: one for one in _merge([self._over, counters])}
 
     def render(self) -> tuple[bytes, str]:
         """The text, and its content type."""
         registry = CollectorRegistry()
-        registry.register(_Whole(list(_merge([*self._told.values(), self._over]))))
+        registry.register(_Whole(list(_merge([*self._reported.values(), self._over]))))
         return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
@@ -101,8 +101,8 @@ def _read(family: Metric) -> _Series:
 
 def _merge(all_told: Iterable[Told]) -> Iterator[_Series]:
     found: dict[str, list[_Series]] = {}
-    for told in all_told:
-        for name, series in told.items():
+    for reported in all_told:
+        for name, series in reported.items():
             found.setdefault(name, []).append(series)
     for name, parts in found.items():
         yield _together(parts, math.fsum if parts[0].counts else STATES.get(name, math.fsum))

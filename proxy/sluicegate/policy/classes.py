@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from sluicegate.policy.globs import is_glob, matches, matches_folded
 from sluicegate.policy.memo import Memo
+from sluicegate.protocol.jsonrpc import inside
 from sluicegate.protocol.model import Target
 
 Class = Literal["read", "write", "destroy"]
@@ -72,11 +73,8 @@ _DEFAULT: Final = Classified(DEFAULT, "no class was given")
 
 
 def _by_annotations(target: Target) -> Classified | None:
-    hints = (target.item or {}).get("annotations")
-    if not isinstance(hints, dict):
-        return None
-    if hints.get("destructiveHint") is True:
+    if inside(target.item, "annotations", "destructiveHint") is True:
         return Classified("destroy", "annotations.destructiveHint, accepted")
-    if hints.get("readOnlyHint") is True:
+    if inside(target.item, "annotations", "readOnlyHint") is True:
         return Classified("read", "annotations.readOnlyHint, accepted")
     return None

@@ -97,5 +97,5 @@ def diff(old: str | None, new: str | None) -> list[str]:
 
 def summary(row: Json) -> str:
     """One line about a pin, and what is hidden in it."""
-    told = [row["state"], *row["flags"]]
-    return f"{row['server']} ({row['era']}): {row['kind']} {visible(row['name'])}: {visible(', '.join(told))}"
+    words = [row["state"], *row["flags"]]
+    return f"{row['server']} ({row['era']}): {row['kind']} {visible(row['name'])}: {visible(', '.join(words))}"

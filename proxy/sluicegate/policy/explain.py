@@ -33,7 +33,7 @@ class Explanation:
     classified: Classified
     found: Matches
     need: Need
-    ways: tuple[tuple[str, ...], ...]
+    role_paths: tuple[tuple[str, ...], ...]
     revision: str
     violation: Violation | None = None
     absent: str = ""
@@ -62,7 +62,7 @@ class Explanation:
             "class": self.classified.name,
             "class_from": self.classified.source,
             "rows": [{"at": row.where, "says": says, "row": str(row)} for says, row in _rows(self)],
-            "roles": [list(way) for way in self.ways],
+            "roles": [list(path) for path in self.role_paths],
             "approval": need.profile.name if need.profile else "none" if need.exempt else None,
             "arguments": {"path": violation.path, "message": violation.message} if violation else None,
             "absent": self.absent or None,
@@ -88,15 +88,15 @@ def explain(
     wrong = (rules.check(target.server, name, arguments) for name in names if checked)
     violation = next(filter(None, wrong), None)
     need = find_need(found.approvals, policy.profiles)
-    ways = _longest(chains(origins(client), policy.grants).values())
-    return Explanation(ruling, client, target, classified, found, need, ways, policy.revision, violation)
+    role_paths = _longest(chains(origins(client), policy.grants).values())
+    return Explanation(ruling, client, target, classified, found, need, role_paths, policy.revision, violation)
 
 
-def _longest(ways: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+def _longest(role_paths: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """Without those that another one continues, and what everybody holds last."""
-    every = list(ways)
-    begun = {way[:-1] for way in every}
-    return tuple(sorted((way for way in every if way not in begun), key=lambda way: way[-1] in BUILT_IN))
+    every = list(role_paths)
+    begun = {path[:-1] for path in every}
+    return tuple(sorted((path for path in every if path not in begun), key=lambda path: path[-1] in BUILT_IN))
 
 
 def _rows(explanation: Explanation) -> list[tuple[str, Row]]:
@@ -113,7 +113,7 @@ def _rows(explanation: Explanation) -> list[tuple[str, Row]]:
 def render(explanation: Explanation) -> str:
     """The explanation as text, without a line break at the end."""
     lines = [_head(explanation), *_row_lines(explanation)]
-    lines += [f"  roles   {' -> '.join(plain(name) for name in way)}" for way in explanation.ways]
+    lines += [f"  roles   {' -> '.join(plain(name) for name in path)}" for path in explanation.role_paths]
     need = explanation.need
     if need.profile and need.row and explanation.ruling.verdict is Verdict.DENY:
         lines.append(f"  approval, if allowed: {need.profile.name} ({need.row.where})")

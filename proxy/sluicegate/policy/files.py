@@ -78,7 +78,7 @@ def bundled_model() -> Path:
 def load(
     sources: PolicySources,
     profiles: Mapping[str, ApprovalProfile] = BUILT_IN,
-    known: KnownNames | None = None,
+    existing: KnownNames | None = None,
     classes: Classes | None = None,
     catalog: Tools | None = None,
     shadow: bool = False,
@@ -87,9 +87,9 @@ def load(
     reader = _Reader(sources)
     model = reader.text(sources.model)
     rows = list(reader.rows())
-    arguments = reader.arguments(known or KnownNames())
-    cases = reader.cases(known or KnownNames())
-    findings = [*check_model(model, sources.show(sources.model)), *reader.findings, *lint(rows, profiles, known)]
+    arguments = reader.arguments(existing or KnownNames())
+    cases = reader.cases(existing or KnownNames())
+    findings = [*check_model(model, sources.show(sources.model)), *reader.findings, *lint(rows, profiles, existing)]
     _raise_errors(findings)
     policy = PolicyRules(Engine(model), rows, profiles, reader.revision(profiles), shadow)
     outcomes = run(cases, policy, classes or Classes({}), arguments, catalog)
@@ -103,7 +103,7 @@ def _raise_errors(findings: Sequence[PolicyFinding]) -> None:
         raise PolicyError(list(findings))
 
 
-def _place(data: bytes) -> tuple[int, int]:
+def _position(data: bytes) -> tuple[int, int]:
     """Line and column where JSON breaks off."""
     try:
         json.loads(data)
@@ -171,7 +171,7 @@ class _Reader:
 
     # -------------------------------------------------------- arguments/<server>/<tool>.json
 
-    def arguments(self, known: KnownNames) -> ArgumentRules:
+    def arguments(self, existing: KnownNames) -> ArgumentRules:
         folder = self._sources.arguments
         if folder is None or not folder.is_dir():
             if folder is not None:
@@ -191,22 +191,22 @@ class _Reader:
                 self._wrong(path, "stray-schema", "an argument rule stands at SERVER/TOOL.json")
             elif (data := self._bytes(path)) is not None and (schema := self._schema(path, data)):
                 schemas[server, tool], digests[server, tool] = schema, sha256(data).hexdigest()
-                self._check_tool(path, 1, server, tool, known)
+                self._check_tool(path, 1, server, tool, existing)
         return ArgumentRules(schemas, digests)
 
     def _schema(self, path: Path, data: bytes) -> ArgumentSchema | None:
         try:
             return ArgumentSchema(decode(data))
         except Malformed as error:
-            self._wrong(path, "bad-json", error.text, "", *_place(data))
+            self._wrong(path, "bad-json", error.text, "", *_position(data))
         except SchemaRefused as error:
             self._wrong(path, f"schema-{error.code}", error.text)
         return None
 
-    def _check_tool(self, path: Path, line: int, server: str, tool: str, known: KnownNames) -> None:
-        tools, shown = known.tools.get(server), self._sources.show(path)
-        if known.servers is not None and server not in known.servers:
-            message, hint = f'no server is called "{server}"', suggest(server, known.servers)
+    def _check_tool(self, path: Path, line: int, server: str, tool: str, existing: KnownNames) -> None:
+        tools, shown = existing.tools.get(server), self._sources.show(path)
+        if existing.servers is not None and server not in existing.servers:
+            message, hint = f'no server is called "{server}"', suggest(server, existing.servers)
             self.findings.append(PolicyFinding(shown, line, 1, "unknown-server", "warning", message, hint))
         elif tools is not None and tool not in tools:
             message, hint = f"{server} has no tool {plain(tool)}", suggest(tool, tools)
@@ -214,7 +214,7 @@ class _Reader:
 
     # -------------------------------------------------------- tests.yaml
 
-    def cases(self, known: KnownNames) -> list[PolicyTest]:
+    def cases(self, existing: KnownNames) -> list[PolicyTest]:
         path = self._sources.tests
         if path is None:
             return []
@@ -223,7 +223,7 @@ class _Reader:
         for case in cases:
             if case.verb == "call":
                 target = read_target(case.verb, case.text)
-                self._check_tool(path, case.line, target.server, target.own, known)
+                self._check_tool(path, case.line, target.server, target.own, existing)
         return cases
 
     def _items(self, path: Path) -> list[tuple[int, Any]]:

@@ -190,12 +190,12 @@ class _Pieces:
             names[name] = yield from self._text(name)
         if all(new == name for name, new in names.items()):
             return value
-        kept = {}
+        remaining = {}
         for name, new in names.items():
             yield from self._count(_VALUE)
             if _may_be_named(name, new, value):
-                kept[new] = value[name]
-        return kept
+                remaining[new] = value[name]
+        return remaining
 
     def _parts(self, value: Any, parts: Iterable[tuple[Any, Any]]) -> Generator[None, None, Any]:
         copy = value
@@ -292,14 +292,14 @@ def _tag_cut(text: str, at: int) -> int:
 def flags(definition: Any) -> list[str]:
     """What is wrong in a definition, as `KIND at PLACE`, the first `MAX_FLAGS` of it: for a report and for the person
     who accepts it. A definition is never altered: what a client sees is what was accepted."""
-    told: list[str] = []
-    for place, text in _texts(definition, ""):
+    lines: list[str] = []
+    for pointer, text in _texts(definition, ""):
         found: set[str] = set()
         clean_text(text, found)
-        told += [f"{kind} at {place or '/'}" for kind in sorted(found)]
-        if len(told) >= MAX_FLAGS:
-            return told[:MAX_FLAGS]
-    return told
+        lines += [f"{kind} at {pointer or '/'}" for kind in sorted(found)]
+        if len(lines) >= MAX_FLAGS:
+            return lines[:MAX_FLAGS]
+    return lines
 
 
 def flags_in(canonical: str) -> list[str]:
@@ -307,18 +307,18 @@ def flags_in(canonical: str) -> list[str]:
     return flags(json.loads(canonical)) if _ESCAPE.search(canonical) else []
 
 
-def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+def _texts(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
     """Every text in it and where it stands; the name of a field stands at the field."""
     if isinstance(value, str):
-        yield place, value
+        yield pointer, value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            at = f"{place}/{_shown(key)}"
+            at = f"{pointer}/{_shown(key)}"
             yield at, key
             yield from _texts(inner, at)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _texts(inner, f"{place}/{index}")
+            yield from _texts(inner, f"{pointer}/{index}")
 
 
 def _shown(key: str) -> str:

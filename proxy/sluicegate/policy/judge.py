@@ -2,8 +2,7 @@
 
 Holds one `PolicyInForce`, which a reload swaps as a whole; no request is judged half by the old and half by the new.
 Fails closed: a decision that raises is a deny, and while a question of which the answer is known goes wrong, everything
-is.
-Sync and without I/O; who swaps the law, and when, is said elsewhere.
+is. Sync and without I/O; `app.services` swaps what is in force.
 """
 
 import logging
@@ -44,19 +43,19 @@ class PolicyInForce:
 class PolicyEngine:
     """`errors` counts decisions that raised; `problem` says why nothing can be decided, if so."""
 
-    def __init__(self, law: PolicyInForce) -> None:
+    def __init__(self, in_force: PolicyInForce) -> None:
         self._changes = 0
-        self.law = law
+        self.in_force = in_force
         self.errors = 0
         self.problem = ""
 
     @property
-    def law(self) -> PolicyInForce:
-        return self._law
+    def in_force(self) -> PolicyInForce:
+        return self._in_force
 
-    @law.setter
-    def law(self, law: PolicyInForce) -> None:
-        self._law = law
+    @in_force.setter
+    def in_force(self, in_force: PolicyInForce) -> None:
+        self._in_force = in_force
         self.renew()
 
     def renew(self) -> None:
@@ -71,7 +70,7 @@ class PolicyEngine:
 
     def _held_by(self, client: Client) -> frozenset[str] | None:
         try:
-            return self.law.rulebook.policy.held(client)
+            return self.in_force.rulebook.policy.held(client)
         except ValueError:  # a principal that is none
             return None
 
@@ -96,7 +95,7 @@ class PolicyEngine:
         is not at hand: it counts where no operator has written another."""
 
         def is_allowed() -> bool:
-            rulebook = self.law.rulebook
+            rulebook = self.in_force.rulebook
             if target.kind == "tool" and target.item is None and not target.is_unlisted:
                 return rulebook.decide_remembered(client, target, class_).verdict is not Verdict.DENY
             return rulebook.decide(client, target).verdict is not Verdict.DENY
@@ -104,22 +103,22 @@ class PolicyEngine:
         return self._is_sure(is_allowed, f"{target.kind} {target.own} on {target.server} for {client.principal}")
 
     def may_see(self, call: Call, server: str) -> bool:
-        policy = self.law.rulebook.policy
+        policy = self.in_force.rulebook.policy
         return self._is_sure(lambda: policy.may_see(call.client, server), f"{server} for {call.client.principal}")
 
     def check_arguments(self, target: Target, arguments: Json | None) -> Violation | None:
-        return self._law.rulebook.check_arguments(target, arguments)
+        return self._in_force.rulebook.check_arguments(target, arguments)
 
     def explains(self) -> bool:
-        return self.law.explains
+        return self.in_force.explains
 
     def revision(self) -> str:
-        return self._law.rulebook.policy.revision
+        return self._in_force.rulebook.policy.revision
 
     def _decide(self, call: Call, target: Target) -> Decision:
         if self.problem:
             return _BROKEN
-        rulebook = self._law.rulebook
+        rulebook = self._in_force.rulebook
         try:
             if _is_template(call, target):
                 return rulebook.decide_template(call.client, target)
@@ -142,7 +141,7 @@ class PolicyEngine:
     # ------------------------------------------------------------ rights on Sluice itself
 
     def may_administer(self, client: Client, area: str, act: str) -> bool:
-        policy = self.law.rulebook.policy
+        policy = self.in_force.rulebook.policy
 
         def is_allowed() -> bool:
             return policy.decide_admin(client, area, act).verdict is Verdict.ALLOW
@@ -154,33 +153,33 @@ class PolicyEngine:
     def roles_of(self, client: Client) -> frozenset[str]:
         """All that a client stands for; nothing where that cannot be said."""
         try:
-            return self.law.rulebook.policy.roles_of(client)
+            return self.in_force.rulebook.policy.roles_of(client)
         except ValueError:  # a principal that is none
             return frozenset()
 
     def row_text(self, rule: str) -> str:
         """The row that a decision names, as it is written."""
-        row = self.law.rulebook.policy.row_at(rule)
+        row = self.in_force.rulebook.policy.row_at(rule)
         return "" if row is None else ", ".join((row.kind, *row.fields))
 
     def classify(self, target: Target) -> str:
-        return self.law.rulebook.classify(target).name
+        return self.in_force.rulebook.classify(target).name
 
     def check(self, now: float) -> bool:
         """Asks the question whose answer is known, and ends shadow mode in time. True if that changed anything."""
-        before = self.problem, self.law
+        before = self.problem, self.in_force
         self.problem = "" if self._can_decide() else CANNOT
-        if self.law.is_shadow and self.law.until is not None and now >= self.law.until:
-            policy = self.law.rulebook.policy.with_shadow(False)
-            self.law = replace(self.law, rulebook=replace(self.law.rulebook, policy=policy))
+        if self.in_force.is_shadow and self.in_force.until is not None and now >= self.in_force.until:
+            policy = self.in_force.rulebook.policy.with_shadow(False)
+            self.in_force = replace(self.in_force, rulebook=replace(self.in_force.rulebook, policy=policy))
             log.warning("shadow mode is over: the policy is enforced")
         if self.problem != before[0]:
             log.error(self.problem or "the policy can decide again")
-        return before != (self.problem, self.law)
+        return before != (self.problem, self.in_force)
 
     def _can_decide(self) -> bool:
         try:
-            return self.law.rulebook.policy.probe()
+            return self.in_force.rulebook.policy.probe()
         except Exception:  # noqa: BLE001 - one of the named boundaries
             return False
 
@@ -198,16 +197,16 @@ class AcceptedDefinitions:
 
     def __init__(self, ask: Callable[[Target], bool]) -> None:
         self.ask = ask
-        self._known: Memo[tuple[str, str, str], tuple[Json, bool]] = Memo(MAX_ACCEPTED)
+        self._cached: Memo[tuple[str, str, str], tuple[Json, bool]] = Memo(MAX_ACCEPTED)
 
     def __call__(self, target: Target) -> bool:
         if target.item is None:
             return False
         key = (target.server, target.kind, target.own)
-        known = self._known.get(key)
-        if known is not None and known[0] is target.item:
-            return known[1]
-        return self._known.keep(key, (target.item, self.ask(target)))[1]
+        cached = self._cached.get(key)
+        if cached is not None and cached[0] is target.item:
+            return cached[1]
+        return self._cached.keep(key, (target.item, self.ask(target)))[1]
 
     def forget(self) -> None:
-        self._known.clear()
+        self._cached.clear()

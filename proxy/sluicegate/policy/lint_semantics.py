@@ -34,16 +34,16 @@ class KnownNames:
 
 
 def check_sense(
-    rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile], known: KnownNames
+    rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile], existing: KnownNames
 ) -> Iterator[PolicyFinding]:
     """`rows` have no wrong words."""
     rules, grants = [row for row in rows if row.kind != "g"], [row for row in rows if row.kind == "g"]
-    yield from _never_granted(rows, grants, known)
-    yield from _never_approved(rules, grants, profiles, known)
+    yield from _never_granted(rows, grants, existing)
+    yield from _never_approved(rules, grants, profiles, existing)
     yield from _circles(grants)
     yield from _duplicates(rows)
     for row in rules:
-        yield from _names(row, known)
+        yield from _names(row, existing)
         yield from _never_matches(row)
         yield from _nearly_sluice(row)
     yield from _shadowed(rules)
@@ -52,13 +52,13 @@ def check_sense(
 
 
 def lint(
-    rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile], known: KnownNames | None = None
+    rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile], existing: KnownNames | None = None
 ) -> list[PolicyFinding]:
     """What rows say is judged only where they use the right words: else one mistake is reported as many."""
     wrong = list(check_words(rows, profiles))
     at = {(finding.file, finding.line) for finding in wrong}
     sound = [row for row in rows if (row.file, row.line) not in at]
-    odd = check_sense(sound, profiles, known or KnownNames())
+    odd = check_sense(sound, profiles, existing or KnownNames())
     files = list(dict.fromkeys(row.file for row in rows))
     return sorted([*wrong, *odd], key=lambda finding: (files.index(finding.file), finding.line, finding.column))
 
@@ -70,10 +70,10 @@ def _warn(row: Row, at: str, code: str, message: str, hint: str = "", level: Lev
 # ---------------------------------------------------------------- names that nobody has
 
 
-def _never_granted(rows: Iterable[Row], grants: Iterable[Row], known: KnownNames) -> Iterator[PolicyFinding]:
-    if known.roles is None:
+def _never_granted(rows: Iterable[Row], grants: Iterable[Row], existing: KnownNames) -> Iterator[PolicyFinding]:
+    if existing.roles is None:
         return
-    granted = {row.last for row in grants} | known.roles | BUILT_IN
+    granted = {row.last for row in grants} | existing.roles | BUILT_IN
     hints: dict[str, str] = {}  # comparing a name with all others takes long, and many rows have the same one
     for row in rows:
         name = row.fields[0]
@@ -85,11 +85,11 @@ def _never_granted(rows: Iterable[Row], grants: Iterable[Row], known: KnownNames
 
 
 def _never_approved(
-    rules: Iterable[Row], grants: Iterable[Row], profiles: Mapping[str, ApprovalProfile], known: KnownNames
+    rules: Iterable[Row], grants: Iterable[Row], profiles: Mapping[str, ApprovalProfile], existing: KnownNames
 ) -> Iterator[PolicyFinding]:
-    if known.roles is None:
+    if existing.roles is None:
         return
-    granted = {row.last for row in grants} | known.roles | BUILT_IN
+    granted = {row.last for row in grants} | existing.roles | BUILT_IN
     for row in rules:
         deciders = profiles[row.last].deciders if row.kind == "p2" and row.last in profiles else frozenset()
         if deciders and all(name.startswith("role:") and name not in granted for name in deciders):
@@ -98,21 +98,22 @@ def _never_approved(
             yield _warn(row, "profile", "approver-never-granted", f"nobody has {names}, so nobody can approve", hint)
 
 
-def _names(row: Row, known: KnownNames) -> Iterator[PolicyFinding]:
+def _names(row: Row, existing: KnownNames) -> Iterator[PolicyFinding]:
     sub, srv, obj, _, _ = row.fields
-    if known.keys is not None and sub.startswith("key:") and sub.removeprefix("key:") not in known.keys:
-        yield _warn(row, "sub", "unknown-key", f"there is no {sub}", suggest(sub, (f"key:{key}" for key in known.keys)))
-    if srv == RESERVED or known.servers is None:
+    if existing.keys is not None and sub.startswith("key:") and sub.removeprefix("key:") not in existing.keys:
+        hint = suggest(sub, (f"key:{key}" for key in existing.keys))
+        yield _warn(row, "sub", "unknown-key", f"there is no {sub}", hint)
+    if srv == RESERVED or existing.servers is None:
         return
-    reached = [server for server in known.servers if matches(server, srv)]
-    if row.denies and obj.startswith(("tool:", "prompt:")) and not known.forwarding.isdisjoint(reached):
+    reached = [server for server in existing.servers if matches(server, srv)]
+    if row.denies and obj.startswith(("tool:", "prompt:")) and not existing.forwarding.isdisjoint(reached):
         message = "a row that denies does not know the names that the server does not list, and those are relayed"
         hint = "allow by name what may be used, or remove unlisted: forward"
         yield _warn(row, "obj", "denies-unlisted", message, hint)
     if not reached:
-        yield _warn(row, "srv", "unknown-server", f'no server is called "{srv}"', suggest(srv, known.servers))
-    elif obj.startswith("tool:") and all(server in known.tools for server in reached):
-        names = sorted(name for server in reached for name in known.tools[server])
+        yield _warn(row, "srv", "unknown-server", f'no server is called "{srv}"', suggest(srv, existing.servers))
+    elif obj.startswith("tool:") and all(server in existing.tools for server in reached):
+        names = sorted(name for server in reached for name in existing.tools[server])
         if not any(matches(name, obj.removeprefix("tool:")) for name in names):
             hint = suggest(obj, (f"tool:{name}" for name in names))
             yield _warn(row, "obj", "unknown-tool", f"no tool there is called {obj.removeprefix('tool:')}", hint)

@@ -37,7 +37,7 @@ def finding(row: Row, field: str, code: str, message: str, hint: str = "") -> Po
 
 def suggest(word: str, words: Iterable[str], otherwise: str = "") -> str:
     """Did you mean? Case counts nothing in the question, everything in the answer."""
-    by_lower = {known.lower(): known for known in words}
+    by_lower = {valid.lower(): valid for valid in words}
     near = get_close_matches(word.lower(), by_lower, n=1)
     return f'did you mean "{by_lower[near[0]]}"?' if near else otherwise
 
@@ -48,8 +48,8 @@ def _rule(row: Row, profiles: Collection[str]) -> Iterator[PolicyFinding]:
     yield from _server(row, srv)
     yield from _object(row, srv, obj)
     if act not in (*CLASSES, "*"):
-        known = "read, write, destroy or *"
-        yield finding(row, "act", "unknown-class", f'"{act}" is no class', suggest(act, CLASSES, known))
+        valid = "read, write, destroy or *"
+        yield finding(row, "act", "unknown-class", f'"{act}" is no class', suggest(act, CLASSES, valid))
     if row.kind == "p" and last not in EFFECTS:
         hint = "a comment stands on a line of its own" if "#" in last else suggest(last, EFFECTS, "allow or deny")
         yield finding(row, "eft", "wrong-effect", f'"{last}" is no effect', hint)
@@ -58,8 +58,8 @@ def _rule(row: Row, profiles: Collection[str]) -> Iterator[PolicyFinding]:
 
 
 def _subject(row: Row, field: str, subject: str) -> Iterator[PolicyFinding]:
-    known = subject == ANYBODY or is_principal(subject) or subject.startswith(("role:", "group:"))
-    if not known or subject.endswith(":") or (subject.startswith("jwt:") and "#" not in subject):
+    valid = subject == ANYBODY or is_principal(subject) or subject.startswith(("role:", "group:"))
+    if not valid or subject.endswith(":") or (subject.startswith("jwt:") and "#" not in subject):
         near = [kind + subject for kind in ("role:", "group:", "key:")]
         hint = f"write {' or '.join(near)}" if ":" not in subject and not is_glob(subject) else _SUBJECTS
         yield finding(row, field, "unknown-subject", f'"{subject}" is no subject', hint)

@@ -60,7 +60,7 @@ class Outputs:
     """Schemas are compiled at their first use and kept by tool: at most `MAX_KNOWN`, then all begin anew."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], _CompiledSchema] = {}
+        self._compiled: dict[tuple[str, str], _CompiledSchema] = {}
 
     def check(self, server: str, tool: str, schema: Any, result: Json) -> Judged | None:
         """None for a result that keeps the promise. Errors promise nothing."""
@@ -69,8 +69,8 @@ class Outputs:
         if "structuredContent" not in result:
             # 2026-07-28 server/tools#output-schema: servers MUST provide structured results that conform
             return Judged("output_schema", "structuredContent is missing")
-        known = self._find(server, tool, schema) or self._keep(server, tool, _compile(schema))
-        return _check(known, result["structuredContent"])
+        compiled = self._find(server, tool, schema) or self._keep(server, tool, _compile(schema))
+        return _check(compiled, result["structuredContent"])
 
     def prepare(self, server: str, tool: str, schema: Any) -> Callable[[], object] | None:
         """What a thread should do before the first check: a large schema takes some 20 ms. None where the schema is
@@ -80,24 +80,24 @@ class Outputs:
         return lambda: self._keep(server, tool, _compile(schema))
 
     def _find(self, server: str, tool: str, schema: Any) -> _CompiledSchema | None:
-        known = self._known.get((server, tool))
+        compiled = self._compiled.get((server, tool))
         # The very object in nearly all cases; another of equal content where clients have snapshots of their own.
-        return known if known is not None and (known.source is schema or known.source == schema) else None
+        return compiled if compiled is not None and (compiled.source is schema or compiled.source == schema) else None
 
-    def _keep(self, server: str, tool: str, known: _CompiledSchema) -> _CompiledSchema:
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[server, tool] = known
-        return known
+    def _keep(self, server: str, tool: str, compiled: _CompiledSchema) -> _CompiledSchema:
+        if len(self._compiled) >= MAX_KNOWN:
+            self._compiled.clear()
+        self._compiled[server, tool] = compiled
+        return compiled
 
 
-def _check(known: _CompiledSchema, value: Any) -> Judged | None:
-    if known.schema is None:
-        return Judged("output_schema_unused", known.refused)
-    places, letters = _size(value, MAX_WORK // known.weight)
-    if places * known.weight + letters * known.patterns // 8 > MAX_WORK:
+def _check(compiled: _CompiledSchema, value: Any) -> Judged | None:
+    if compiled.schema is None:
+        return Judged("output_schema_unused", compiled.refused)
+    places, letters = _size(value, MAX_WORK // compiled.weight)
+    if places * compiled.weight + letters * compiled.patterns // 8 > MAX_WORK:
         return Judged("output_schema_unused", "the result is too large to be checked against it")
-    violation = known.schema.check(value)
+    violation = compiled.schema.check(value)
     return None if violation is None else Judged("output_schema", str(violation))
 
 
@@ -120,19 +120,19 @@ def _weigh(schema: Any) -> tuple[int, int]:
     weight = patterns = letters = endless = divisions = 0
     todo: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())] if isinstance(schema, dict) else []
     while todo:
-        node, way = todo.pop()
+        node, followed = todo.pop()
         weight += 1 + (len(node) if isinstance(node, list) else 0)
         divisions += "multipleOf" in node
         inner = node.values() if isinstance(node, dict) else node
-        todo += [(part, way) for part in inner if isinstance(part, _HOLDERS)]
+        todo += [(part, followed) for part in inner if isinstance(part, _HOLDERS)]
         ref = node.get("$ref") if isinstance(node, dict) else None
         if isinstance(node, dict):
             found = _patterns(node)
             patterns += len(found)
             letters += sum(map(_letters, found))
         if isinstance(ref, str):
-            endless = MAX_EVALUATIONS if ref in way else endless
-            todo += [(_referred(schema, ref), way | {ref})] if ref not in way else []
+            endless = MAX_EVALUATIONS if ref in followed else endless
+            todo += [(_referred(schema, ref), followed | {ref})] if ref not in followed else []
         if weight > MAX_WEIGHT or patterns > MAX_PATTERNS or letters > MAX_LETTERS:
             raise SchemaRefused("too-costly", "some results would take too long to check")
     return 1 + weight + endless + MULTIPLE_OF * divisions, patterns

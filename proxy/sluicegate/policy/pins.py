@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, inside
 
 Mode = Literal["off", "warn", "review", "block"]
 PinKind = Literal["instructions", "tool", "prompt", "res"]
@@ -145,7 +145,7 @@ def meet(
     pins, waiting, changes = dict(book.pins), dict(book.waiting), []
     for own, seen in found.items():
         key: Key = (kind, own)
-        placed = _place(book, twin, mode, capabilities, key, seen, at)
+        placed = _assign(book, twin, mode, capabilities, key, seen, at)
         if placed is None:
             continue
         if isinstance(placed, Pin):
@@ -157,11 +157,11 @@ def meet(
     closed = book.closed | {(capabilities, kind)} if found else book.closed
     if pins == book.pins and waiting == book.waiting and closed == book.closed:
         return book, []
-    kept = pins if pins != book.pins else book.pins
-    return replace(book, pins=kept, waiting=_bounded(waiting, pins), closed=closed), changes
+    new_pins = pins if pins != book.pins else book.pins
+    return replace(book, pins=new_pins, waiting=_bounded(waiting, pins), closed=closed), changes
 
 
-def _place(
+def _assign(
     book: PinBook, twin: PinBook, mode: Mode, capabilities: str, key: Key, seen: Found, at: str
 ) -> Pin | Waiting | None:
     """Where a definition belongs now; None if it is there already."""
@@ -292,8 +292,8 @@ def lock(rows: Iterable[Json]) -> Json:
     """The lock file of these rows: server, era, kind and name to fingerprint, of what servers gave last."""
     servers: Json = {}
     for row in rows:
-        place = servers.setdefault(row["server"], {}).setdefault(row["era"], {}).setdefault(row["kind"], {})
-        place[row["name"]] = f"sha256:{row['current']}"
+        level = servers.setdefault(row["server"], {}).setdefault(row["era"], {}).setdefault(row["kind"], {})
+        level[row["name"]] = f"sha256:{row['current']}"
     return {"version": 1, "servers": servers}
 
 
@@ -301,11 +301,9 @@ def breaches(locked: Json, rows: Iterable[Json]) -> list[str]:
     """In words, what servers give that is not in the lock file. What they no longer give does no harm."""
     found = []
     for row in rows:
-        place = locked.get("servers")
-        for part in (row["server"], row["era"], row["kind"], row["name"]):
-            place = place.get(part) if isinstance(place, dict) else None
-        if place != f"sha256:{row['current']}":
-            how = "is not in the lock file" if place is None else f"is not the locked {place}"
+        level = inside(locked, "servers", row["server"], row["era"], row["kind"], row["name"])
+        if level != f"sha256:{row['current']}":
+            how = "is not in the lock file" if level is None else f"is not the locked {level}"
             where = f"{row['server']} ({row['era']}): {row['kind']} {row['name']}"
             found.append(f"{where}: sha256:{row['current']} {how}")
     return found
@@ -313,9 +311,9 @@ def breaches(locked: Json, rows: Iterable[Json]) -> list[str]:
 
 def unseen(locked: Json, rows: Iterable[Json]) -> int:
     """How many definitions of the lock file no server has given."""
-    known = lock(rows)["servers"]
+    listed = lock(rows)["servers"]
     return sum(
-        name not in known.get(server, {}).get(era, {}).get(kind, {})
+        name not in listed.get(server, {}).get(era, {}).get(kind, {})
         for server, eras in locked.get("servers", {}).items()
         for era, kinds in eras.items()
         for kind, names in kinds.items()

@@ -137,8 +137,8 @@ class PolicyRules:
 
     def __repr__(self) -> str:
         mode = "shadow" if self.shadow else "enforce"
-        kept = len(self._decided) + len(self._resources)
-        return f"PolicyRules({self.revision} {mode} {len(self.rows)} rows, {kept} decisions kept)"
+        count = len(self._decided) + len(self._resources)
+        return f"PolicyRules({self.revision} {mode} {len(self.rows)} rows, {count} decisions kept)"
 
     def with_shadow(self, shadow: bool) -> "PolicyRules":
         """The same rows in the other mode (its end is a date, and dates are the caller's business)."""
@@ -153,8 +153,8 @@ class PolicyRules:
         """
         held = self._held.get((client.principal, client.roles)) or self._hold(client)
         key = (held, target.server, target.kind, target.own, act)
-        known = self._resources if target.kind == "res" else self._decided
-        return known.get(key) or known.keep(key, self._decide(held, target, act))
+        memo = self._resources if target.kind == "res" else self._decided
+        return memo.get(key) or memo.keep(key, self._decide(held, target, act))
 
     def decide_alike(self, client: Client, target: Target, act: str) -> Ruling | None:
         """The denial of what a row denies in another spelling, or lets nobody use without an approval: a name that its

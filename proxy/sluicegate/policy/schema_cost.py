@@ -91,10 +91,10 @@ def _read(schema: Any) -> tuple[list[_Node], dict[str, int]]:
     places: dict[str, int] = {}
     todo: list[tuple[Any, str, _Node, Part | None]] = [(schema, "#", _Node(), None)]
     while todo:
-        value, place, parent, part = todo.pop()
+        value, pointer, parent, part = todo.pop()
         number, node = len(nodes), _Node()
         nodes.append(node)
-        places[place] = number
+        places[pointer] = number
         if part == _HERE:
             parent.here.append(number)
         elif part:
@@ -102,13 +102,13 @@ def _read(schema: Any) -> tuple[list[_Node], dict[str, int]]:
         if len(nodes) > MAX_SUBSCHEMAS:
             raise SchemaRefused("too-many", f"more than {MAX_SUBSCHEMAS} subschemas")
         if isinstance(value, dict):
-            _read_words(value, place, node, number, places)
-            todo += [(child, place + path, node, whose) for child, path, whose in _children(value)]
+            _read_words(value, pointer, node, number, places)
+            todo += [(child, pointer + path, node, whose) for child, path, whose in _children(value)]
     return nodes, places
 
 
-def _read_words(value: Json, place: str, node: _Node, number: int, places: dict[str, int]) -> None:
-    if place != "#" and ("$id" in value or "$schema" in value):
+def _read_words(value: Json, pointer: str, node: _Node, number: int, places: dict[str, int]) -> None:
+    if pointer != "#" and ("$id" in value or "$schema" in value):
         raise SchemaRefused("nested-id", "$id or $schema below the top")
     if any(word in value for word in _NOT_USED):
         raise SchemaRefused("dynamic-ref", "$dynamicRef and $recursiveRef are not used")

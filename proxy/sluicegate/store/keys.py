@@ -102,33 +102,33 @@ class LargePayloads:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept: dict[str, tuple[float, str, bytes]] = {}  # when it ends, whose it is, what it is; oldest first
+        self._entries: dict[str, tuple[float, str, bytes]] = {}  # when it ends, whose it is, what it is; oldest first
         self._size = 0
 
     def put(self, owner: str, body: bytes) -> str:
         self._sweep()
-        same = [name for name, (_, other, _) in self._kept.items() if other == owner]
+        same = [name for name, (_, other, _) in self._entries.items() if other == owner]
         for name in same[: max(0, len(same) - KEPT_EACH + 1)]:
             self._drop(name)
         name = secrets.token_hex(16)
-        self._kept[name] = (self._clock() + KEPT_FOR, owner, body)
+        self._entries[name] = (self._clock() + KEPT_FOR, owner, body)
         self._size += len(body)
-        while self._size > KEPT_BYTES and len(self._kept) > 1:
-            self._drop(next(iter(self._kept)))
+        while self._size > KEPT_BYTES and len(self._entries) > 1:
+            self._drop(next(iter(self._entries)))
         return name
 
     def get(self, owner: str, name: object) -> bytes | None:
         self._sweep()
-        _, whose, body = self._kept.get(name, (0.0, "", None)) if isinstance(name, str) else (0.0, "", None)
+        _, whose, body = self._entries.get(name, (0.0, "", None)) if isinstance(name, str) else (0.0, "", None)
         return body if whose == owner else None
 
     def _sweep(self) -> None:
         now = self._clock()
-        while self._kept and next(iter(self._kept.values()))[0] <= now:
-            self._drop(next(iter(self._kept)))
+        while self._entries and next(iter(self._entries.values()))[0] <= now:
+            self._drop(next(iter(self._entries)))
 
     def _drop(self, name: str) -> None:
-        self._size -= len(self._kept.pop(name)[2])
+        self._size -= len(self._entries.pop(name)[2])
 
 
 class Sealer:

@@ -46,12 +46,12 @@ def write(path: Path, data: bytes, *, replace: bool) -> bool:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        return _place(scratch, path, replace)
+        return _publish(scratch, path, replace)
     finally:
         scratch.unlink(missing_ok=True)
 
 
-def _place(scratch: Path, path: Path, replace: bool) -> bool:
+def _publish(scratch: Path, path: Path, replace: bool) -> bool:
     if replace:
         os.replace(scratch, path)
         return True

@@ -28,7 +28,7 @@ class WorkerSockets:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._place = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._is_short = len(os.fsencode(path / _LONGEST)) <= MAX_PATH
         if not (self._is_short or OPEN_FILES.is_dir()):
             raise OSError(f"{path.parent}: too deep for sockets; choose a shorter state.dir")
@@ -42,20 +42,20 @@ class WorkerSockets:
         return self._address(f"{index}.asked")
 
     def _address(self, name: str) -> str:
-        return str(self.path / name if self._is_short else OPEN_FILES / str(self._place) / name)
+        return str(self.path / name if self._is_short else OPEN_FILES / str(self._directory) / name)
 
     def lock(self) -> bool:
         """Whether it is ours from now on, until this process ends."""
         if sys.platform == "win32":
             return True
         try:
-            fcntl.flock(self._place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
         return True
 
     def close(self) -> None:
-        os.close(self._place)
+        os.close(self._directory)
 
 
 @contextmanager
@@ -67,10 +67,10 @@ def new_worker_sockets(state: Path) -> Iterator[WorkerSockets]:
     path = state / f"{_PREFIX}{secrets.token_hex(4)}"
     private.make_directory(path)
     try:
-        meeting = WorkerSockets(path)
-        meeting.lock()
-        yield meeting
-        meeting.close()
+        made = WorkerSockets(path)
+        made.lock()
+        yield made
+        made.close()
     finally:
         shutil.rmtree(path, ignore_errors=True)
 

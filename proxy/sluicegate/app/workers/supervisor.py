@@ -57,10 +57,10 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
     loaded = await anyio.to_thread.run_sync(policy_loading.load, config)
     state = Path(config.state.dir)
     async with AsyncExitStack() as stack:
-        meeting = stack.enter_context(new_worker_sockets(state))
+        folder = stack.enter_context(new_worker_sockets(state))
         sockets = bind(config.listen.mcp.host, config.listen.mcp.port)
         token = new_operator_token(state)
-        crew = Crew(config, file, count, meeting, sockets, token)
+        crew = Crew(config, file, count, folder, sockets, token)
         gateway = Gateway(crew.up, crew.down, lambda principal: owner_of(principal, count), settings.names(config),
                           crew.server_changed)  # fmt: skip
         store = SqliteStore(state / settings.DATABASE)
@@ -88,8 +88,8 @@ async def serve_workers(config: Config, count: int, *, announce: Announce, file:
 class _Worker:
     """One place among the workers, whoever has it."""
 
-    def __init__(self, share: WorkerPartition) -> None:
-        self.share = share
+    def __init__(self, partition: WorkerPartition) -> None:
+        self.partition = partition
         self.writer: asyncio.StreamWriter | None = None
         self.mark: int | None = None  # of the process that is up
         self.came = anyio.Event()  # once it is up for the first time, or never will be
@@ -108,11 +108,11 @@ class Crew:
         config: Config,
         file: Path,
         count: int,
-        meeting: WorkerSockets,
+        folder: WorkerSockets,
         sockets: Sequence[socket.socket],
         token: str,
     ) -> None:
-        self._config, self._file, self._meeting, self._sockets = config, file, meeting, sockets
+        self._config, self._file, self._folder, self._sockets = config, file, folder, sockets
         self._token = token
         self._workers = [_Worker(WorkerPartition(index, count)) for index in range(count)]
         self._marks = 0
@@ -124,14 +124,14 @@ class Crew:
     # ------------------------------------------------------------ as the admin port sees them
 
     def up(self) -> list[Peer]:
-        there = ((one.share.index, one.mark) for one in self._workers)
-        return [Peer(index, mark, self._meeting.asked(index)) for index, mark in there if mark is not None]
+        there = ((one.partition.index, one.mark) for one in self._workers)
+        return [Peer(index, mark, self._folder.asked(index)) for index, mark in there if mark is not None]
 
     def down(self) -> list[str]:
         """Why Sluice as a whole is not ready."""
         if self._stopped.is_set():
             return ["Sluice is stopping: open calls may end"]
-        return [f"worker {one.share.index + 1} is not up" for one in self._workers if one.mark is None]
+        return [f"worker {one.partition.index + 1} is not up" for one in self._workers if one.mark is None]
 
     def server_changed(self, server: str, action: str) -> None:
         """A server that an operator disabled stays so in workers that are started later."""
@@ -184,7 +184,7 @@ class Crew:
                 break
             failures = 1 if time.monotonic() - started >= _AGAIN.healthy else failures + 1
             pause = _AGAIN.pause(failures)
-            about = {"number": worker.share.index + 1, "code": code, "failures": failures, "restart_in": pause}
+            about = {"number": worker.partition.index + 1, "code": code, "failures": failures, "restart_in": pause}
             log.error("worker ended", extra=about)
             with anyio.move_on_after(pause):
                 await self._stopped.wait()
@@ -202,9 +202,9 @@ class Crew:
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(), *sockets)
             )
         task = Task(
-            self._config, self._file, replace(worker.share, switched_off=frozenset(self._switched_off)),
-            self._meeting.path, sockets, admin, self._token,
-            is_first=worker.share.index == 0 and not worker.was_up,
+            self._config, self._file, replace(worker.partition, switched_off=frozenset(self._switched_off)),
+            self._folder.path, sockets, admin, self._token,
+            is_first=worker.partition.index == 0 and not worker.was_up,
         )  # fmt: skip
         reader, writer = await asyncio.open_unix_connection(sock=orders)
         with closing(writer):

@@ -37,8 +37,8 @@ class Task:
 
     config: Config
     file: Path
-    share: WorkerPartition
-    meeting: Path
+    partition: WorkerPartition
+    folder: Path
     sockets: tuple[int, ...]
     admin: str
     token: str = field(repr=False)
@@ -69,19 +69,19 @@ def _read(orders: socket.socket, size: int) -> bytes:
 
 async def serve_worker(task: Task, orders: socket.socket, announce: Announce) -> None:
     """Until it is told to end. Raises what `running` does."""
-    config, share = task.config, task.share
+    config, partition = task.config, task.partition
     telemetry.configure(config.log.level, config.log.format)
-    telemetry.name_process(worker=share.index + 1)
-    meeting = WorkerSockets(task.meeting)
+    telemetry.name_process(worker=partition.index + 1)
+    folder = WorkerSockets(task.folder)
     sockets = [socket.socket(fileno=one) for one in task.sockets]
     for one in (orders, *sockets):
         one.set_inheritable(False)  # not for servers that are started
-    taking = [meeting.taking(index) for index in range(share.count)]
-    place = WorkerPlacement(share, sockets, taking, meeting.asked(share.index), task.admin, task.token)
+    taking = [folder.taking(index) for index in range(partition.count)]
+    placement = WorkerPlacement(partition, sockets, taking, folder.asked(partition.index), task.admin, task.token)
     into, out = anyio.create_memory_object_stream[Order](100)
     async with anyio.create_task_group() as group:
         group.start_soon(_hear_signals, into)
-        async with running(config, task.file, place) as sluice:
+        async with running(config, task.file, placement) as sluice:
             reader, writer = await asyncio.open_unix_connection(sock=orders)
             group.start_soon(_hear, reader, into)
             writer.write(UP)
