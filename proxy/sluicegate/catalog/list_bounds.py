@@ -36,26 +36,26 @@ class Intake:
         self._names: set[str] = set()
         self._cursors: set[str] = set()
 
-    def take(self, page: Sequence[Any], cursor: str | None) -> tuple[Sequence[Any], str]:
+    def take(self, entries: Sequence[Any], cursor: str | None) -> tuple[Sequence[Any], str]:
         """The items of a page that are taken, and why the walk ends here although the server has more, "" if it does
         not. `cursor` leads to the next page, None where there is none."""
-        for number, item in enumerate(page):
+        for number, item in enumerate(entries):
             self._bytes += _size(item)
             if self._bytes > self._bounds.bytes:
-                return page[:number], f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
+                return entries[:number], f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
         room = self._bounds.items - self._items
-        self._items += min(room, len(page))
-        if len(page) > room or (len(page) == room and cursor is not None):
-            return page[:room], f"the rest after {self._bounds.items} items (limits.list_items)"
-        names = {name for item in page if (name := _name(item)) is not None}
+        self._items += min(room, len(entries))
+        if len(entries) > room or (len(entries) == room and cursor is not None):
+            return entries[:room], f"the rest after {self._bounds.items} items (limits.list_items)"
+        names = {name for item in entries if (name := _name(item)) is not None}
         self._idle = self._idle + 1 if names <= self._names else 0
         self._names |= names
         if cursor is None:
-            return page, ""
+            return entries, ""
         if cursor in self._cursors:
-            return page, "the rest after a cursor that came twice"
+            return entries, "the rest after a cursor that came twice"
         self._cursors.add(cursor)
-        return page, f"the rest after {MAX_IDLE} pages in a row with nothing new" if self._idle >= MAX_IDLE else ""
+        return entries, f"the rest after {MAX_IDLE} pages in a row with nothing new" if self._idle >= MAX_IDLE else ""
 
 
 def _name(item: Any) -> str | None:

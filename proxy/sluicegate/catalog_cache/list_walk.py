@@ -104,12 +104,12 @@ async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds)
         outcome = await server(Call(client, method, params))
         if isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND and not params:
             return Walked((), 0)
-        page = page_of(outcome, method)
-        if page is None or not isinstance(outcome, Result):
+        entries = page_of(outcome, method)
+        if entries is None or not isinstance(outcome, Result):
             return None
         ttls.append(ttl_of(outcome.value))
         cursor = next_cursor(outcome.value)
-        taken, cut = intake.take(page, cursor)
+        taken, cut = intake.take(entries, cursor)
         items += taken
         if cursor is None or cut:
             return Walked(tuple(items), min(ttls), cut)
@@ -118,8 +118,8 @@ async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds)
 
 def page_of(outcome: Outcome | None, method: str) -> list[Any] | None:
     """The items of a page, None if the outcome is none."""
-    page = outcome.value.get(LISTS[method].key) if isinstance(outcome, Result) else None
-    return page if isinstance(page, list) else None
+    entries = outcome.value.get(LISTS[method].key) if isinstance(outcome, Result) else None
+    return entries if isinstance(entries, list) else None
 
 
 def next_cursor(value: Json) -> str | None:

@@ -114,7 +114,7 @@ class Admin:
         self._key = None if as_operator or key is None else key.value
         self._credential = key.source if key else ""
         self._is_named = False
-        self._seat = InstanceLock(self.config.state.dir, self.path)
+        self._instance_lock = InstanceLock(self.config.state.dir, self.path)
 
     @property
     def is_operator(self) -> bool:
@@ -135,7 +135,7 @@ class Admin:
 
     def client(self) -> httpx.Client:
         """Shows the credential with every request to `/api/v1/`. Raises `Unreachable` where there is nobody to ask."""
-        key, socket = self._key, self._seat.admin()
+        key, socket = self._key, self._instance_lock.admin()
         transport = httpx.HTTPTransport(uds=socket, verify=False)
         address = config.Address("localhost", 80) if socket else reachable(self.config.listen.admin)
         if key is None and socket:

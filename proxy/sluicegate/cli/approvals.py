@@ -56,8 +56,8 @@ def list_(
 
 
 def _cells(row: Row) -> list[str]:
-    place = f"{row['server']}/{row['tool']}"
-    return [row["id"], row["state"], row["principal"], place, row["profile"], row["expires_at"], _short(row)]
+    target = f"{row['server']}/{row['tool']}"
+    return [row["id"], row["state"], row["principal"], target, row["profile"], row["expires_at"], _short(row)]
 
 
 def _short(row: Row) -> str:
@@ -102,8 +102,8 @@ def _screen(row: Row) -> Iterator[str]:
         yield "  aims at    " + ", ".join(f"{name}={value}" for name, value in row["aims_at"].items())
     yield from _arguments(row)
     for call in row["last_calls"]:
-        place = f"{call.get('server', '-')}/{call.get('own', '-')}"
-        yield f"  before     {call.get('time', '')[:19]} {place} {call.get('outcome', '')}"
+        target = f"{call.get('server', '-')}/{call.get('own', '-')}"
+        yield f"  before     {call.get('time', '')[:19]} {target} {call.get('outcome', '')}"
     yield f"  digest     {row['digest']}" + (f"  trace {row['trace']}" if row["trace"] else "")
 
 
@@ -244,16 +244,16 @@ def _ask(admin: Admin, what: str, params: dict[str, str] | None = None, body: An
     """What Sluice says, or the queue itself where none answers; the exit code says why there is nothing."""
     try:
         response = admin.exchange(what, params, body, method)
-        status, told = response.status_code, response.json()
+        status, content = response.status_code, response.json()
     except ValueError:
         stop(Code.UNREACHABLE, "what answers is no Sluice")
     except Unreachable:
         if not (admin.is_operator and (admin.config.state.dir / DATABASE).exists()):
             raise
-        status, told = _ask_at_rest(admin, tuple(what.split("/")), params or {}, body, method)
+        status, content = _ask_at_rest(admin, tuple(what.split("/")), params or {}, body, method)
     if status != 200:
-        admin.stop(Code.NEGATIVE, printable(str(told.get("error", "not found"))))
-    return told
+        admin.stop(Code.NEGATIVE, printable(str(content.get("error", "not found"))))
+    return content
 
 
 def _ask_at_rest(

@@ -212,8 +212,8 @@ def approvals(
 def _approval(row: Record) -> list[str]:
     deciders = ", ".join(f"{decision['approver']} ({decision.get('state', '')})" for decision in row["decisions"])
     what = f"{row.get('server', '')}/{row.get('tool', '')}"
-    said = [row["id"], row["asked_at"][:19], row.get("principal", ""), what, row.get("state", "")]
-    return [str(cell) for cell in (*said, deciders or "-", row.get("outcome", "-"))]
+    cells = [row["id"], row["asked_at"][:19], row.get("principal", ""), what, row.get("state", "")]
+    return [str(cell) for cell in (*cells, deciders or "-", row.get("outcome", "-"))]
 
 
 # ---------------------------------------------------------------- what is wanted
@@ -240,9 +240,9 @@ def _filter(
 
 def _check_principal(directory: Path, name: str) -> None:
     """Exits 1 where the log has nobody of that name."""
-    known = principals(directory) if name else set()
-    if name and name not in known:
-        near = [one for one in sorted(known) if name in one] or get_close_matches(name, known) or sorted(known)
+    names = principals(directory) if name else set()
+    if name and name not in names:
+        near = [one for one in sorted(names) if name in one] or get_close_matches(name, names) or sorted(names)
         hint = f"; the log has {', '.join(near[:10])}" if near else ""
         stop(Code.NEGATIVE, printable(f"no record is of --principal {name[:80]!r}{hint}"))
 
@@ -286,7 +286,8 @@ def _keys(path: Path) -> PublicKeys:
 def _published(settings: AuditSettings) -> Iterator[Path]:
     """The checkpoints that this Sluice has published where it can be read."""
     yield from sorted(settings.state.glob("*.checkpoint"))
-    yield from (Path(place) for place in settings.checkpoints.to if "://" not in place and Path(place).is_file())
+    files = (Path(destination) for destination in settings.checkpoints.to if "://" not in destination)
+    yield from filter(Path.is_file, files)
 
 
 def _about(record: Record) -> str:

@@ -41,8 +41,8 @@ def _find(named: Path | None) -> tuple[Path, config.Checked]:
         return path, checked
     tools = stored_tools(checked.config)
     unknown = config.locate(path, _unknown_tools(checked.config, tools))
-    known = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config)])
-    return path, _with_policy(path, known, checked.config, tools)
+    with_pins = replace(checked, findings=[*checked.findings, *unknown, *_replaced(path, checked.config)])
+    return path, _with_policy(path, with_pins, checked.config, tools)
 
 
 def stored_tools(loaded: config.Config) -> dict[str, frozenset[str]]:
@@ -52,7 +52,7 @@ def stored_tools(loaded: config.Config) -> dict[str, frozenset[str]]:
     }
     stored = peek(loaded.state.dir / DATABASE, tuple(prefixes.values()))
     lists = {
-        key: tool_names(data for place, data in stored.items() if place.startswith(prefix))
+        key: tool_names(data for store_key, data in stored.items() if store_key.startswith(prefix))
         for key, prefix in prefixes.items()
     }
     return {key: names for key, names in lists.items() if names is not None}
@@ -63,24 +63,24 @@ def _unknown_tools(loaded: config.Config, tools: Mapping[str, frozenset[str]]) -
     for key, names in tools.items():
         for name in loaded.servers[key].tools.classes:
             if not is_glob(name) and name not in names:
-                place = ("servers", key, "tools", "classes", name)
+                where = ("servers", key, "tools", "classes", name)
                 message, hint = f"{key} has no tool of this name", suggest(name, names)
-                yield config.Problem(place, "unknown-tool", message, hint, at_key=True, severity="warning")
+                yield config.Problem(where, "unknown-tool", message, hint, at_key=True, severity="warning")
 
 
 def _replaced(path: Path, loaded: config.Config) -> Iterator[config.ConfigFinding]:
     """Servers that took the place of another one under their key, if somebody has to look at what they list."""
-    kept = peek(loaded.state.dir / DATABASE, (pin_store.PINS, pin_store.WAITING))
-    board = anyio.run(_board, loaded, kept)
+    stored_pins = peek(loaded.state.dir / DATABASE, (pin_store.PINS, pin_store.WAITING))
+    board = anyio.run(_board, loaded, stored_pins)
     for key in loaded.servers:
         if board.is_replaced(key) and (notice := board.notice(key)):
             hint = f"`sluice pins diff {key}` shows them, `sluice pins accept {key} --all` accepts them"
             yield replace(config.finding_at(path, ("servers", key), "another-server", notice, hint), severity="warning")
 
 
-async def _board(loaded: config.Config, kept: Mapping[str, bytes]) -> DefinitionPins:
+async def _board(loaded: config.Config, stored_pins: Mapping[str, bytes]) -> DefinitionPins:
     store = MemoryStore()
-    for key, value in kept.items():
+    for key, value in stored_pins.items():
         await store.put(key, value)
     board = DefinitionPins(settings.pins(loaded), store)
     await board.load()

@@ -133,17 +133,17 @@ def _entries(document: Json, roots: tuple[str, ...]) -> Iterator[tuple[str, str,
     places = [document, *([nested] if isinstance(nested, dict) else [])]  # VS Code's settings.json nests them
     projects = _dict(document.get("projects"))  # Claude Code's local scope
     everywhere = [*places, *map(_dict, projects.values())]
-    if not any(isinstance(place.get(root), dict) for place in everywhere for root in roots):
+    if not any(isinstance(source.get(root), dict) for source in everywhere for root in roots):
         raise NotAClientConfig(f"there is none of {', '.join(roots)} in it")
-    for place in places:
+    for source in places:
         for root in roots:
-            for name, entry in _dict(place.get(root)).items():
+            for name, entry in _dict(source.get(root)).items():
                 yield root, name, entry, ""
     for folder, project in projects.items():
         off = _texts(_dict(project).get("disabledMcpServers"))
         for name, entry in _dict(_dict(project).get(ROOTS[0])).items():
-            known = {**entry, "disabled": True} if name in off and isinstance(entry, dict) else entry
-            yield ROOTS[0], name, known, folder
+            shown = {**entry, "disabled": True} if name in off and isinstance(entry, dict) else entry
+            yield ROOTS[0], name, shown, folder
 
 
 def _dict(value: Any) -> Json:

@@ -20,6 +20,7 @@ from sluicegate import config
 from sluicegate.app.services import open_audit
 from sluicegate.app.settings import KEYS
 from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, stop, table
+from sluicegate.protocol.jsonrpc import inside
 from sluicegate.store.keys import KeyRing
 from sluicegate.store.revoked import Revoked
 from sluicegate.store.revoked import revoke as take_back
@@ -117,32 +118,26 @@ def revoke(
     if not config.is_key_name(name):
         stop(Code.USAGE, _BAD_NAME)
     path = config.find_config(config_file)
-    said = config.draft(path)
-    entry = _at(said and said.value, "clients", "keys", name)
+    drafted = config.draft(path)
+    entry = inside(drafted and drafted.value, "clients", "keys", name)
     if entry is None and config.check(path).config is not None:
         stop(Code.NEGATIVE, f"{path} has no key {name} under clients.keys")
-    directory = state_dir or (config.state_of(said) if said else None)
+    directory = state_dir or (config.state_of(drafted) if drafted else None)
     if directory is None:
         problems = config.check(path).errors
         stop(Code.CONFIG, *map(str, problems), "nothing was revoked: say where state.dir is, with --state-dir DIR")
-    hash = _at(entry, "hash")
-    known = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
-    has_been = Revoked(directory).has(name, known or "")
+    hash = inside(entry, "hash")
+    valid_hash = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
+    has_been = Revoked(directory).has(name, valid_hash or "")
     if not has_been:
-        take_back(directory, name, known)
-    give(as_json, {"name": name, "state": "revoked", "by": "name" if known is None else "hash"}, [])
+        take_back(directory, name, valid_hash)
+    give(as_json, {"name": name, "state": "revoked", "by": "name" if valid_hash is None else "hash"}, [])
     if has_been:
         info(f"{name} is revoked already")
         return
     info(f"{name} is revoked; its sessions and streams end within seconds. Remove its line from the config.")
-    if known is None:
+    if valid_hash is None:
         info(f"{path} does not tell its hash: the name {name} is revoked. Give the next key another name.")
-
-
-def _at(value: Any, *path: str) -> Any:
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 # ---------------------------------------------------------------- the keys of Sluice itself

@@ -62,8 +62,8 @@ def list_(
 def _cells(row: Row) -> list[str]:
     served, when = "no" if row["withheld"] else "yes", row["since"] or row["at"]
     hidden = ",".join(dict.fromkeys(flag.split(" ")[0] for flag in row["flags"])) or "-"
-    place = [row["server"], row["era"], row["kind"], visible(row["name"]), row["state"]]
-    return [*place, served, row["current"][:SHORT], hidden, when, row["by"] or "-"]
+    identity = [row["server"], row["era"], row["kind"], visible(row["name"]), row["state"]]
+    return [*identity, served, row["current"][:SHORT], hidden, when, row["by"] or "-"]
 
 
 @asks_running
@@ -193,18 +193,18 @@ def _rows(admin: Admin, server: str | None, definitions: bool = False) -> list[R
 def _accept(admin: Admin, server: str, wanted: list[tuple[str, str, str]]) -> list[Row]:
     """All of it or nothing."""
     items = [{"kind": kind, "name": name, "fingerprint": mark} for kind, name, mark in wanted]
-    told: list[Row] | str
+    outcome: list[Row] | str
     try:
         response = admin.exchange("pins", body={"server": server, "accept": items})
-        told = response.json()["error"] if response.status_code == 409 else answer(response)["pins"]
+        outcome = response.json()["error"] if response.status_code == 409 else answer(response)["pins"]
     except Unreachable:
         if not _may_read_store(admin):
             raise
         seen = [Wanted(_KINDS[kind], "" if kind == "instructions" else name, mark) for kind, name, mark in wanted]
-        told = _at_rest(admin, lambda board: board.accept(server, seen, "local"), noted=True)
-    if isinstance(told, str):
-        stop(Code.NEGATIVE, printable(told))
-    return told
+        outcome = _at_rest(admin, lambda board: board.accept(server, seen, "local"), noted=True)
+    if isinstance(outcome, str):
+        stop(Code.NEGATIVE, printable(outcome))
+    return outcome
 
 
 def _may_read_store(admin: Admin) -> bool:

@@ -47,14 +47,14 @@ def not_found(config: Config) -> Iterator[Problem]:
     for key, server in config.servers.items():
         if not isinstance(server, StdioServer) or not server.enabled:
             continue
-        place = ("servers", key, "command")
+        config_path = ("servers", key, "command")
         path = server.env["PATH"].get_secret_value() if "PATH" in server.env else None
         found = shutil.which(server.command, path=path)
         if found is None:
-            yield Problem(place, "command-not-found", *_missing(server), severity="warning")
+            yield Problem(config_path, "command-not-found", *_missing(server), severity="warning")
         elif path is None and sys.platform != "win32" and shutil.which(server.command, path=SHORT_PATH) is None:
             message = "this program is on your shell's PATH, but not on the one that desktop clients and services have"
-            yield Problem(place, "command-not-absolute", message, f"write {found}", severity="warning")
+            yield Problem(config_path, "command-not-absolute", message, f"write {found}", severity="warning")
         if not server.cwd.is_dir():
             yield Problem(("servers", key, "cwd"), "folder-not-found", "there is no such folder", severity="warning")
 

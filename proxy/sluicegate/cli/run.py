@@ -49,7 +49,7 @@ def serve(
         _serve_as_worker(orders)
         return
     path, loaded = load(config_file, for_http=True)
-    with _told(path, loaded.listen):
+    with _config_problems(path, loaded.listen):
         if workers == 1:
             _run(partial(app.serve, loaded, announce=info, file=path))
             return
@@ -64,7 +64,7 @@ def _serve_as_worker(orders: int) -> None:
     theirs = socket.socket(fileno=orders)
     task = app.read_task(theirs)
     try:
-        with _told(task.file, task.config.listen):
+        with _config_problems(task.file, task.config.listen):
             _run(partial(app.serve_worker, task, theirs, info))
     except app.Outdated as error:
         stop(Code.CONFIG, *error.args)
@@ -83,7 +83,7 @@ def _too_few(path: Path, loaded: config.Config, workers: int) -> list[config.Con
 
 
 @contextmanager
-def _told(path: Path, listen: config.Listen | None = None) -> Iterator[None]:
+def _config_problems(path: Path, listen: config.Listen | None = None) -> Iterator[None]:
     """What cannot be started says where its config is wrong, and exits with that code."""
     try:
         yield
@@ -110,14 +110,14 @@ def stdio(
     """Serve one client on stdin and stdout. Only MCP messages go to stdout."""
     if url:
         shown = key_of(key_file, key, may_read_stdin=False)
-        with _told(Path(url)):
+        with _config_problems(Path(url)):
             _run(partial(app.serve_stdio, _bridge(url, shown), file=None))
         return
     path = config.find_config(config_file)
     checked = config.check(path)
     for finding in checked.errors if checked.config else checked.findings:
         info(str(finding))
-    with _told(path):
+    with _config_problems(path):
         if checked.config is not None:
             _run(partial(app.serve_stdio, checked.config, file=path))
         elif (state := _state(path)) is None or not _run(partial(app.join_stdio, path, state)):

@@ -138,15 +138,15 @@ def _list(admin: Admin, what: str, as_: str | None, as_json: bool) -> None:
 def resources(admin: Admin, as_: AsClient = None, as_json: AsJson = False) -> None:
     """Show the resources of all servers of a running Sluice. And the templates of their URIs."""
     body = answer(admin.exchange("resources", _seen_by(as_)))
-    page = body
-    while "next" in page and len(body["resources"]) < MAX_ROWS:
-        page = answer(admin.exchange("resources", {"as": body["as"], "cursor": page["next"]}))
-        body["resources"] += page["resources"]
-    is_whole = "next" not in page
+    list_page = body
+    while "next" in list_page and len(body["resources"]) < MAX_ROWS:
+        list_page = answer(admin.exchange("resources", {"as": body["as"], "cursor": list_page["next"]}))
+        body["resources"] += list_page["resources"]
+    is_whole = "next" not in list_page
     if is_whole:
         body.pop("next", None)
     else:
-        body["next"] = page["next"]
+        body["next"] = list_page["next"]
     _show(body, "resources", as_json)
     if not as_json and body["templates"]:
         print_out("\nTemplates of URIs:" if body["resources"] else "Templates of URIs:")

@@ -50,16 +50,16 @@ class Example:
             case "prompts/list":
                 return {"prompts": [_prompt(name, arguments) for name, (_, arguments) in self.prompts.items()]}
             case "prompts/get":
-                said = self.prompts[params["name"]][0].format(**params.get("arguments", {}))
-                return {"messages": [{"role": "user", "content": {"type": "text", "text": said}}]}
+                rendered = self.prompts[params["name"]][0].format(**params.get("arguments", {}))
+                return {"messages": [{"role": "user", "content": {"type": "text", "text": rendered}}]}
             case "completion/complete":
                 begun = params["argument"]["value"].lower()
                 return {"completion": {"values": [city for city in CITIES if city.lower().startswith(begun)]}}
         return None
 
 
-def _text(said: str) -> Json:
-    return {"content": [{"type": "text", "text": said}]}
+def _text(rendered: str) -> Json:
+    return {"content": [{"type": "text", "text": rendered}]}
 
 
 def _prompt(name: str, arguments: list[str]) -> Json:

@@ -193,16 +193,16 @@ class _ApprovalFlow:
         self.answers = {}
         if how == "url":
             return None if _is_accepted(answer) else await self._closed(approval)
-        ballot = messages.ballot(approval, answer)
-        if ballot is None:
+        vote = messages.ballot(approval, answer)
+        if vote is None:
             return await self._closed(approval)
-        decided = await self.queue.decide(approval.id, self.call.client, ballot, "elicitation")
+        decided = await self.queue.decide(approval.id, self.call.client, vote, "elicitation")
         if not isinstance(decided, VoteRefused):
             return None
         if decided.status == 503:
             return self._cannot_ask(decided)
         # Decided elsewhere meanwhile, that counts; but a no that is said here is one, whatever was said there.
-        return None if decided.status == 409 and ballot.word == "approve" else await self._closed(approval)
+        return None if decided.status == 409 and vote.word == "approve" else await self._closed(approval)
 
     async def _put(self, approval: Approval, how: str) -> Outcome:
         details = await self.queue.book.shown(approval.id)

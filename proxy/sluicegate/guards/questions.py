@@ -48,12 +48,12 @@ def _pages(call: Call, failure: Failure, own: OwnUrls) -> Outcome:
     allowed = Failure(0, failure.message) if requests is None else _allowed(call, requests, own)
     if isinstance(allowed, Failure):
         return _instead(call, allowed)
-    bare: list[Json] = [_bare(page) for page in failure.data["elicitations"]]
+    bare: list[Json] = [_bare(elicitation) for elicitation in failure.data["elicitations"]]
     return replace(failure, data={**failure.data, "elicitations": bare})
 
 
-def _bare(page: Any) -> Json:
-    return {key: value for key, value in page.items() if key != "requestedSchema"}
+def _bare(elicitation: Any) -> Json:
+    return {key: value for key, value in elicitation.items() if key != "requestedSchema"}
 
 
 def _allowed(call: Call, requests: Json, own: OwnUrls) -> Json | Failure:

@@ -48,7 +48,7 @@ class Egress:
         self.proxy = proxy
         self.on_refused = on_refused
         self._clock = clock
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
         self.replace(allow_private)
 
     def replace(self, allow_private: Iterable[str]) -> None:
@@ -88,12 +88,12 @@ class Egress:
         return host.lower().rstrip(".") in self._hosts or any((mapped or ip) in network for network in self._networks)
 
     def _tell(self, refused: AddressRefused) -> None:
-        now, place = self._clock(), (refused.whose, refused.host)
-        if now - self._told.get(place, -TELL_EVERY) < TELL_EVERY:
+        now, refused_host = self._clock(), (refused.whose, refused.host)
+        if now - self._reported.get(refused_host, -TELL_EVERY) < TELL_EVERY:
             return
-        if len(self._told) >= _MAX_TOLD:
-            self._told.clear()
-        self._told[place] = now
+        if len(self._reported) >= _MAX_TOLD:
+            self._reported.clear()
+        self._reported[refused_host] = now
         log.warning("connection refused: %s", refused.why, extra={"for": refused.whose, "host": refused.host})
         self.on_refused(refused)
 

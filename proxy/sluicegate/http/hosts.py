@@ -136,13 +136,13 @@ class HostOriginPolicy:
         if text.lower() in self._origins:
             return True
         found = _ORIGIN.fullmatch(text)
-        page = authority(found[2]) if found else None
-        if found is None or page is None or not self._is_known(host, server):
+        origin_authority = authority(found[2]) if found else None
+        if found is None or origin_authority is None or not self._is_known(host, server):
             return False
-        if self._rules.local_pages and is_loopback(page[0]) and is_loopback(host[0]):
+        if self._rules.local_pages and is_loopback(origin_authority[0]) and is_loopback(host[0]):
             return True
         usual = _DEFAULT_PORTS[found[1].lower()]
-        return page[0] == host[0] and (page[1] or usual) == (host[1] or usual)
+        return origin_authority[0] == host[0] and (origin_authority[1] or usual) == (host[1] or usual)
 
     def cors(self, origin: bytes | None) -> list[tuple[bytes, bytes]]:
         """Only what the operator named gets CORS; a loopback page may send, not read."""

@@ -145,7 +145,7 @@ class Http1(asyncio.Protocol):
         self._host: bytes | None = None  # that of an earlier request, judged
         self._headers: Headers = []
         self._read = self._unheaded = 0
-        self._known: _RepeatedRequest | None = None
+        self._repeatable: _RepeatedRequest | None = None
 
     # ------------------------------------------------------------ the connection begins and ends
 
@@ -212,11 +212,11 @@ class Http1(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        known, is_first = self._known, not self._receiving and not self._requests
+        repeatable, is_first = self._repeatable, not self._receiving and not self._requests
         if self._received is not None:
             (self._received.begin if is_first else self._received.add)(data)
-        if known is not None and is_first and len(data) == known.size and data.startswith(known.text):
-            self._repeat(known, data)
+        if repeatable is not None and is_first and len(data) == repeatable.size and data.startswith(repeatable.text):
+            self._repeat(repeatable, data)
             return
         self._read = len(data)
         self._progressed = False
@@ -238,11 +238,11 @@ class Http1(asyncio.Protocol):
         head = request.head
         is_plain = request.keeps and len(head) == len(head.headers) and head.keys().isdisjoint(_SPECIAL)
         is_sized = head.get(b"content-length") == b"%d" % len(body)
-        self._known = _RepeatedRequest(text + end, len(data), head) if is_plain and is_sized else None
+        self._repeatable = _RepeatedRequest(text + end, len(data), head) if is_plain and is_sized else None
 
-    def _repeat(self, known: _RepeatedRequest, data: bytes) -> None:
-        request = HttpRequest(self, known.head)
-        request.fill(data[len(known.text) :])
+    def _repeat(self, repeatable: _RepeatedRequest, data: bytes) -> None:
+        request = HttpRequest(self, repeatable.head)
+        request.fill(data[len(repeatable.text) :])
         self._accept(request)
 
     def _await_rest(self, size: int) -> None:

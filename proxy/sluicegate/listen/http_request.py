@@ -56,14 +56,14 @@ _SINGLE: Final = frozenset(
 class RequestHead(dict[bytes, bytes]):
     """What a request says before its body. Values by lower-case name, of a repeated name the last, and `headers` as
     they came; `duplicate` is one that came twice and must not. Requests of a connection whose lines are the same share
-    one, and with it what is `known` of these lines."""
+    one, and with it what is `remembered` of these lines."""
 
-    __slots__ = ("duplicate", "headers", "known", "method", "path", "query")
+    __slots__ = ("duplicate", "headers", "method", "path", "query", "remembered")
 
     def __init__(self, method: str, path: str, query: bytes, headers: Headers) -> None:
         super().__init__(headers)
         self.method, self.path, self.query, self.headers = method, path, query, headers
-        self.known = RememberedHead()
+        self.remembered = RememberedHead()
         # Almost never does a header come twice, and then their number says so: no walk over them.
         self.duplicate = self._merge() if len(self) < len(headers) else None
 

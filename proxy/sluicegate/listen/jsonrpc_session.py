@@ -392,11 +392,11 @@ async def _handle(deps: SessionDeps, call: Call) -> Outcome:
         return Failure(INTERNAL_ERROR, "Internal error")
 
 
-def _described(client: Client, said: modern_client.Parsed | legacy_client.Handshake) -> Client:
+def _described(client: Client, declared: modern_client.Parsed | legacy_client.Handshake) -> Client:
     """Who it is, as we know it, and what it can, as it says."""
     return replace(
-        client, revision=said.revision, info=said.info, capabilities=said.capabilities,
-        capability_key=said.capability_key, session=None,
+        client, revision=declared.revision, info=declared.info, capabilities=declared.capabilities,
+        capability_key=declared.capability_key, session=None,
     )  # fmt: skip
 
 

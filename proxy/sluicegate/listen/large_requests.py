@@ -171,7 +171,7 @@ class LargeRequests:
         found = self._turns.get(principal)
         if found is None:
             if len(self._turns) >= _MAX_REMEMBERED:
-                kept = (item for item in self._turns.items() if item[1].turn.locked() or not item[1].is_unused())
-                self._turns = dict(kept)
+                in_use = (item for item in self._turns.items() if item[1].turn.locked() or not item[1].is_unused())
+                self._turns = dict(in_use)
             found = self._turns[principal] = LoopBudget()
         return found

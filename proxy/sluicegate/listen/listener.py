@@ -174,7 +174,7 @@ class Listener:
     def _serve(self, exchange: HttpExchange) -> Awaitable[None]:
         """No coroutine, as little as what follows: each of them is made, resumed at each wait of a call, and ended."""
         head = exchange.head
-        if head.known.passed is self._policy:
+        if head.remembered.passed is self._policy:
             return self._enter(exchange, self._take_in)
         refusal = self._policy.check(head.headers, exchange.server, head.path)
         if refusal is not None:
@@ -253,7 +253,7 @@ class Listener:
         if problem is not None:
             return exchange.error(*problem)
         if b"origin" not in exchange.head:
-            exchange.head.known.passed = self._policy
+            exchange.head.remembered.passed = self._policy
         return self._take_in(exchange, principal)
 
     def _take_in(self, exchange: HttpExchange, principal: Principal) -> Awaitable[None]:

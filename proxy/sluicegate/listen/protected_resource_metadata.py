@@ -25,7 +25,7 @@ class ProtectedResource:
 
     # ------------------------------------------------------------ where
 
-    def _place(self, exchange: HttpExchange) -> tuple[str, str]:
+    def _endpoint(self, exchange: HttpExchange) -> tuple[str, str]:
         """Origin and path of the MCP endpoint, as this client knows them."""
         if self._public_url is not None:
             scheme, _, rest = self._public_url.partition("://")
@@ -40,7 +40,7 @@ class ProtectedResource:
         before, found, after = exchange.head.path.partition(WELL_KNOWN)
         if not found or not self._identity.issuers:
             return False
-        path = self._place(exchange)[1].rstrip("/")
+        path = self._endpoint(exchange)[1].rstrip("/")
         places = ("", self._path, path)
         return before in ("", path.removesuffix(self._path)) and after.removesuffix("/") in places
 
@@ -51,7 +51,7 @@ class ProtectedResource:
         if exchange.head.method not in ("GET", "HEAD"):
             await exchange.error(405, "Method not allowed", _ALLOW)
             return
-        origin, path = self._place(exchange)
+        origin, path = self._endpoint(exchange)
         document = {
             "resource": origin + path,
             "authorization_servers": list(self._identity.issuers),
@@ -66,7 +66,7 @@ class ProtectedResource:
         """RFC 6750 3, RFC 9728 5.1: nothing is said about an error to who showed no credential."""
         if not self._identity.issuers:
             return [(b"www-authenticate", b"Bearer")]
-        origin, path = self._place(exchange)
+        origin, path = self._endpoint(exchange)
         parts = [] if refused.reason == "none" else [f'error="{_code(refused)}"']
         if self._identity.scopes:
             parts.append(f'scope="{" ".join(self._identity.scopes)}"')

@@ -103,14 +103,14 @@ class SessionNotifications:
 
     async def _change(self, union: frozenset[str], added: str | None) -> Outcome:
         new = self._listen(union)
-        kept = False
+        is_granted = False
         try:
             await new.settled.wait()
-            kept = added is None or added in new.honoured
+            is_granted = added is None or added in new.honoured
         finally:
-            if not kept:
+            if not is_granted:
                 new.scope.cancel()
-        if not kept:
+        if not is_granted:
             return _refusal(new.refused.get(added or ""), added)
         self.stop()
         self._current, self._uris = new, union

@@ -29,7 +29,7 @@ class Sessions:
         self._tasks = BackgroundTasks()  # what sessions listen to
         self._all: OrderedDict[str, HttpSession] = OrderedDict()  # least recently used first
         self._owned: dict[str, int] = {}
-        self._kept: OrderedDict[ResumableResponse, tuple[float, int, HttpSession]] = OrderedDict()  # oldest first
+        self._retained: OrderedDict[ResumableResponse, tuple[float, int, HttpSession]] = OrderedDict()  # oldest first
         self._kept_bytes = 0
 
     def __len__(self) -> int:
@@ -90,13 +90,13 @@ class Sessions:
         """A finished stream can be resumed for a while, as long as all of them together fit."""
         if answer.log is None or session.ended:
             return
-        self._kept[answer] = (self._clock(), answer.log.bytes, session)
+        self._retained[answer] = (self._clock(), answer.log.bytes, session)
         self._kept_bytes += answer.log.bytes
-        while self._kept_bytes > self._limits.kept_bytes and self._kept:
-            self._forget(next(iter(self._kept)))
+        while self._kept_bytes > self._limits.kept_bytes and self._retained:
+            self._forget(next(iter(self._retained)))
 
     def _forget(self, answer: ResumableResponse) -> None:
-        _, size, session = self._kept.pop(answer, (0.0, 0, None))
+        _, size, session = self._retained.pop(answer, (0.0, 0, None))
         self._kept_bytes -= size
         if session is not None and answer.log is not None:
             session.answers.pop(answer.log.stream, None)
@@ -110,8 +110,8 @@ class Sessions:
             expired = now - session.touched > self._limits.idle
             if expired or session.principal.name not in current:
                 self.end(session)
-        while self._kept:
-            answer, (since, _, _) = next(iter(self._kept.items()))
+        while self._retained:
+            answer, (since, _, _) = next(iter(self._retained.items()))
             if now - since <= self._limits.kept_for:
                 return
             self._forget(answer)

@@ -64,7 +64,7 @@ async def relay(
                 sluice.writer.write(encode(message) + b"\n")
             group.start_soon(client.send_on, sluice.writer, past)
             async for line in lines(sluice.reader, _ANY_LENGTH):
-                if line and past.heard(line):
+                if line and past.server_wrote(line):
                     await client.tell(line)
             group.cancel_scope.cancel()
         for farewell in past.lost() if not client.is_over else ():
@@ -84,7 +84,7 @@ class _Client:
             if line is None:
                 await self.tell(encode(error(INVALID_REQUEST, "message too long")))
                 continue
-            past.said(line)
+            past.client_wrote(line)
             try:
                 await put_line(sluice, line)
             except OSError:
@@ -117,7 +117,7 @@ class SessionTranscript:
 
     # ------------------------------------------------------------ what passes
 
-    def said(self, line: bytes) -> None:
+    def client_wrote(self, line: bytes) -> None:
         for message in _messages(line):
             if isinstance(message, Request):
                 self._pending[_key(message.id)] = message
@@ -128,7 +128,7 @@ class SessionTranscript:
             elif message.method == "notifications/cancelled":
                 self._pending.pop(_key(message.params.get("requestId")), None)
 
-    def heard(self, line: bytes) -> bool:
+    def server_wrote(self, line: bytes) -> bool:
         """Whether it is the client's: what answers our own repetitions is not."""
         passes = True
         for message in _messages(line):
@@ -178,14 +178,14 @@ class SessionTranscript:
 
     def again(self) -> list[Message]:
         """What a successor is told first."""
-        told: list[Message] = []
+        repeated: list[Message] = []
         if self._hello is not None:
-            told.append(self._repeated(self._hello))
+            repeated.append(self._repeated(self._hello))
             if self._is_ready:
-                told.append(Notification("notifications/initialized", {}))
+                repeated.append(Notification("notifications/initialized", {}))
             settled = [self._level] if self._level is not None else []
-            told += map(self._repeated, [*settled, *self._subscribed.values()])
-        return [*told, *self._pending.values()]
+            repeated += map(self._repeated, [*settled, *self._subscribed.values()])
+        return [*repeated, *self._pending.values()]
 
     def _repeated(self, request: Request) -> Request:
         return Request(f"{self._mark} {next(self._numbers)}", request.method, request.params)

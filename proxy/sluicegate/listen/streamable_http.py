@@ -188,10 +188,10 @@ def to_bytes(response: Response, outcome: Outcome | None = None) -> bytes:
 def serve_modern(
     context: EndpointContext, exchange: HttpExchange, request: Request, principal: Principal
 ) -> Awaitable[None]:
-    known = exchange.head.known
-    routing = known.routing
+    remembered = exchange.head.remembered
+    routing = remembered.routing
     if routing is None:
-        routing = known.routing = modern_client.routing(exchange.head.headers)
+        routing = remembered.routing = modern_client.routing(exchange.head.headers)
     parsed = modern_client.parse(request, routing)
     if isinstance(parsed, modern_client.Rejection):
         return exchange.json(parsed.status, to_bytes(parsed.response))

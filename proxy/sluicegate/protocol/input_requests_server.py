@@ -207,7 +207,7 @@ def entry(request: Request, client: Client) -> Json:
 def visits(error: Json) -> str:
     """The pages that a user must visit first, in words: for a client that cannot be asked to open them."""
     listed = pages(error) or {}
-    found = (f"{page['params']['message']}: {page['params']['url']}" for page in listed.values())
+    found = (f"{visit['params']['message']}: {visit['params']['url']}" for visit in listed.values())
     return "\n".join((str(error.get("message") or "Error"), *found))
 
 

@@ -163,13 +163,13 @@ class CombinedLists:
         start = self._start(call)
         if isinstance(start, Failure):
             return start
-        page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
-        room = page.size
+        list_page, parts, rest = _Page(self._lists.settings.page), list[_Part](), None
+        room = list_page.size
         for key, snapshot in _from(await self._lists.all(call.client, "list"), start.server):
-            self._note_ttl(page, key, snapshot, call)
+            self._note_ttl(list_page, key, snapshot, call)
             if snapshot is None or self._servers[key].status == "down":
                 continue
-            view = await self._views.view(call, key, snapshot, call.method, page.breathe)
+            view = await self._views.view(call, key, snapshot, call.method, list_page.breathe)
             begin = bisect_left(view.shown, start.offset) if key == start.server else 0
             end = min(begin + room, len(view.shown))
             parts.append((view, begin, end))
@@ -177,8 +177,8 @@ class CombinedLists:
             if end < len(view.shown):
                 rest = Position(key, None, view.shown[end])
                 break
-        page.items = self._shared(call.method, tuple(parts))
-        return self._answer(call, page, rest)
+        list_page.items = self._shared(call.method, tuple(parts))
+        return self._answer(call, list_page, rest)
 
     def _shared(self, method: str, parts: tuple[_Part, ...]) -> SharedList:
         """The items of these parts, the same list for the same parts."""
@@ -191,14 +191,14 @@ class CombinedLists:
             self._pages.keep(parts, shared)
         return shared
 
-    def _note_ttl(self, page: _Page, key: str, snapshot: Snapshot | None, call: Call) -> None:
+    def _note_ttl(self, list_page: _Page, key: str, snapshot: Snapshot | None, call: Call) -> None:
         """What a server that is away will list cannot be known, so the page is stale at once."""
         method, client = call.method, call.client
         if snapshot is None or self._servers[key].status != "up":
-            page.ttls.append(0)
+            list_page.ttls.append(0)
         elif snapshot.declares(LISTS[method].capability) and method in snapshot.listings:
             is_stored = self._lists.is_stored(key, client, KINDS[method])
-            page.ttls.append(0 if is_stored else snapshot.listings[method].ttl_ms)
+            list_page.ttls.append(0 if is_stored else snapshot.listings[method].ttl_ms)
 
     # ------------------------------------------------------------ resources
 
@@ -207,25 +207,25 @@ class CombinedLists:
         trace = start if isinstance(start, Failure) else Trace.unpack(start.cursor) or _STALE
         if isinstance(start, Failure) or isinstance(trace, Failure):
             return _STALE
-        page = _Page(self._lists.settings.page)
+        list_page = _Page(self._lists.settings.page)
         snapshots = list(_from(await self._lists.all(call.client, "list"), start.server))
         keys = [key for key, snapshot in snapshots if not self._is_skipped(call, key, snapshot)]
         started = await asyncio.gather(*(self._lists.has_started(key, call.client) for key in keys))
         keys = [key for key, has_started in zip(keys, started, strict=True) if has_started]
         for key, snapshot in snapshots:
-            self._note_ttl(page, key, snapshot, call)
+            self._note_ttl(list_page, key, snapshot, call)
         ahead = _Ahead(lambda key: self._ask(call, key, Trace()), keys)
         try:
             for key in keys:
                 here = (trace, start.offset) if key == start.server else (Trace(), 0)
-                rest = await self._walked_part(call, key, *here, page, ahead)
+                rest = await self._walked_part(call, key, *here, list_page, ahead)
                 if isinstance(rest, Failure):
                     return rest
                 if rest is not None:
-                    return self._answer(call, page, rest)
+                    return self._answer(call, list_page, rest)
         finally:
             ahead.close()
-        return self._answer(call, page, None)
+        return self._answer(call, list_page, None)
 
     def _is_skipped(self, call: Call, key: str, snapshot: Snapshot | None) -> bool:
         server = self._servers[key]
@@ -234,7 +234,7 @@ class CombinedLists:
         return self._silent_until.get((key, server.scope(call.client)), 0.0) > asyncio.get_running_loop().time()
 
     async def _walked_part(
-        self, call: Call, key: str, trace: Trace, offset: int, page: _Page, ahead: _Ahead
+        self, call: Call, key: str, trace: Trace, offset: int, list_page: _Page, ahead: _Ahead
     ) -> Position | Failure | None:
         """Fills the page from one server, as few of its pages as that takes. Returns where the next page of ours
         starts, None if that server has no more, a Failure if it does not know its own cursor any more."""
@@ -247,8 +247,8 @@ class CombinedLists:
             items = page_of(outcome, call.method)
             if items is None or not isinstance(outcome, Result):
                 return _STALE if trace is given and _is_refused(outcome, trace) else None
-            page.ttls.append(ttl_of(outcome.value))
-            index = await self._take(call, key, items, offset, page)
+            list_page.ttls.append(ttl_of(outcome.value))
+            index = await self._take(call, key, items, offset, list_page)
             if index is not None:
                 return Position(key, trace.pack(), index)
             offset = 0
@@ -259,7 +259,7 @@ class CombinedLists:
                 return None
             trace = further
             tired = asked >= MAX_PAGES or asyncio.get_running_loop().time() > late
-            if page.is_full or (page.items and tired):
+            if list_page.is_full or (list_page.items and tired):
                 return Position(key, trace.pack(), 0)
         return None
 
@@ -273,23 +273,23 @@ class CombinedLists:
             self._silent_until = {**_ahead(self._silent_until), (key, server.scope(call.client)): silent}
         return outcome
 
-    async def _take(self, call: Call, key: str, items: list[Any], offset: int, page: _Page) -> int | None:
+    async def _take(self, call: Call, key: str, items: list[Any], offset: int, list_page: _Page) -> int | None:
         """Adds what the client may see; returns the index of the first item for which there is no room."""
         uris = self._lists.namings[key].uris
         for index in range(offset, len(items)):
             if index % STRIDE == 0:
-                await page.breathe()
+                await list_page.breathe()
             item = items[index]
             own = item.get("uri") if isinstance(item, dict) else None
             if not isinstance(own, str):
                 continue
             public = uris.public(own)
-            if public in page.uris or not self._may_list(call, key, Target(key, "res", own, public, item)):
+            if public in list_page.uris or not self._may_list(call, key, Target(key, "res", own, public, item)):
                 continue
-            if page.is_full:
+            if list_page.is_full:
                 return index
-            page.uris.add(public)
-            page.items.append(item if public == own else uri_fields.items(call.method, item, uris.public))
+            list_page.uris.add(public)
+            list_page.items.append(item if public == own else uri_fields.items(call.method, item, uris.public))
             if public == own:
                 self._resolver.learn(call, key, own)
         return None
@@ -304,10 +304,10 @@ class CombinedLists:
         position = self._cursors.open(call)
         return position if position is not None and position.server in self._servers else _STALE
 
-    def _answer(self, call: Call, page: _Page, rest: Position | None) -> Result:
+    def _answer(self, call: Call, list_page: _Page, rest: Position | None) -> Result:
         more = {} if rest is None else {"nextCursor": self._cursors.close(call, rest)}
-        ttl_ms = min(page.ttls, default=0)
-        return Result({LISTS[call.method].key: page.items, **more, "ttlMs": ttl_ms, "cacheScope": "private"})
+        ttl_ms = min(list_page.ttls, default=0)
+        return Result({LISTS[call.method].key: list_page.items, **more, "ttlMs": ttl_ms, "cacheScope": "private"})
 
 
 def _from(snapshots: list[tuple[str, Snapshot | None]], server: str) -> Iterator[tuple[str, Snapshot | None]]:

@@ -240,16 +240,16 @@ class TaskRouter:
         if start is None:
             return Failure(INVALID_PARAMS, "Invalid cursor")
         seen = (record for record in self.book.of(call.client.principal, start) if self._is_listed(call, record))
-        page = [record for record, _ in zip(seen, range(PAGE + 1), strict=False)]
-        more = len(page) > PAGE
-        page = page[:PAGE]
+        found = [record for record, _ in zip(seen, range(PAGE + 1), strict=False)]
+        more = len(found) > PAGE
+        found = found[:PAGE]
         limit = anyio.CapacityLimiter(MAX_LOOKS)
         async with anyio.create_task_group() as group:
-            for record in page:
+            for record in found:
                 if not record.has_ended:
                     group.start_soon(self._look, call, record, limit)
-        next_: Json = {"nextCursor": self._cursors.close(call, Position(_PLACE, None, page[-1].order))} if more else {}
-        return Result({"tasks": [self._shown(record) for record in page], **next_})
+        next_: Json = {"nextCursor": self._cursors.close(call, Position(_PLACE, None, found[-1].order))} if more else {}
+        return Result({"tasks": [self._shown(record) for record in found], **next_})
 
     def _shown(self, record: TaskRecord) -> Json:
         return self._inspected(record.target.server, _lost_task(record) if record.is_lost else record.shown())

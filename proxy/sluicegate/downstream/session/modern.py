@@ -168,8 +168,8 @@ class ModernConnection(ServerConnection):
         intake = Intake(self.settings.bounds)
         with anyio.move_on_after(self.settings.list_timeout), suppress(Lost, TimeoutError, AnswerTooLarge):
             while True:
-                page = (await self._own("tools/list", params, self.settings.list_timeout)).result or {}
-                tools, further = page.get("tools"), page.get("nextCursor")
+                listed = (await self._own("tools/list", params, self.settings.list_timeout)).result or {}
+                tools, further = listed.get("tools"), listed.get("nextCursor")
                 cursor = further if isinstance(further, str) else None
                 taken, cut = intake.take(tools if isinstance(tools, list) else (), cursor)
                 found = next((tool for tool in taken if isinstance(tool, dict) and tool.get("name") == name), None)

@@ -56,7 +56,7 @@ class Identity:
 
     def replace(self, settings: IdentitySettings) -> None:
         """Other credentials from now on; whoever is no longer known loses sessions and streams at the next sweep."""
-        self._known: dict[bytes, Principal] = {}
+        self._verified: dict[bytes, Principal] = {}
         self._keys = {
             key.digest: Principal(f"key:{key.name}", key.roles, key.owner, key.expires, key_mark(key.digest))
             for key in settings.keys
@@ -76,7 +76,7 @@ class Identity:
         if authorization is None:
             local = address is None or is_loopback(address)
             return self._anonymous if local and not forwarded else None
-        found = self._known.get(authorization) or self._look_up(authorization)
+        found = self._verified.get(authorization) or self._look_up(authorization)
         if found is None or (found.expires is not None and self._clock() >= found.expires):
             return None
         return found
@@ -89,10 +89,10 @@ class Identity:
         digest = sha256(token).hexdigest()
         found = self._keys.get(digest)
         if found is None:
-            return self._tokens.known(digest)
-        if len(self._known) >= _MAX_KNOWN:  # the same key can be written in many ways
-            self._known.clear()
-        self._known[authorization] = found
+            return self._tokens.verified(digest)
+        if len(self._verified) >= _MAX_KNOWN:  # the same key can be written in many ways
+            self._verified.clear()
+        self._verified[authorization] = found
         return found
 
     async def verify(self, authorization: bytes | None) -> Principal | CredentialRefused:
@@ -101,9 +101,9 @@ class Identity:
         if token is None:
             return _NOBODY if authorization is None else _UNKNOWN
         digest = sha256(token).hexdigest()
-        known = self._keys.get(digest)
-        if known is not None:
-            return known if known.expires is None or self._clock() < known.expires else _EXPIRED
+        found_key = self._keys.get(digest)
+        if found_key is not None:
+            return found_key if found_key.expires is None or self._clock() < found_key.expires else _EXPIRED
         return await self._tokens.verify(token, digest)
 
     # ------------------------------------------------------------ who can still come in

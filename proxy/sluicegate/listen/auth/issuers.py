@@ -50,13 +50,13 @@ class KeySets:
         self._all: dict[tuple[str, str], KeySet] = {}
 
     def of(self, issuer: TokenIssuer) -> "KeySet":
-        place = (issuer.issuer, issuer.jwks)
-        return self._all.setdefault(place, KeySet(*place, self._fetcher, self._clock))
+        endpoint = (issuer.issuer, issuer.jwks)
+        return self._all.setdefault(endpoint, KeySet(*endpoint, self._fetcher, self._clock))
 
     def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Forgets the keys of all others."""
         places = set(wanted)
-        self._all = {place: keys for place, keys in self._all.items() if place in places}
+        self._all = {endpoint: keys for endpoint, keys in self._all.items() if endpoint in places}
 
 
 class KeySet:

@@ -13,7 +13,7 @@ from sluicegate.listen.auth import jws
 from sluicegate.listen.auth.issuers import KeySets, TokenIssuer
 from sluicegate.listen.auth.jws import Jws
 from sluicegate.listen.auth.principal import CredentialRefused, Principal
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, inside
 
 SKEW: Final = 60.0  # seconds that an issuer's clock may be ahead of ours
 MAX_KNOWN: Final = 4_096
@@ -36,14 +36,14 @@ class Tokens:
         self._keysets, self._clock = keysets, clock
         self._settings = TokenSettings()
         self._issuers: dict[str, list[TokenIssuer]] = {}
-        self._known: dict[str, Principal] = {}
+        self._verified: dict[str, Principal] = {}
         self._there: dict[
             str, tuple[TokenIssuer, Principal]
         ] = {}  # by name: of the tokens seen, the one that lasts longest
 
     def replace(self, settings: TokenSettings) -> None:
         """Every token is verified anew. Whose issuer stays as it was is still there."""
-        self._known.clear()
+        self._verified.clear()
         self._issuers = {one.issuer: [] for one in settings.issuers}
         for one in settings.issuers:
             self._issuers[one.issuer].append(one)
@@ -53,8 +53,8 @@ class Tokens:
 
     # ------------------------------------------------------------ what is known
 
-    def known(self, digest: str) -> Principal | None:
-        return self._known.get(digest)
+    def verified(self, digest: str) -> Principal | None:
+        return self._verified.get(digest)
 
     def find(self, name: str) -> Principal | None:
         entry = self._there.get(name)
@@ -70,11 +70,11 @@ class Tokens:
         return principal.expires is not None and self._clock() >= principal.expires
 
     def _remember(self, digest: str, issuer: TokenIssuer, principal: Principal) -> None:
-        if len(self._known) >= MAX_KNOWN:
-            self._known = {key: one for key, one in self._known.items() if not self._is_over(one)}
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[digest] = principal
+        if len(self._verified) >= MAX_KNOWN:
+            self._verified = {key: one for key, one in self._verified.items() if not self._is_over(one)}
+        if len(self._verified) >= MAX_KNOWN:
+            self._verified.clear()
+        self._verified[digest] = principal
         before = self.find(principal.name)
         if before is None or (principal.expires or 0) >= (before.expires or 0):
             if len(self._there) >= MAX_NAMES:
@@ -184,9 +184,7 @@ def _values(claims: Json, claim: str) -> Iterator[Any]:
         elsewhere = claims.get("_claim_names")
         if isinstance(elsewhere, dict) and claim in elsewhere:
             yield None
-        found = claims
-        for name in claim.split("."):
-            found = found.get(name) if isinstance(found, dict) else None
+        found = inside(claims, *claim.split("."))
     if isinstance(found, list):
         yield from found
     elif found is not None:
