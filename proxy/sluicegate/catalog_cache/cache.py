@@ -410,7 +410,7 @@ class CatalogCache:
             self.changed(server_key, scope, KINDS[method])
 
     def changed(self, server_key: str, scope: str | None, kind: Kind) -> None:
-        """The server says that a list of that kind is no longer what it was."""
+        """The server announced that its list of that kind has changed."""
         for catalog in self.of(server_key, scope):
             catalog.announced[LIST_OF[kind]] += 1
         self.outdate(server_key, scope, (LIST_OF[kind],))

@@ -241,7 +241,7 @@ class DefinitionPins:
     # ------------------------------------------------------------ the store
 
     async def load(self) -> None:
-        """Once, before anything is served."""
+        """Loads the pins, once, before anything is served."""
         await self._read_anew()
 
     @asynccontextmanager

@@ -63,7 +63,7 @@ class ServerInfos:
 
 
 def _is_final(outcome: Outcome | None) -> bool:
-    """Whether the server itself has answered."""
+    """Whether the server itself has answered: with a list, or that it has none."""
     return isinstance(outcome, Result) or (isinstance(outcome, Failure) and outcome.code == METHOD_NOT_FOUND)
 
 
@@ -117,7 +117,7 @@ async def _pages(server: McpServer, client: Client, method: str, bounds: Bounds)
 
 
 def page_of(outcome: Outcome | None, method: str) -> list[Any] | None:
-    """The items of a page, None if the outcome is none."""
+    """Returns the items of a page; None where the outcome is no page."""
     entries = outcome.value.get(LISTS[method].key) if isinstance(outcome, Result) else None
     return entries if isinstance(entries, list) else None
 

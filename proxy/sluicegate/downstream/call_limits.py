@@ -31,7 +31,7 @@ class ConcurrencyLimit:
         return True
 
     async def enter(self, timeout: float) -> bool:
-        """False when there is no place, now or in time. Who got in must `leave`."""
+        """Returns False when there is no room, now or in time. A call that entered must `leave`."""
         if self.enter_at_once():
             return True
         if len(self._queue) >= self._room:
@@ -82,7 +82,7 @@ class RetryBackoff:
         self._failures = 0
 
     def forget(self) -> None:
-        """The next try need not wait."""
+        """Resets the back-off: the next attempt need not wait."""
         self._failures, self._until = 0, 0.0
 
 

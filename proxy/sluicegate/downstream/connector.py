@@ -92,7 +92,7 @@ _OLDER: Final = "sse"
 
 
 class _Dial(NamedTuple):
-    """For whom a connection is made."""
+    """The task group, declared capabilities and session of a connection that is to be made."""
 
     group: TaskGroup
     declared: Json

@@ -41,7 +41,7 @@ class Lost(ConnectionError):
 
 
 def as_lost(error: Exception, otherwise: str = "") -> Lost:
-    """Whatever went wrong before anything was sent."""
+    """Turns an error that came before anything was sent into a `Lost`."""
     if isinstance(error, Lost):
         return Lost(error.text or otherwise, sent=False, detail=error.detail)
     return Lost(str(error) or otherwise or type(error).__name__, sent=False)
@@ -141,7 +141,7 @@ def over(call: Call, server: str) -> Outcome:
 
 
 def quoted(server: str, lines: Iterable[str]) -> str:
-    """Each line says whose it is: none of them can end the quotation."""
+    """Marks each line as the server's: none of them can end the quotation."""
     return "".join(f"\n[stderr of {server}] {line}" for line in lines)
 
 

@@ -39,7 +39,7 @@ class ConnectionKey(NamedTuple):
 
     @property
     def principal(self) -> str:
-        """Empty for what belongs to nobody in particular."""
+        """The principal of the connection; empty where it belongs to no one client."""
         return self.owner[1] if len(self.owner) > 1 else ""
 
     @property
@@ -161,15 +161,15 @@ class ConnectionPool:
         self._group = group
 
     def reserve_first(self, key: ConnectionKey) -> None:
-        """The first connection will be this client's."""
+        """Reserves the first connection for this client."""
         self.first = key
 
     def stop(self) -> None:
-        """Nothing is dialled any more."""
+        """Stops dialling."""
         self._group = None
 
     def retire(self, why: str) -> None:
-        """Nothing is dialled any more, and what is open ends, for that reason."""
+        """Stops dialling, and ends the open connections for that reason."""
         self._group = None
         for slot in tuple(self._slots.values()):
             (self._take if slot.is_live else self._end)(slot, why)
@@ -203,7 +203,7 @@ class ConnectionPool:
         return next(live, None)
 
     def is_there(self, key: ConnectionKey) -> bool:
-        """Whether that key has a connection, or will."""
+        """Whether that key has a connection, or one is being made."""
         return key in self._slots
 
     async def get(self, key: ConnectionKey) -> ServerConnection:
@@ -355,7 +355,7 @@ class ConnectionPool:
             slot.dial.cancel()
 
     def _take(self, slot: PooledConnection, why: str) -> None:
-        """Ends a connection although its session goes on."""
+        """Takes a connection away although its session goes on."""
         self._remember(slot, why)
         self._end(slot, why)
 
@@ -460,7 +460,7 @@ class ConnectionPool:
         return self._patience if key.session is not None or self._patience < inf else IDLE
 
     def _is_free(self, slot: PooledConnection) -> bool:
-        """Whether nobody is doing anything with it at the moment."""
+        """Whether no client waits for the connection, and its session is idle."""
         if slot.connection is None or not slot.is_live or slot.connection.is_busy:
             return False
         return slot.key.session is None or self._is_idle(slot.key.session)

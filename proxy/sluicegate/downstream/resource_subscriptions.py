@@ -163,7 +163,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class ResourceWatch:
-    """What one listener wants to hear of."""
+    """The resources of which one listener wants updates."""
 
     uris: set[str]
     tell: Updated
@@ -241,14 +241,14 @@ class WatchBoard:
         return () if any(part in self._unwatched for part in whole) else tuple(self._members)
 
     def tell_all(self) -> None:
-        """Nothing is replayed: whatever is watched may have changed."""
+        """Announces every watched resource: a new connection replays nothing, so each may have changed."""
         for uri, wants in self._wants.items():
             for want in wants:
                 want.tell({"uri": uri})
 
 
 def _wholes(uri: str) -> Iterator[str]:
-    """The URI, and what by its look it is a part of."""
+    """Yields the URI and the resources of which, by its path, it may be a part."""
     yield uri
     for count, found in enumerate(_BOUNDARY.finditer(uri)):
         if count >= _MAX_PARTS:
@@ -280,7 +280,7 @@ class ResourceWatches:
         self._group = None
 
     async def add(self, client: Client, uris: Collection[str], tell: Updated, era: Era) -> Subscribed:
-        """Returns when updates are heard. Raises what dialling raises."""
+        """Returns once the server sends updates. Raises the errors of dialling."""
         key = self._key_of(client, era)
         board = self._boards.get(key)
         if board is None:
@@ -332,7 +332,7 @@ class ResourceWatches:
             board.is_maintained = False
 
     async def _sync(self, board: WatchBoard) -> None:
-        """One at a time, so that one request has it done for all who came meanwhile."""
+        """Runs once at a time, so that one request serves all listeners that came meanwhile."""
         async with board.lock:
             if not board.uris:
                 return await self._clear(board)
@@ -359,7 +359,7 @@ class ResourceWatches:
             await connection.live()
 
     async def _clear(self, board: WatchBoard) -> None:
-        """Nobody wants anything any more: no connection is made to say so."""
+        """Ends the subscriptions of a board that nobody watches, if its connection is open: none is made for that."""
         connection = board.connection
         if connection is not None and connection is self._pool.find(board.key):
             try:

@@ -110,7 +110,7 @@ class ConnectionSelector:
     # ------------------------------------------------------------ finding and making
 
     def find(self, call: Call) -> ServerConnection | None:
-        """Without waiting. On the hot path."""
+        """Finds a connection without waiting. On the hot path."""
         if (selection := self._select(call.client)) is None:
             return None
         if call.method in ABOUT_A_TASK:
@@ -187,7 +187,7 @@ class ConnectionSelector:
 
 
 def _carried(client: Client, era: Era) -> Json:
-    """What a server of that era is told of the client's capabilities."""
+    """The client capabilities that are declared to a server of that era."""
     return (
         input_requests_server.for_legacy_server(client)
         if era == "legacy"

@@ -167,12 +167,12 @@ class DownstreamServer:
         return own | self._pool.describe() | self.numbers() | {"parked": parked} | self._health.describe()
 
     def output(self, after: str) -> Json:
-        """What it wrote to stderr after a position."""
+        """Returns what the server wrote to stderr after a position."""
         about = {"server": self.key, "transport": self._connector.transport, "status": self._status}
         return about | self._health.output(after)
 
     def numbers(self) -> Json:
-        """What is measured, at each scrape."""
+        """The figures that each scrape reads."""
         limit = {"in_flight": self._limit.busy, "waiting": self._limit.waiting}
         return {"restarts": self._health.restarts, **limit, "circuit": self._breaker.state}
 
@@ -322,7 +322,7 @@ class DownstreamServer:
         raise Full(why, sent=False)
 
     async def _open(self, key: ConnectionKey, group: TaskGroup) -> ServerConnection:
-        """Every dial passes here, and waits for the end of a back-off."""
+        """Opens a connection, after the end of a back-off. Every dial passes here."""
         legacy = self._pool.first if key == MODERN_KEY else key  # the era may turn out to be the other one
         if self._backoff.left > _PATIENT:
             raise as_lost(self._health.error, "it failed a moment ago")

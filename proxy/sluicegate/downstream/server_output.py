@@ -89,7 +89,7 @@ def _last_states(text: str) -> str:
 
 
 def _named(settings: ServerSettings) -> Iterator[tuple[str, str]]:
-    """Everything that is to be replaced, and by which name."""
+    """Yields each text to replace, with the name that replaces it."""
     yield from _parts("header", settings.headers)
     yield from _parts("env", settings.env)
     for value in settings.expanded:
@@ -106,7 +106,7 @@ def _parts(kind: str, values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _in_url(value: str) -> list[str]:
-    """What is secret in a URL."""
+    """Returns the secret parts of a URL."""
     try:
         url = urlsplit(value)
         return [part for part in (url.password, *(text for _, text in parse_qsl(url.query))) if part]
@@ -115,7 +115,7 @@ def _in_url(value: str) -> list[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """The same value as programs print it."""
+    """Returns the forms in which programs print a value."""
     forms = {value, bare_text(value), quote(value, safe=""), json.dumps(value)[1:-1]}
     return {form for form in forms if len(form) >= _AS_A_WORD}
 
@@ -175,16 +175,16 @@ class ServerHealth:
         self.error = as_lost(error, otherwise)
 
     def ended(self, why: str) -> None:
-        """A connection ended by itself."""
+        """Notes that a connection ended by itself."""
         self.error = Lost(why, sent=False)
         self.restarts += 1
 
     def lines(self) -> list[str]:
-        """What may be quoted."""
+        """The lines that may be quoted."""
         return self._output.lines(self._stderr().text())
 
     def why(self, client: Client) -> str:
-        """Why it cannot be reached, as far as that client may know."""
+        """Why the server cannot be reached, as far as that client may know."""
         return why_not(client, self._key, self.error, self.lines) if self.error.text else "it is still starting."
 
     def log(self, **more: Any) -> Json:

@@ -59,7 +59,7 @@ class Fetcher:
         raise Unfetched("it redirects too often")
 
     async def _ask(self, url: httpx.URL, whose: str, is_named: bool) -> bytes | str:
-        """The body, or where it moved to."""
+        """Returns the body, or the URL that it moved to."""
         if self.egress.proxy is not None:
             if is_literal(url.host):
                 self.egress.permit(whose, url.host, [url.host], is_named=is_named)

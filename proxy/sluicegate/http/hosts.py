@@ -92,7 +92,7 @@ def authority(text: str) -> Authority | None:
 
 
 class HostOriginPolicy:
-    """Never changes: whoever has other names makes another policy."""
+    """A policy never changes: other host names take a new policy."""
 
     def __init__(self, names: ServedNames, rules: PortRules) -> None:
         self._rules = rules
@@ -114,7 +114,7 @@ class HostOriginPolicy:
         return HostRefusal(403, "this Origin is not allowed: see listen.allowed_origins")
 
     def is_known(self, headers: Headers, server: Address | None) -> bool:
-        """Whether Host names us, also where any other is served."""
+        """Whether Host names this Sluice, even where requests for other hosts are served."""
         hosts = [value for name, value in headers if name == b"host"]
         host = authority(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
         return host is not None and self._is_known(host, server)

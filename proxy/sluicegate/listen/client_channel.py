@@ -60,7 +60,7 @@ class Asks:
         return len(self._open)
 
     def put(self, take: Take) -> int | None:
-        """The id of a new question; None where there is no room for it."""
+        """Returns the id of a new question; None where too many are open."""
         if self._closed or len(self._open) >= MAX_ASKS:
             return None
         id = next(self._ids)
@@ -68,7 +68,7 @@ class Asks:
         return id
 
     def withdraw(self, id: int) -> bool:
-        """Whether the question was still open."""
+        """Removes the question; returns whether it was still open."""
         return self._open.pop(id, None) is not None
 
     def answer(self, response: Response) -> None:
@@ -93,7 +93,7 @@ class Asks:
             self.spoil(value)
 
     def close(self) -> None:
-        """The session is over: who waits need not."""
+        """Ends all waits for answers: the session is over."""
         self._closed = True
         while self._open:
             self._open.popitem()[1](None)

@@ -50,14 +50,14 @@ class UnansweredBytes:
             self.begin(self.rest())
 
     def answered(self, rests: bool) -> None:
-        """One more request is; `rests`: and nothing else has come."""
+        """Notes that one more request has its answer. `rests`: no later bytes have come."""
         if rests:
             self.begin(b"")
         else:
             self._answered += 1
 
     def rest(self) -> bytes:
-        """From the first byte of the oldest request that has no answer."""
+        """Returns the bytes from the first one of the oldest request that has no answer."""
         whole = b"".join(self._parts)
         if not self._answered:
             return whole
@@ -66,7 +66,7 @@ class UnansweredBytes:
 
 
 class _Counter:
-    """How many requests end within some bytes."""
+    """Counts the requests that end within some bytes."""
 
     def __init__(self) -> None:
         self._ended = 0
@@ -188,14 +188,14 @@ class Http1(asyncio.Protocol):
         del self._parser  # it holds our methods: a circle
 
     def shutdown(self) -> None:
-        """Asked by the server to end: now, or with the last answer that is due."""
+        """Ends the connection at once, or after the last answer that is due."""
         if self._requests:
             self._requests[-1].keeps = False
         else:
             self._close()
 
     def abort(self) -> None:
-        """Ends it now; what was answered leaves before."""
+        """Ends the connection now, after the answers that are already written."""
         self.outbox.flush()
         self.transport.abort()
 
@@ -246,7 +246,7 @@ class Http1(asyncio.Protocol):
         self._accept(request)
 
     def _await_rest(self, size: int) -> None:
-        """The usual request comes whole and needs no timer; this one did not."""
+        """Starts the timer for a request that came in pieces; most come whole and need none."""
         if not self._progressed:  # head, trailers, chunk extensions: what the parser may be holding unseen
             self._unheaded += size
             if self._unheaded > self._wire.headers:
@@ -344,7 +344,7 @@ class Http1(asyncio.Protocol):
             self.pause_reading()
 
     def _check(self, head: dict[bytes, bytes]) -> None:
-        """What no request may say, whatever it is about. Raises `_Refused`."""
+        """Refuses heads that no request may have, whatever its target. Raises `_Refused`."""
         if self._unheaded + self._read > self._wire.headers:  # else there was no room for too many: no need to count
             self._check_size()
         host = head.get(b"host")

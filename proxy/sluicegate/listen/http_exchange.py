@@ -63,7 +63,7 @@ class HttpExchange:
 
     @property
     def client(self) -> str:
-        """Its address."""
+        """The client's address."""
         return self.peer.client[0] if self.peer.client else "unknown"
 
     # ------------------------------------------------------------ out: one message
@@ -171,7 +171,7 @@ class HttpExchange:
         await self._over
 
     def end(self) -> None:
-        """Asks whoever holds the stream open to close it."""
+        """Asks the task that holds the stream open to close it."""
         self.ending = True
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
@@ -181,7 +181,7 @@ class HttpExchange:
         self.end()
 
     async def crash(self, body: bytes) -> None:
-        """The answer to an exchange that cannot go on."""
+        """Ends an exchange that cannot go on, with an error where none of its answer was sent."""
         if self.started:
             self.disarm()
             self.finished = True

@@ -126,7 +126,7 @@ def render(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 @lru_cache(maxsize=1)  # the same for a whole second, and made anew it costs 4 us
 def _date(second: int) -> bytes:
-    """RFC 9110 6.6.1: whoever has a clock says when it answered."""
+    """The Date header: a server with a clock must send it (RFC 9110 6.6.1)."""
     return b"date: %b\r\n" % formatdate(second, usegmt=True).encode("ascii")
 
 
@@ -179,7 +179,7 @@ class HttpRequest:
 
     @property
     def congested(self) -> bool:
-        """It reads so slowly that the write buffer is full."""
+        """Whether the client reads so slowly that the write buffer is full."""
         return not self._connection.writable.is_set()
 
     def abort(self) -> None:
@@ -193,7 +193,7 @@ class HttpRequest:
     # ------------------------------------------------------------ told by the connection
 
     def feed(self, data: bytes) -> None:
-        """A part of the body. Of one that was answered already the rest is dropped."""
+        """Takes a part of the body. If the request is answered already, the rest is dropped."""
         if not self.is_answered:
             self._parts.append(data)
             self._size += len(data)
@@ -211,7 +211,7 @@ class HttpRequest:
             self._connection.resume_reading()
 
     def fill(self, body: bytes) -> None:
-        """The whole body at once, before anybody can have asked for it."""
+        """Takes the whole body at once, before a handler can have read it."""
         self._parts.append(body)
         self._size = len(body)
         self.is_whole = True
@@ -221,7 +221,7 @@ class HttpRequest:
         self._stir()
 
     def lose(self) -> None:
-        """The client is gone, and nobody will read its body."""
+        """Notes that the client is gone; nobody will read its body."""
         self.lost = True
         self._parts.clear()
         self._stir()
@@ -270,13 +270,13 @@ class HttpRequest:
     # ------------------------------------------------------------ out
 
     async def respond(self, status: int, lines: bytes, body: bytes) -> None:
-        """The whole answer. `lines` are header lines and say how long the body is."""
+        """Sends the whole answer. `lines` are header lines and include Content-Length."""
         if self.congested:
             await self._connection.writable.wait()
         self.respond_at_once(status, lines, body)
 
     def respond_at_once(self, status: int, lines: bytes, body: bytes) -> None:
-        """The same, for whoever has seen that nothing is `congested`."""
+        """The same, for a caller that has checked that nothing is `congested`."""
         if self.lost:
             return
         connection = self._connection

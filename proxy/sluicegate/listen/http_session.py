@@ -106,7 +106,7 @@ class HttpSession(LegacySession):
             del self._running[id]
 
     def cancel(self, id: RequestId) -> None:
-        """Some clients give every request the same id: the newest is meant."""
+        """Cancels the newest request of that id: some clients give every request the same one."""
         if same := self._running.get(id):
             same[-1].stop()
 

@@ -100,7 +100,7 @@ class HttpSse:
     # ------------------------------------------------------------ POST: a message
 
     async def post(self, exchange: HttpExchange, principal: Principal) -> None:
-        """Accepted is not answered: whatever a message leads to is on the stream."""
+        """202 says only that the message was accepted: its answer comes on the stream."""
         problem = check_form(exchange, takes_answer=False)
         if problem is not None:
             await exchange.error(*problem)
@@ -157,7 +157,7 @@ def _event_writer(exchange: HttpExchange) -> Put:
 
 
 async def _expect_handshake(session: JsonRpcSession, exchange: HttpExchange, within: float) -> None:
-    """A stream on which nobody says anything is not kept for ever."""
+    """Closes a stream whose client does not begin the handshake in time."""
     await anyio.sleep(within)
     if session.session is None:
         exchange.end()

@@ -127,7 +127,7 @@ class JsonRpcSession:
     def __init__(
         self, deps: SessionDeps, channel: DuplexChannel, client: Client, output: Output, group: TaskGroup
     ) -> None:
-        """Of `client` principal, roles and owner count."""
+        """Takes principal, roles and owner from `client`."""
         self._deps = replace(deps, handler=partial(_handle, deps))
         self._channel, self._client, self._output, self._group = channel, client, output, group
         # A request stays until its answer was taken, so that a client that does not read its answers runs into the
@@ -202,7 +202,7 @@ class JsonRpcSession:
         return self._begin_modern(request)  # which says what is missing
 
     def _notice(self, note: Notification) -> bool:
-        """Whether the notification is about the channel."""
+        """Handles a notification about the session itself; returns whether it was one."""
         if note.method == "notifications/cancelled":
             self._cancel(note.params.get("requestId"))
         elif note.method == "notifications/initialized" and self.session is not None:
@@ -335,7 +335,7 @@ class JsonRpcSession:
         return None if self.session is None else await self.session.ask(id, method, params, self._put)
 
     async def _tell(self, running: OpenRequest | None, show: Show, note: Notification) -> None:
-        """A notification of a request in flight, or of the session."""
+        """Sends a notification that belongs to a request in flight, or to the session."""
         if (running is not None and running.is_silent) or (self._output.congested and note.method in _LOSSY):
             return
         shown = show(note)
@@ -361,7 +361,7 @@ class JsonRpcSession:
             self._channel.on_session_end(session.client.session or "")
 
     def wind_up(self) -> None:
-        """No more lines come. What would never end by itself ends now."""
+        """The input has ended. Requests that never end by themselves end now."""
         if self.session is not None:
             self.session.end()
         for one in self._open:
@@ -393,7 +393,7 @@ async def _handle(deps: SessionDeps, call: Call) -> Outcome:
 
 
 def _described(client: Client, declared: modern_client.Parsed | legacy_client.Handshake) -> Client:
-    """Who it is, as we know it, and what it can, as it says."""
+    """The client with the identity that we verified and the capabilities that it declared."""
     return replace(
         client, revision=declared.revision, info=declared.info, capabilities=declared.capabilities,
         capability_key=declared.capability_key, session=None,

@@ -54,7 +54,7 @@ def memory_of(value: Any) -> int:
 
 
 class RequestRefused(Exception):
-    """A large request may not come in now; `wait` is in seconds."""
+    """A large request is refused for now; `wait` is in seconds."""
 
     def __init__(self, wait: float, text: str) -> None:
         super().__init__(text)
@@ -108,7 +108,7 @@ class LargeRequests:
 
     @contextmanager
     def counting(self, principal: str, size: int) -> Iterator[None]:
-        """The same of one that was let in."""
+        """The same for a request that was admitted."""
         self._held[principal] += size
         try:
             yield

@@ -98,7 +98,7 @@ class LegacyHttp:
         await exchange.json(200, to_bytes(response))
 
     def _take(self, session: HttpSession, message: Notification | Response) -> None:
-        """What needs no answer: a notification, or the response to a question."""
+        """Takes a message that needs no answer: a notification, or the response to a question."""
         if isinstance(message, Response):
             session.take(message)
         elif message.method == "notifications/initialized":
@@ -129,7 +129,7 @@ class LegacyHttp:
     async def _run(
         self, answer: ResumableResponse, session: HttpSession, request: Request, principal: Principal
     ) -> bytes | None:
-        """The response; None where the client cancelled."""
+        """Returns the response; None where the client cancelled."""
         running = session.begin(request.id, answer.loop)
         try:
             emit = partial(_emit, answer, session, legacy_client.Rising())
@@ -182,7 +182,7 @@ class LegacyHttp:
     async def _item(
         self, answer: ResumableResponse, session: HttpSession, request: Request, principal: Principal
     ) -> bytes | None:
-        """One request of a batch; sent at once when the answer has become a stream."""
+        """Answers one request of a batch; at once when the answer has become a stream."""
         await self._context.large.enter(principal.name)
         response = await self._run(answer, session, request, principal)
         if response is not None and answer.is_stream:

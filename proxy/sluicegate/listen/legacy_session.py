@@ -72,7 +72,7 @@ class LegacySession:
         self.listening = SessionNotifications(deps.handler, client, deps.trail, tell, group)
 
     def shown(self, note: Notification) -> Notification | None:
-        """As the client sees it, or None: its revision and its log level decide."""
+        """Returns the notification as this client may see it, or None, by its revision and log level."""
         return legacy_client.notification(note, self.revision.name, self.level)
 
     # ------------------------------------------------------------ requests
@@ -123,6 +123,6 @@ class LegacySession:
             raise
 
     def end(self) -> None:
-        """Nothing more is notified, asked or answered."""
+        """Ends the session: it sends no more notifications, questions or answers."""
         self.asks.close()
         self.listening.stop()

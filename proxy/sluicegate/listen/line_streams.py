@@ -63,7 +63,7 @@ async def lines(reader: LineReader, max_line: int) -> AsyncIterator[bytes | None
 
 
 async def _read(reader: LineReader) -> bytes:
-    """The next bytes; none at the end, also at the bad end of a peer that died."""
+    """Returns the next bytes; none at the end, also where the peer died."""
     try:
         return await reader.read(CHUNK)
     except OSError:
@@ -83,7 +83,7 @@ def line_writer(writer: LineWriter) -> Put:
 
 
 async def put_line(writer: LineWriter, data: bytes) -> None:
-    """Raises `OSError` where the peer is gone."""
+    """Writes one line. Raises `OSError` where the peer is gone."""
     if writer.is_closing():  # uvloop calls a write then a mistake: RuntimeError
         raise BrokenPipeError
     writer.write(data + b"\n")
@@ -91,7 +91,7 @@ async def put_line(writer: LineWriter, data: bytes) -> None:
 
 
 class Output:
-    """What goes to one peer, and how fast it takes it."""
+    """The output to one peer, with back-pressure."""
 
     def __init__(self, put: Put, on_broken: Callable[[], None]) -> None:
         self._put, self._on_broken = put, on_broken
@@ -100,7 +100,7 @@ class Output:
 
     @property
     def broken(self) -> bool:
-        """The peer is gone."""
+        """Whether the peer is gone."""
         return self._broken
 
     @property

@@ -87,7 +87,7 @@ class Listener:
         handover: WorkerHandoff | None = None,
         until_free: UntilFree = lambda principal: 0.0,
     ) -> None:
-        """`handover`: there are other workers, and who is theirs is served by them."""
+        """`handover`: other workers exist, and each serves the principals that are its own."""
         self._settings, self._identity, self._on_refused = settings, identity, on_refused
         self._policy = HostOriginPolicy(settings.names, MCP_PORT)
         large = LargeRequests(settings.limits, until_free)
@@ -196,7 +196,7 @@ class Listener:
         return self._enter(exchange, serve)
 
     def _enter(self, exchange: HttpExchange, serve: _Serve) -> Awaitable[None]:
-        """Who it is, and whether they are ours."""
+        """Authenticates the request, and checks whether its principal belongs to this worker."""
         principal = self._principal(exchange)
         if principal is None:
             return self._admit(exchange, serve)
@@ -209,7 +209,7 @@ class Listener:
             await exchange.error(503, "the worker that serves this client is not up", [(b"retry-after", b"1")])
 
     async def _admit(self, exchange: HttpExchange, serve: _Serve) -> None:
-        """Whoever is not known yet: serves or refuses."""
+        """Verifies a credential that is not remembered, then serves or refuses the request."""
         if exchange.head.duplicate == b"authorization":
             found: Principal | CredentialRefused = CredentialRefused("credential")
         else:

@@ -1,7 +1,7 @@
 """Sluice as an OAuth protected resource: where clients get tokens for it (RFC 9728), and what a refused one is told.
 
 2026-07-28 basic/authorization, and the same page of the revisions before it since 2025-06-18; older clients ignore
-what they do not know. Decides nothing: who gets in is identity's to say. Served only where there is a token issuer.
+what they do not know. This module authenticates nobody: `listen.auth` does. Served only where there is a token issuer.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ class ProtectedResource:
     # ------------------------------------------------------------ where
 
     def _endpoint(self, exchange: HttpExchange) -> tuple[str, str]:
-        """Origin and path of the MCP endpoint, as this client knows them."""
+        """Origin and path of the MCP endpoint, as this client reaches it."""
         if self._public_url is not None:
             scheme, _, rest = self._public_url.partition("://")
             host, _, path = rest.partition("/")

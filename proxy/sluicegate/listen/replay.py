@@ -45,7 +45,7 @@ class ReplayBuffer:
         self._events: deque[tuple[int, bytes]] = deque()
 
     def add(self, data: bytes, bound: int) -> bytes:
-        """The event for `data`, remembered."""
+        """Makes the event for `data`, and remembers it."""
         while self._events and self.bytes + len(data) > bound:
             self.bytes -= len(self._events.popleft()[1])
         self._number += 1
@@ -96,7 +96,7 @@ class PushQueue:
         self._due.put(_subject(message), 0, encode(message))
 
     def forget(self, message: Message) -> None:
-        """It is not sent, or not again."""
+        """Drops an event that is not to be sent, or not again."""
         subject = _subject(message)
         self._due.drop(subject)
         self._sent.drop(subject)
@@ -108,7 +108,7 @@ class PushQueue:
                 self._due.put(subject, 0, data)
 
     def take(self) -> tuple[str, bytes] | None:
-        """Event id and data of the next entry, which counts as sent."""
+        """Returns event id and data of the next entry, and counts it as sent."""
         if not self._due.all:
             return None
         subject, (_, data) = next(iter(self._due.all.items()))

@@ -74,7 +74,7 @@ class AddressServer:
         return self.port
 
     async def adopt(self, connection: socket.socket, first: bytes) -> None:
-        """Serves a connection that somebody else accepted, and has read `first` of."""
+        """Serves a connection that another process accepted, and of which it has read `first`."""
         factory = partial(self._connection, self._server.server_state, first)
         _, protocol = await asyncio.get_running_loop().connect_accepted_socket(factory, connection)
         if self.is_stopping:

@@ -56,7 +56,7 @@ async def pump(reader: LineReader, max_line: int, into: MemoryObjectSendStream[L
 async def relay(
     inbox: MemoryObjectReceiveStream[Line], writer: LineWriter, sluice: BridgeStreams, past: "SessionTranscript"
 ) -> bool:
-    """Until one side ends; whether that was the client."""
+    """Runs until one side ends; returns whether that was the client."""
     client = _Client(inbox, writer)
     try:
         async with anyio.create_task_group() as group:
@@ -101,7 +101,7 @@ class _Client:
 
 
 class SessionTranscript:
-    """What was said so far, as far as a successor has to know it. Pure."""
+    """The messages so far, as far as a successor needs them. Pure."""
 
     def __init__(self, server_info: Json) -> None:
         self._server_info = server_info
@@ -129,7 +129,7 @@ class SessionTranscript:
                 self._pending.pop(_key(message.params.get("requestId")), None)
 
     def server_wrote(self, line: bytes) -> bool:
-        """Whether it is the client's: what answers our own repetitions is not."""
+        """Whether the line is for the client: answers to our own repetitions are not."""
         passes = True
         for message in _messages(line):
             if isinstance(message, Response):
@@ -177,7 +177,7 @@ class SessionTranscript:
         return legacy_client.respond(request.id, request.method, outcome, self._revision)
 
     def again(self) -> list[Message]:
-        """What a successor is told first."""
+        """The messages that a successor gets first."""
         repeated: list[Message] = []
         if self._hello is not None:
             repeated.append(self._repeated(self._hello))
@@ -192,7 +192,7 @@ class SessionTranscript:
 
 
 def _messages(line: bytes) -> Iterator[Message]:
-    """What is wrong is told by the Sluice that gets it."""
+    """Yields the valid messages of a line; the Sluice that gets a wrong one answers it."""
     try:
         value: Any = decode_fast(line)
     except Malformed:

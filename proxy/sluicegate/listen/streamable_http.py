@@ -39,7 +39,7 @@ _NEVER: Final = re.compile(r"q=0(\.0{0,3})?")
 
 
 class StreamSlots:
-    """Open GET and listen streams, so many for each principal."""
+    """Open GET and listen streams, bounded for each principal."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -73,7 +73,7 @@ class StreamSlots:
         return sum(map(len, self._open.values()))
 
     def stop(self) -> None:
-        """Ends all of them; none begins any more."""
+        """Ends all streams; no new one begins."""
         self._limit = 0
         for mine in list(self._open.values()):
             for _, stop in list(mine.values()):
@@ -82,7 +82,7 @@ class StreamSlots:
 
 @dataclass(frozen=True, slots=True)
 class EndpointContext(SessionDeps):
-    """What the two eras' sides of a listener share."""
+    """The parts of a listener that both eras use."""
 
     settings: ListenSettings
     streams: StreamSlots

@@ -51,7 +51,7 @@ class WorkerHandoff:
         return False
 
     async def run(self, take: Take) -> None:
-        """Takes what others pass on, until it is cancelled."""
+        """Takes the connections that other workers pass on, until it is cancelled."""
 
         async def one(stream: SocketStream) -> None:
             assert isinstance(stream, UNIXSocketStream)

@@ -74,7 +74,7 @@ class Trace:
     anchor: str = ""
 
     def after(self, cursor: str) -> "Trace | None":
-        """One page on; None where that leads nowhere."""
+        """Asks for the next page; None where its cursor leads nowhere."""
         pages = self.pages + 1
         mark = blake2b(cursor.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         if cursor == self.cursor or mark == self.anchor:
@@ -181,7 +181,7 @@ class CombinedLists:
         return self._answer(call, list_page, rest)
 
     def _shared(self, method: str, parts: tuple[_Part, ...]) -> SharedList:
-        """The items of these parts, the same list for the same parts."""
+        """Returns the items of these parts: the same list object for the same parts."""
         shared = self._pages.get(parts)
         if shared is None:
             shared = SharedList(

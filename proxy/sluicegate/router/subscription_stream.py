@@ -196,7 +196,7 @@ class Subscriptions:
 
 @dataclass(slots=True)
 class _Stream:
-    """One listen call: what it wants, and what it needs servers for."""
+    """One `subscriptions/listen` call: what its client asked for, and which servers it needs for that."""
 
     call: Call
     methods: frozenset[str]
@@ -225,7 +225,7 @@ class SubscriptionStreams:
         self._task_subscriptions = task_subscriptions
 
     async def listen(self, call: Call) -> Outcome:
-        """Lasts until the client goes away (cancellation) or the hub closes."""
+        """Runs until the client cancels it or the hub closes."""
         wanted = _wanted(call.params.get("notifications"))
         if isinstance(wanted, Failure):
             return wanted

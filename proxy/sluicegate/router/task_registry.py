@@ -46,7 +46,7 @@ class TaskRecord:
     news: anyio.Event = field(default_factory=anyio.Event)
 
     def stir(self) -> None:
-        """Whoever waits for a change of it looks."""
+        """Wakes everybody who waits for a change of the task."""
         self.news.set()
         self.news = anyio.Event()
 
@@ -59,7 +59,7 @@ class TaskRecord:
         return self.is_lost or self.status in tasks.TERMINAL
 
     def shown(self) -> Json:
-        """What was last said of it, as its client sees it."""
+        """The last state that its server sent, with the id that the client has."""
         return {**self.task, "taskId": self.id}
 
 
@@ -132,7 +132,7 @@ class TaskRegistry:
                 yield record
 
     async def become(self, record: TaskRecord, other: TaskRecord) -> None:
-        """`other` under the id of `record`, which has had its time."""
+        """Puts `other` under the id of `record`, which has ended."""
         self._drop(record)
         self._drop(other)
         await self._admit(replace(other, id=record.id), is_servers=True)
@@ -146,7 +146,7 @@ class TaskRegistry:
             await self._store.delete(_PREFIX + record.id)
 
     def _restore(self, principal: str, data: bytes | None) -> TaskRecord | None:
-        """From before a restart. Whose it is, is said inside."""
+        """Loads a task from before a restart. The record itself names its owner."""
         record = None if data is None else _unpack(data, self._order + 1, self._servers)
         if record is None or record.principal != principal:
             return None
@@ -185,7 +185,7 @@ class TaskRegistry:
 
 
 def _is_free(record: TaskRecord) -> bool:
-    """Of a stateless server, which knows it on every connection."""
+    """Whether the task is of a stateless server, which answers for it on every connection."""
     return record.own.startswith(":")
 
 
@@ -196,7 +196,7 @@ def _pack(record: TaskRecord) -> bytes:
 
 
 def _unpack(data: bytes, order: int, servers: Mapping[str, Handler]) -> TaskRecord | None:
-    """Another release may have kept it, so its shape is not taken for granted."""
+    """Another release may have stored the record, so this checks its shape."""
     try:
         match decode_fast(data):
             case [str(id), str(principal), str(server), str(tool), str(public), str(own), dict(task), float(expires)]:

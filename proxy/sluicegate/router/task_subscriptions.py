@@ -41,7 +41,7 @@ class TaskSubscriptions:
 
 
 class FollowedTasks:
-    """Those of one call."""
+    """The tasks that one call subscribed to."""
 
     def __init__(self, task_router: TaskRouter, handler: Handler, call: Call, ids: list[str]) -> None:
         self.ids = ids
@@ -74,7 +74,7 @@ class FollowedTasks:
         return outcome.value if isinstance(outcome, Result) else None
 
     async def _notify(self, id: str) -> Json | None:
-        """None where it could not be told, so that it is tried again."""
+        """Returns None where the client could not be notified, so that it is tried again."""
         outcome = await self._handler(self._get(id, Trail(f"{self._call.trail.id}-{next(self._numbers)}")))
         if not isinstance(outcome, Result):
             return None
@@ -86,7 +86,7 @@ class FollowedTasks:
 
 
 def _state(task: Json) -> _Seen:
-    """What is news when it differs."""
+    """The fields of a task whose change is announced to the client."""
     requests = task.get("inputRequests")
     asked = tuple(sorted(requests)) if isinstance(requests, dict) else ()
     return task.get("status"), task.get("statusMessage"), asked

@@ -81,7 +81,7 @@ class TaskRouter:
         return {part: {} for offer in found for part in offer} if found else None
 
     async def declared(self, call: Call, snapshots: ServerSnapshots) -> Json:
-        """The same as capabilities."""
+        """The capabilities that offer tasks to this client, in the form of its era."""
         offer = await self.offered(call, snapshots)
         if offer is None:
             return {}
@@ -106,7 +106,7 @@ class TaskRouter:
         return tasks.or_error(outcome)
 
     async def unfit(self, call: Call, target: Target) -> Failure | None:
-        """Why no task can be made of a call whose client wants one."""
+        """Returns why a call cannot run as the task that its client asked for."""
         return None if await self.offered(call) is None else self._unfit(call, target)
 
     def _unfit(self, call: Call, target: Target) -> Failure | None:
@@ -201,7 +201,7 @@ class TaskRouter:
         return Result({**task, "taskId": record.id})
 
     def _note(self, record: TaskRecord, task: Json) -> bool:
-        """Remembers what a server says of its task; False where it cannot be so."""
+        """Records the state that a server sent of its task; False where that state is impossible."""
         if not tasks.is_lawful(record.status, task["status"]):
             return False
         record.task = {key: value for key, value in task.items() if key in _REMEMBERED}
@@ -283,7 +283,7 @@ class TaskRouter:
         return record.session, Notification(notification.method, self._shown(record))
 
     def public_id(self, server: str, own: str, session: str) -> str | None:
-        """Our id of a task that asks its client outside of any call."""
+        """Returns our id of a task that asks its client outside of any call."""
         record = self.book.find_own(server, own)
         return record.id if record is not None and record.session == session else None
 
@@ -306,7 +306,7 @@ def _lost_task(record: TaskRecord) -> Json:
 
 
 def _lost(call: Call, record: TaskRecord) -> Outcome:
-    """A task that ended with its connection, before anybody learnt how."""
+    """A task whose connection ended before its outcome arrived."""
     if call.method == "tasks/result":
         answer = refuse("tools/call", "outcome_unknown", _GONE)
         assert isinstance(answer, Result)

@@ -61,7 +61,7 @@ class VisibleLists:
 
 
 def no_permission_key(call: Call) -> None:
-    """The key of whoever cannot tell when decisions change."""
+    """Stands in where the policy cannot report when its decisions change."""
 
 
 def number(entries: Iterable[Entry]) -> int:
@@ -74,7 +74,7 @@ _WORD: Final = 2**64 - 1
 
 
 class ListVersions:
-    """`mark` is of what a list would answer now."""
+    """`mark` identifies what a list would answer now."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ class AnswerDeadline:
         self, timeout: float, max_time: float, loop: asyncio.AbstractEventLoop | None = None,
         timers: CoarseTimers | None = None,
     ) -> None:  # fmt: skip
-        """`loop` and `timers` are for whoever has them at hand."""
+        """A caller that already has `loop` and `timers` passes them, which saves two lookups."""
         self._timeout, self._max_time = timeout, max_time
         self._loop = loop or asyncio.get_running_loop()
         self._timers = timers or timers_of(self._loop)

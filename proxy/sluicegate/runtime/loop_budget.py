@@ -48,7 +48,7 @@ _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "LoopBudget"]] 
 
 
 def is_large(data: bytes | bytearray) -> bool:
-    """Whether a message takes as long as many others do."""
+    """Whether a message takes as long to handle as many usual ones."""
     size = len(data)
     return size > LARGE or (size > VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > VALUES)
 
@@ -130,7 +130,7 @@ class LoopBudget:
             return value
 
     def pause(self) -> float:
-        """Seconds, 0 for none."""
+        """Returns the seconds to pause, 0 for none."""
         now = self._clock()
         self._level = max(0.0, self._level - (now - self._at) * self._part)
         self._at = now

@@ -18,11 +18,11 @@ _all: WeakKeyDictionary[asyncio.AbstractEventLoop, "CoarseTimers"] = WeakKeyDict
 
 
 def _nothing() -> None:
-    """What a cancelled one does."""
+    """The callback of a cancelled timer."""
 
 
 class Timer:
-    """Rings once, unless it is cancelled before."""
+    """Calls its callback once, unless it is cancelled before."""
 
     __slots__ = ("_among", "ring", "when")
 
@@ -36,7 +36,7 @@ class Timer:
 
 
 class CoarseTimers:
-    """Those of one event loop, see `timers_of`."""
+    """The timers of one event loop, see `timers_of`."""
 
     def __init__(self) -> None:
         self._set: set[Timer] = set()

@@ -35,7 +35,7 @@ class Store(Protocol):
         compare-and-set, whoever else writes."""
 
     async def scan(self, prefix: str) -> dict[str, bytes]:
-        """Everything whose key begins so, in the order of the keys."""
+        """Returns all entries whose key has this prefix, in the order of the keys."""
 
     async def expire(self, key: str, ttl: float) -> None:
         """Keep the value for that long from now on; nothing happens if there is none."""

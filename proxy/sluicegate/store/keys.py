@@ -199,5 +199,5 @@ def read_operator_token(directory: Path) -> str | None:
 
 
 def is_same(secret: str, other: str) -> bool:
-    """Equality of secrets in a time that tells nothing."""
+    """Compares secrets in constant time."""
     return hmac.compare_digest(secret.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))

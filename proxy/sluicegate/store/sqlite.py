@@ -151,7 +151,7 @@ class SqliteStore:
         self._connection.close()
 
     def _next(self) -> tuple[list[_Job], bool]:
-        """Whatever waits, up to a bound; False when the end of all work was found."""
+        """Collects waiting work up to a bound; returns False at the end of all work."""
         jobs: list[_Job] = []
         entry = self._jobs.get()
         while entry is not None:

@@ -47,14 +47,14 @@ class ChangeStream:
 
     @property
     def is_over(self) -> bool:
-        """Nothing more will come of it."""
+        """Whether the stream has ended for good."""
         return self._scope.cancel_called or bool(self.problem)
 
     def close(self) -> None:
         self._scope.cancel()
 
     def end(self) -> None:
-        """Its server has ended it: it is opened anew."""
+        """Notes that the server has ended the stream, so that it is opened anew."""
         if self.exchange is not None:
             self.exchange.settle(Response(self.exchange.id, {}))
 

@@ -91,19 +91,19 @@ class Transport(Protocol):
         stream has begun, where it may outlive its task; a shared one at once."""
 
     async def notify(self, body: bytes) -> None:
-        """Sends what has no answer."""
+        """Sends a message that has no answer."""
 
     def send_soon(self, *bodies: bytes) -> None:
         """The same without waiting, and without promise; in that order."""
 
     def agreed(self, revision: Revision) -> None:
-        """The handshake is over: from now on this revision."""
+        """Notes the revision that the handshake agreed on."""
 
     async def live(self) -> None:
         """Returns once what the server says by itself can be heard, or is known never to come."""
 
     def discard_input(self) -> None:
-        """Nothing that still comes is worth reading."""
+        """Drops input that still comes."""
 
     async def close(self) -> None: ...
 
@@ -153,7 +153,7 @@ class ServerConnection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something would be lost with it that a client waits for."""
+        """Whether a client waits for something that would be lost with the connection."""
         return self.in_flight > 0 or self.tasks_until > self._loop.time()
 
     @property
@@ -180,7 +180,7 @@ class ServerConnection:
         raise NotImplementedError
 
     async def check(self) -> None:
-        """Raises when the server does not answer."""
+        """Checks that the server answers. Raises where it does not."""
         raise NotImplementedError
 
     async def live(self) -> None:
@@ -210,12 +210,12 @@ class ServerConnection:
         return None
 
     def assign(self, scope: str | None, session: str | None) -> bool:
-        """Says whose it is from now on; False where it cannot become theirs."""
+        """Assigns the connection to a client; False where it cannot become theirs."""
         self.scope, self.session = scope, session
         return True
 
     def tell_roots_changed(self) -> None:
-        """The client has other roots now."""
+        """Notifies the server that the client has other roots, where its era has that."""
 
     # ------------------------------------------------------------ our requests
 

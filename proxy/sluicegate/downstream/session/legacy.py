@@ -458,7 +458,7 @@ class LegacyConnection(ServerConnection):
         return None
 
     def _withdraw(self, id: RequestId | None) -> None:
-        """The server does not want to know any more what it asked."""
+        """Withdraws a question that the server has cancelled."""
         if isinstance(id, str | int) and not any(asking.withdraw(id) for asking in self._calls.values()):
             if (scope := self._aside.get((type(id), id))) is not None:
                 scope.cancel()
@@ -479,7 +479,7 @@ def unmet(call: Call, outcome: Outcome, request: Request) -> Outcome:
 
 
 def _failed_with(outcome: Outcome) -> str | None:
-    """What is said of the failure; None where it is none."""
+    """Returns the text of the failure; None where it is none."""
     if isinstance(outcome, Failure):
         return outcome.message
     if not isinstance(outcome, Result) or outcome.value.get("isError") is not True:

@@ -228,7 +228,7 @@ class ModernConnection(ServerConnection):
         return exchange
 
     def _stream_of(self, id: Any, exchange: PendingRequest | None) -> ChangeStream | None:
-        """By the id of its request, or by the HTTP stream that it came on."""
+        """Finds the stream by the id of its request, or by the HTTP stream that it came on."""
         for stream in self._streams:
             if (own := stream.exchange) is not None and (own is exchange or (type(id) is int and id == own.id)):
                 return stream
@@ -248,7 +248,7 @@ class ModernConnection(ServerConnection):
 
 
 def _annotated(call: Call) -> Annotations | None:
-    """What the called tool mirrors."""
+    """The mirrored headers that the called tool declares."""
     return dialect.asked_for(call.target.item) if call.target is not None and call.method == "tools/call" else None
 
 

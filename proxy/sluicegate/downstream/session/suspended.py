@@ -118,14 +118,14 @@ class InteractiveExchange(PendingRequest):
         self._token, self.level = call.meta.get("progressToken"), severity(call.meta.get(LOG_LEVEL))
 
     def answered(self, keys: set[str]) -> None:
-        """What is still open is asked again."""
+        """Drops the questions that have answers; what is still open is asked again."""
         for key in keys:
             self.asks.pop(key, None)
         if self.asks:
             self._ripen_soon()
 
     def close(self) -> list[Request]:
-        """Ends it, and its stream; gives what was never answered."""
+        """Ends the exchange and its stream; returns the questions that were never answered."""
         self._stop()
         if self.answer is None and self._reader is not None:
             self._reader.cancel()
@@ -196,7 +196,7 @@ class SuspendedCalls:
         return parked
 
     def abandon(self, call_id: str) -> None:
-        """Nobody will come back for that call."""
+        """Gives up the suspended calls of that id: no client will resume them."""
         for key in [key for key, parked in self._parked.items() if parked.call_id == call_id]:
             self._end(key, "the call was cancelled")
 

@@ -138,7 +138,7 @@ class LegacyTask:
             await _cancel(self._request, self._asking.task_id)
 
     async def _begin(self) -> Json | None:
-        """The task; None where the server has answered at once."""
+        """Returns the task; None where the server has answered at once."""
         wish = {"ttl": int(min(self._settings.max_time * 1000, tasks.MAX_TTL))}
         params = {**legacy_server.params(self._call, self._asking.id, self._settings.is_sluice), "task": wish}
         patience = AnswerDeadline(self._settings.timeout, self._settings.timeout)
@@ -283,7 +283,7 @@ class ModernTask:
         return task if task is not None and task["taskId"] == self._task.id else None
 
     def _end(self, task: Json) -> Outcome | None:
-        """How the call, or this round of it, ends; None where it does not."""
+        """Returns how the call, or this round of it, ends; None where it goes on."""
         status = task["status"]
         if status == "completed":
             return Result(modern_server.complete("tools/call", task["result"]))

@@ -98,7 +98,7 @@ def lost_by(error: httpx.TransportError) -> Lost:
 
 
 def _unreached(cause: BaseException | None) -> str:
-    """Why, without an address."""
+    """Returns why the server was not reached, without an address."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its TLS certificate is not trusted: {cause.verify_message}"
     if isinstance(cause, ssl.SSLError):

@@ -208,7 +208,7 @@ class StreamableHttpTransport(HttpTransport):
         return await self._request("GET", self._url, [(b"accept", b"text/event-stream"), *self._common, *resumed])
 
     async def _read(self, response: Reply, exchange: PendingRequest, position: StreamPosition) -> None:
-        """Until the answer, or the end of the stream."""
+        """Reads until the answer, or the end of the stream."""
         events = EventParser(position, self._settings.max_result)
         try:
             if (content := response.content) is not None:
@@ -285,7 +285,7 @@ class StreamableHttpTransport(HttpTransport):
         self._heard.set()
 
     async def _listen(self, response: Reply, position: StreamPosition) -> bool:
-        """Whether anything came."""
+        """Reads the GET stream; returns whether anything came."""
         was_useful = False
         try:
             if response.status == 200 and is_event_stream(response):

@@ -196,7 +196,7 @@ class StdioTransport:
         self._resume()
 
     def _note_noise(self, line: bytes, owner: PendingRequest | None) -> None:
-        """Words that should have gone to stderr."""
+        """Logs output that is no message and should have gone to stderr."""
         if owner is None and line[:1] not in b"{[":
             self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
 
@@ -247,4 +247,4 @@ class StdioTransport:
 
 
 def _nothing() -> None:
-    """Nobody minds that a child closes its stderr."""
+    """A child may close its stderr: nothing to do."""

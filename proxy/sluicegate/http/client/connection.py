@@ -92,7 +92,7 @@ class Reply:
         return self._waiter
 
     def check(self) -> None:
-        """Raises where the news is that it broke off."""
+        """Raises where the reply broke off."""
         if self.error is not None and not self.size:
             raise self.error
 

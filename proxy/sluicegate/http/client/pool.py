@@ -50,7 +50,7 @@ class Route:
     proxy: str | None = None
 
     def check(self, host: str) -> str:
-        """A name is the proxy's to judge, an address is judged here."""
+        """The proxy judges names; an address is judged here."""
         if is_literal(host):
             self.permit(host, [host])
         return host

@@ -96,7 +96,7 @@ class Identity:
         return found
 
     async def verify(self, authorization: bytes | None) -> Principal | CredentialRefused:
-        """Whose credential this is, or why it is nobody's."""
+        """Returns the principal of this credential, or why it is refused."""
         token = _bearer(authorization) if authorization is not None else None
         if token is None:
             return _NOBODY if authorization is None else _UNKNOWN
@@ -109,7 +109,7 @@ class Identity:
     # ------------------------------------------------------------ who can still come in
 
     def find(self, name: str) -> Principal | None:
-        """Whom a token that is still good has shown to be there, under that name."""
+        """Returns the principal of that name of which a valid token was seen."""
         return self._tokens.find(name)
 
     def is_current(self, principal: Principal) -> bool:
@@ -121,7 +121,7 @@ class Identity:
         return now == principal and (now.expires is None or self._clock() < now.expires)
 
     def current(self) -> frozenset[str]:
-        """The names that can still come in."""
+        """The names of principals that still have a valid credential."""
         now = self._clock()
         names = {p.name for p in self._keys.values() if p.expires is None or now < p.expires}
         if self._anonymous is not None:

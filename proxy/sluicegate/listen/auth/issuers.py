@@ -43,7 +43,7 @@ class TokenIssuer:
 
 
 class KeySets:
-    """One set of keys for each issuer, whichever port its tokens come to."""
+    """One key set for each issuer, shared by all ports."""
 
     def __init__(self, fetcher: Fetcher | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._fetcher, self._clock = fetcher, clock
@@ -94,7 +94,7 @@ class KeySet:
     # ------------------------------------------------------------ fetching
 
     async def _fetch(self) -> None:
-        """Once for all who wait for it; not at all if that was done too often."""
+        """Fetches once for all callers that wait; not at all if fetches were too frequent."""
         before = self._count
         async with self._turn:
             now = self._clock()

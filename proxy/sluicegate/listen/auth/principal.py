@@ -1,4 +1,4 @@
-"""Whoever came in, and why somebody did not."""
+"""The authenticated principal, and the reasons why a credential is refused."""
 
 from dataclasses import dataclass
 from hashlib import sha256

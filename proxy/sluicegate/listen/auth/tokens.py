@@ -25,7 +25,7 @@ _TYPES: Final = frozenset({"jwt", "at+jwt"})
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """`scopes` is what every token has to hold."""
+    """`scopes` are the scopes that every token must have."""
 
     issuers: tuple[TokenIssuer, ...] = ()
     scopes: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Tokens:
         ] = {}  # by name: of the tokens seen, the one that lasts longest
 
     def replace(self, settings: TokenSettings) -> None:
-        """Every token is verified anew. Whose issuer stays as it was is still there."""
+        """Every token is verified anew. Principals of an unchanged issuer stay current."""
         self._verified.clear()
         self._issuers = {one.issuer: [] for one in settings.issuers}
         for one in settings.issuers:
