@@ -45,7 +45,7 @@ class Core:
     until_free: Callable[[str], float]
 
     def expect(self, client: Client) -> None:
-        """This client comes first."""
+        """Reserves the first connection of each server for this client."""
         self.behind.control.expect(client)
 
     def end_session(self, session: str) -> None:
@@ -77,7 +77,7 @@ class Core:
         return [row | ({"memory": size} if "pids" in row else {}) for row, size in zip(rows, used, strict=True)]
 
     async def ready(self) -> None:
-        """Every server has come up or has failed to for the first time."""
+        """Waits until each server has come up, or has failed to, for the first time."""
         for server in tuple(self.behind.servers.values()):
             await server.ready()
 
@@ -142,7 +142,7 @@ async def core(
 
 
 def _tasks(made: Core) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
-    """Everything that runs beside calls."""
+    """Yields the tasks that run beside calls."""
     services, behind = made.services, made.behind
     yield "servers", behind.control.run
     yield "approvals", made.queue.run

@@ -67,7 +67,7 @@ class InstanceLock:
             self._opened = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take(self) -> bool:
-        """Whether it is ours from now on, until this process ends."""
+        """Takes the lock until this process ends; returns whether it was free."""
         if sys.platform == "win32":
             return True
         private.make_directory(self._directory)
@@ -118,7 +118,7 @@ class InstanceLock:
             path.unlink(missing_ok=True)
 
     async def connect(self) -> BridgeStreams | None:
-        """A way to whoever holds it; None where nobody answers."""
+        """Connects to the process that holds the lock; None where it does not answer."""
         try:
             self._enter()
             return BridgeStreams(*await asyncio.open_unix_connection(self._address(self._path)))

@@ -74,7 +74,7 @@ def timed(decide: Decide, observe: Callable[[float], None]) -> Decide:
 
 
 async def watch_loop(observe: Callable[[float], None]) -> None:
-    """How late a timer is, again and again: as late is everything else."""
+    """Measures again and again how late a timer rings: every other task is as late."""
     while True:
         due = time.perf_counter() + LAG_EVERY
         await anyio.sleep(LAG_EVERY)

@@ -46,7 +46,7 @@ class RunningServers(dict[str, DownstreamServer]):
         return self._removed[key]
 
     def replace(self, servers: Mapping[str, DownstreamServer]) -> list[DownstreamServer]:
-        """Those that no longer run."""
+        """Replaces the servers; returns those that no longer run."""
         ended = [server for key, server in self.items() if servers.get(key) is not server]
         removed = {server.key: server for server in ended if server.key not in servers}
         self.clear()
@@ -103,12 +103,12 @@ class ServerControl:
         self.servers = RunningServers({key: make(key, section, config) for key, section in sections.items()})
 
     def attach(self, lists: CatalogCache, pins: DefinitionPins) -> None:
-        """Both are made of the servers."""
+        """Attaches the parts that are made of the servers."""
         self._lists, self._pins = lists, pins
 
     @property
     def config(self) -> Config:
-        """Of its servers those run that are enabled."""
+        """The config in force: its enabled servers run."""
         return self._config
 
     @property

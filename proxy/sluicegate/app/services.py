@@ -226,22 +226,22 @@ class Notes:
         self._note("policy", {"what": "rejected", "revision": self._judge.revision(), "problems": problems})
 
     def act(self, act: str, **fields: str) -> None:
-        """What an operator did to Sluice itself."""
+        """Records what an operator did to Sluice itself."""
         self._note("admin", {"act": act, **fields})
 
     async def act_durably(self, act: str, **fields: str) -> bool:
-        """The same, before it takes effect: whether it may."""
+        """Records the same durably before it takes effect; returns whether it may."""
         if self._audit is None:
             return True
         is_kept = await self._audit.note_durably("admin", {"act": act, **fields})
         return is_kept or self._audit.settings.on_failure == "allow_and_alarm"
 
     def pin(self, event: PinEvent) -> None:
-        """What became of a definition."""
+        """Records a decision about a definition."""
         note_pin(self._audit, event)
 
     def denied(self, principal: str, area: str, act: str) -> None:
-        """Somebody has no right on Sluice itself."""
+        """Records that somebody lacks a right on Sluice itself."""
         decision = {"verdict": "deny", "rule": "no row allows it", "policy": self._judge.revision()}
         about = {"principal": principal, "server": "sluice", "object": f"admin:{area}", "act": act}
         self._note("decision", {**about, "decision": decision})

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def watch() -> bool:
-    """Whether slow steps are told of from now on."""
+    """Begins to report slow steps where the variable is set; returns whether it is."""
     wanted = os.environ.get(VARIABLE)
     if not wanted:
         return False

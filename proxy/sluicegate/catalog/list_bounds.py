@@ -18,7 +18,7 @@ _NAMES: Final = ("uriTemplate", "uri", "name")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one list of one server."""
+    """The bounds of one list of one server."""
 
     items: int = 10_000
     bytes: int = 16 * 1024 * 1024

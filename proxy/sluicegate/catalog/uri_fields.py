@@ -138,7 +138,7 @@ def items(list_method: str, item: Json, f: Change) -> Json:
 
 
 def result(method: str, value: Json, f: Change) -> Json:
-    """What a server answered."""
+    """Rewrites the URIs of a result."""
     return _through(_RESULTS, method, value, f)
 
 
@@ -149,7 +149,7 @@ def may_hold(data: bytes) -> bool:
 
 
 def params(method: str, value: Json, f: Change) -> Json:
-    """What a client asks for; `inputResponses` are `answers`."""
+    """Rewrites the URIs of a request's params; `inputResponses` are for `answers`."""
     return _through(_PARAMS, method, value, f)
 
 

@@ -93,7 +93,7 @@ def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 def _row(name: str, key: config.Key, revoked: Revoked) -> dict[str, Any]:
-    """Nothing of its hash, which is shown nowhere."""
+    """Returns the row of a key, without its hash, which is shown nowhere."""
     is_over = key.expires is not None and key.expires <= datetime.now(UTC)
     state = "revoked" if revoked.has(name, key.hash.get_secret_value()) else "expired" if is_over else "good"
     expires = key.expires.isoformat() if key.expires else None

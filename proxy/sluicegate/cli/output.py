@@ -41,12 +41,12 @@ class Code(IntEnum):
 
 
 def info(text: str) -> None:
-    """To the person at the terminal."""
+    """Writes to stderr, for the person at the terminal."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_out(text: str) -> None:
-    """To whoever reads our output."""
+    """Writes to stdout, for the reader of our output."""
     print(text, flush=True)
 
 

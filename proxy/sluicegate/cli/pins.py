@@ -191,7 +191,7 @@ def _rows(admin: Admin, server: str | None, definitions: bool = False) -> list[R
 
 
 def _accept(admin: Admin, server: str, wanted: list[tuple[str, str, str]]) -> list[Row]:
-    """All of it or nothing."""
+    """Accepts all of the definitions or none."""
     items = [{"kind": kind, "name": name, "fingerprint": mark} for kind, name, mark in wanted]
     outcome: list[Row] | str
     try:

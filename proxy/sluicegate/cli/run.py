@@ -60,7 +60,7 @@ def serve(
 
 
 def _serve_as_worker(orders: int) -> None:
-    """Started by the above, for one of several."""
+    """Runs one of several workers; `serve` starts it."""
     theirs = socket.socket(fileno=orders)
     task = app.read_task(theirs)
     try:

@@ -55,7 +55,7 @@ class Missing:
         return (finding.line, finding.column) in self.owners
 
     def is_tolerable(self, finding: ConfigFinding) -> bool:
-        """Whether it says nothing but that."""
+        """Whether the finding is about a missing variable or file of a server, and nothing else."""
         return finding.code in ("unset-variable", "unreadable-file") and self.is_about(finding)
 
     def judge(self, finding: ConfigFinding) -> ConfigFinding:
@@ -68,7 +68,7 @@ class Missing:
 
 
 def _section(value: Any, key: Any) -> dict[str, Any] | None:
-    """What the file says of that server; None where it is no section."""
+    """Returns the section of that server; None where it is none."""
     servers = value.get("servers") if isinstance(value, dict) else None
     section = servers.get(key) if isinstance(servers, dict) else None
     return section if isinstance(section, dict) else None

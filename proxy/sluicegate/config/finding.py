@@ -36,7 +36,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A finding that does not know yet where its path stands in the file."""
+    """A finding whose position in the file is not resolved yet."""
 
     path: Path
     code: str

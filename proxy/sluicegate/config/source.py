@@ -72,7 +72,7 @@ class SourcePosition:
 
 @dataclass(slots=True)
 class Source:
-    """What the file says, and what is wrong with how it says it."""
+    """The values of the file, and the findings about its form."""
 
     file: str
     base: Path

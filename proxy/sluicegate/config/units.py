@@ -73,7 +73,7 @@ class Rate:
 
 
 def problem(code: str, message: str) -> PydanticCustomError:
-    """A finding in the making. Braces would be read as places for values."""
+    """Makes a finding. Its text is a parameter: pydantic would read its braces as placeholders."""
     return PydanticCustomError(code, "{text}", {"text": message})
 
 

@@ -75,7 +75,7 @@ class ApprovalTasks:
         return await self._deps.unfit(call, target)
 
     async def hold(self, call: Call, target: Target, approval: Approval) -> Outcome | None:
-        """Its task; None where its client has to wait."""
+        """Returns the task of a call; None where its client has to wait."""
         if call.trail.round is not None or not await self._deps.may_hold(call):
             return None
         held = self._waiting.get(approval.id)
@@ -148,13 +148,13 @@ class _Held:
                 self._end(Failure(INTERNAL_ERROR, "Internal error: nobody knows whether it was executed"))
 
     async def stay(self) -> None:
-        """Until its client need not ask any more."""
+        """Waits until the client needs the task no more."""
         if not self._is_theirs:
             await anyio.sleep(KEPT)
             await self._deps.forget(self._call.client.principal, self.id)
 
     async def _rounds(self) -> Outcome:
-        """The call, and again with the answers for as long as its server asks."""
+        """Runs the call, and repeats it with the answers as long as its server asks."""
         call, number = self._call, 0
         while True:
             client = self._deps.current(call.client)
@@ -215,7 +215,7 @@ class _Held:
     # ------------------------------------------------------------ what its client asks
 
     async def answer(self, call: Call) -> Outcome:
-        """The requests about this task, with its id as we gave it."""
+        """Answers requests about this task, under the id that we gave it."""
         self._take(call.params.get("inputResponses"))
         if call.method == "tasks/get":
             return Result(self._detailed() if call.client.era == "modern" else self.task)

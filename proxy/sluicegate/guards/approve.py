@@ -214,7 +214,7 @@ class _ApprovalFlow:
         return InputRequired({key: ask}, approval_ref=approval_ref)
 
     async def _closed(self, approval: Approval) -> Outcome:
-        """The question was closed without a choice."""
+        """Answers a call whose question was closed without a choice."""
         by, why = self.call.client.principal, "the question was closed without a yes"
         ended = await self.queue.end(approval.id, "cancelled", by, why, "elicitation")
         return self._not_approved(ended or approval)
@@ -273,7 +273,7 @@ class _ApprovalFlow:
             self.queue.release_claim(approval.id)
 
     async def _go_on(self, binding: CallBinding, approval_ref: ApprovalRef | None) -> Outcome:
-        """A later round: an approval covers its own call to the end."""
+        """Continues a later round: an approval covers its own call to the end."""
         now = binding.digest, binding.rule, binding.terms.name
         if approval_ref is None or (approval_ref.digest, approval_ref.rule, approval_ref.profile) != now:
             return refuse(self.call.method, "approval_denied", CHANGED)

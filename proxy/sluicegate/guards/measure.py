@@ -12,7 +12,7 @@ Observe = Callable[[Call, Outcome | None, float], None]
 
 
 class Gauge(Protocol):
-    """How many there are now."""
+    """A gauge of calls in flight."""
 
     value: int
 

@@ -25,7 +25,7 @@ class RecordGuard(Observer):
         self._close = close
 
     def begin(self, call: Call) -> None:
-        """A call is told of once it is over."""
+        """Does nothing: a call is logged once it is over."""
 
     def end(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
         if self._close is not None:

@@ -78,7 +78,7 @@ class Seconds:
         self.sum = 0.0
 
     def fold(self) -> None:
-        """Only in the thread that observes."""
+        """Folds pending observations. Call it only in the thread that observes."""
         new = self._new
         if new:
             new.sort()

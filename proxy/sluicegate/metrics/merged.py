@@ -38,7 +38,7 @@ STATES: Final[Mapping[str, Together]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """A family, and its samples in the order in which they were told."""
+    """A family, and its samples in the order in which they came."""
 
     name: str
     type: str
@@ -66,11 +66,11 @@ class Merged:
         return frozenset(self._reported)
 
     def take(self, worker: Hashable, text: str) -> None:
-        """May take a while: call it in a worker thread."""
+        """Takes the series of a worker. It may take long: call it in a worker thread."""
         self._reported[worker] = {family.name: _read(family) for family in text_string_to_metric_families(text)}
 
     def end(self, worker: Hashable) -> None:
-        """It has ended: what it counted stays, how it was is over."""
+        """Notes that a worker has ended: its counters stay, its gauges go."""
         last = self._reported.pop(worker, {})
         counters = {name: series for name, series in last.items() if series.counts}
         self._over = {one.name: one for one in _merge([self._over, counters])}

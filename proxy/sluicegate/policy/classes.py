@@ -22,7 +22,7 @@ MAX_MEMO: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """A class and whose word it is."""
+    """A class, and who assigned it."""
 
     name: Class
     source: str
@@ -44,7 +44,7 @@ class Classes:
         return self._by_operator(target) or (_by_annotations(target) if accepted else None) or _DEFAULT
 
     def written(self, target: Target) -> Class | None:
-        """An operator's own word."""
+        """Returns the class that an operator assigned, or None."""
         found = self._by_operator(target)
         return None if found is None else found.name
 

@@ -62,7 +62,7 @@ def written(*fields: str) -> str:
 
 
 def read_rows(text: str, file: str) -> tuple[list[Row], list[PolicyFinding]]:
-    """All rows of one file, and what kept the others from being rows."""
+    """Reads all rows of one file, with a finding for each line that is none."""
     rows: list[Row] = []
     findings: list[PolicyFinding] = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):

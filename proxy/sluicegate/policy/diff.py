@@ -116,7 +116,7 @@ def _short(reasons: Counter[str], reason: str) -> str:
 
 
 def _read(record: Mapping[str, Any]) -> tuple[Client, Target, str] | str:
-    """The question that a record answers, or why it holds none."""
+    """Returns the decision that a record is about, or why it has none."""
     missing = [key for key in KEYS if key not in record]
     if missing:
         return f"no {', '.join(missing)} in the record"

@@ -70,12 +70,12 @@ class Engine:
         self._enforcer.add_function("glob", matches)
 
     def allows(self, held: frozenset[str], server: str, obj: str, act: str, rows: Iterable[Sequence[str]]) -> bool:
-        """Whether `p` rows allow it: one says allow and none says deny."""
+        """Whether `p` rows allow it: one allows and none denies."""
         self._fill("p", rows)
         return bool(self._enforcer.enforce(held, server, obj, act))
 
     def asks(self, held: frozenset[str], server: str, obj: str, act: str, rows: Iterable[Sequence[str]]) -> bool:
-        """Whether a `p2` row speaks of it."""
+        """Whether a `p2` row matches it."""
         self._fill("p2", rows)
         return bool(self._enforcer.enforce(_APPROVALS, held, server, obj, act))
 
@@ -98,7 +98,7 @@ def _check_install() -> None:
 
 
 def check_model(text: str, file: str) -> list[PolicyFinding]:
-    """What keeps a model file from being the model that this version explains."""
+    """Returns findings where a model file is not the model that this version explains."""
     try:
         model = _parse(text)
     except (RuntimeError, ValueError, KeyError, AttributeError) as error:

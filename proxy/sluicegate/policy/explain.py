@@ -79,7 +79,7 @@ def explain(
     rules: ArgumentRules = NO_RULES,
     arguments: Json | None = None,
 ) -> Explanation:
-    """`arguments` None: they are not looked at."""
+    """Explains a decision. `arguments` None: rules on arguments are not evaluated."""
     act = classified.name
     found = policy.matches(client, target.server, f"{target.kind}:{target.own}", act)
     ruling = policy.conclude(found, target.server, act)

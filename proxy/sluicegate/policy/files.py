@@ -104,7 +104,7 @@ def _raise_errors(findings: Sequence[PolicyFinding]) -> None:
 
 
 def _position(data: bytes) -> tuple[int, int]:
-    """Line and column where JSON breaks off."""
+    """Returns line and column where JSON breaks off."""
     try:
         json.loads(data)
     except json.JSONDecodeError as error:
@@ -134,7 +134,7 @@ class _Reader:
         self._digest = sha256()
 
     def revision(self, profiles: Mapping[str, ApprovalProfile]) -> str:
-        """Of everything that a decision depends on, in the order it was read."""
+        """The digest of everything that a decision depends on, in the order it was read."""
         digest = self._digest.copy()
         for name, profile in sorted(profiles.items()):
             digest.update(repr((name, profile.tier, profile.quorum, sorted(profile.approvers))).encode())

@@ -23,7 +23,7 @@ def is_glob(pattern: str) -> bool:
 
 
 def literal_start(pattern: str) -> str:
-    """What everything that it matches begins with."""
+    """The literal text with which every match begins."""
     magic = _MAGIC.search(pattern)
     return pattern if magic is None else pattern[: magic.start()]
 
@@ -39,7 +39,7 @@ def matches(text: str, pattern: str) -> bool:
 
 
 def matches_folded(text: str, pattern: str) -> bool:
-    """Whether it matches where case does not count."""
+    """Whether it matches without regard to case."""
     return matches(text.lower(), pattern.lower())
 
 

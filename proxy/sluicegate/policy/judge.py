@@ -59,7 +59,7 @@ class PolicyEngine:
         self.renew()
 
     def renew(self) -> None:
-        """What was decided may be decided otherwise from now on."""
+        """Notes that decisions may differ from now on."""
         self._changes += 1
 
     def permission_key(self, call: Call) -> Hashable | None:
@@ -151,7 +151,7 @@ class PolicyEngine:
     # ------------------------------------------------------------ for others
 
     def roles_of(self, client: Client) -> frozenset[str]:
-        """All that a client stands for; nothing where that cannot be said."""
+        """Returns all roles of a client; none where the policy fails."""
         try:
             return self.in_force.rulebook.policy.roles_of(client)
         except ValueError:  # a principal that is none

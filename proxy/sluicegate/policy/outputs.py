@@ -63,7 +63,7 @@ class Outputs:
         self._compiled: dict[tuple[str, str], _CompiledSchema] = {}
 
     def check(self, server: str, tool: str, schema: Any, result: Json) -> Judged | None:
-        """None for a result that keeps the promise. Errors promise nothing."""
+        """Returns None for a result that matches its schema. Errors need not match it."""
         if result.get("isError") is True:
             return None
         if "structuredContent" not in result:
@@ -161,7 +161,7 @@ def _patterns(node: Json) -> list[str]:
 
 
 def _letters(pattern: str) -> int:
-    """As many as its classes of letters stand for."""
+    """Counts the letters of a pattern, its classes of letters included."""
     classes = pattern.count("\\") + pattern.count(".") + pattern.count("[")
     return (len(pattern) + _CLASS_LETTERS * classes) * max(map(int, _COUNTS.findall(pattern)), default=1)
 

@@ -97,7 +97,7 @@ class PinBook:
 
     @property
     def last_at(self) -> str:
-        """When it was last added to."""
+        """The time of the last addition."""
         return max((pin.at for pin in self.pins.values()), default=self.replaced_at)
 
     def is_closed(self, capabilities: str, kind: str) -> bool:
@@ -164,7 +164,7 @@ def meet(
 def _assign(
     book: PinBook, twin: PinBook, mode: Mode, capabilities: str, key: Key, seen: Found, at: str
 ) -> Pin | Waiting | None:
-    """Where a definition belongs now; None if it is there already."""
+    """Returns the entry that a definition gets now; None if it has that already."""
     pin, held = book.pins.get(key), book.waiting.get(key)
     is_pinned = pin is not None and pin.fingerprint == seen.fingerprint
     is_first = mode != "block" and not book.is_closed(capabilities, key[0])

@@ -53,5 +53,5 @@ def chains(starts: Iterable[str], grants: Grants) -> dict[str, tuple[str, ...]]:
 
 
 def held(client: Client, grants: Grants) -> frozenset[str]:
-    """All subjects whose rows speak of this client."""
+    """Returns all subjects whose rows match this client."""
     return frozenset((ANYBODY, *chains(origins(client), grants)))

@@ -71,7 +71,7 @@ Decide = Callable[[Client, Target], Decision]
 
 
 def nobody_accepted(target: Target) -> bool:
-    """For as long as no definition was accepted by a person."""
+    """Used as long as no person has accepted a definition."""
     return False
 
 
@@ -154,7 +154,7 @@ class Rulebook:
 
 
 def _absent(found: Candidate, kind: Kind) -> str:
-    """Why nobody can use it, whatever the rows say."""
+    """Returns why nobody can use the target, whatever the rows say."""
     if found.state == "withheld":
         return f"the definition of {found.own} waits for a person: see `sluice pins diff {found.server}`"
     if found.state == "missing" and kind == "res":

@@ -230,7 +230,7 @@ class PolicyRules:
         )
 
     def conclude(self, found: Matches, server: str, act: str) -> Ruling:
-        """What rows that match say together."""
+        """Returns the verdict of all rows that match."""
         if found.allowed:
             ruling = Ruling(Verdict.ALLOW, found.allows[0].where, "a row allows it", act)
         else:

@@ -74,7 +74,7 @@ def _prompt(prompt: Any) -> Any:
 
 
 def about(info: Json, revision: Revision) -> Json:
-    """Who we are."""
+    """Our `serverInfo` for this revision."""
     shown: Json = without(info, frozenset() if revision.icons else frozenset({"icons", "description", "websiteUrl"}))
     return shown if revision.structured else without(shown, _TITLE)
 
@@ -156,7 +156,7 @@ def shaped(call: Call, outcome: Outcome) -> Outcome:
 
 
 def called(value: Json, revision: Revision) -> Json:
-    """The result of a tool."""
+    """Downgrades the result of a tool."""
     if revision.icons:
         return value
     content = value.get("content")
@@ -169,7 +169,7 @@ def called(value: Json, revision: Revision) -> Json:
 
 
 def prompted(value: Json, revision: Revision) -> Json:
-    """The messages of a prompt."""
+    """Downgrades the messages of a prompt."""
     messages = value.get("messages")
     if revision.icons or not isinstance(messages, list):
         return value
@@ -178,7 +178,7 @@ def prompted(value: Json, revision: Revision) -> Json:
 
 
 def read(value: Json, revision: Revision) -> Json:
-    """The contents of a resource."""
+    """Downgrades the contents of a resource."""
     contents = value.get("contents")
     if revision.structured or not isinstance(contents, list):
         return value

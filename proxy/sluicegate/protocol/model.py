@@ -183,7 +183,7 @@ Emit = Callable[[Notification], Awaitable[None]]
 
 
 async def no_emit(notification: Notification) -> None:
-    """For calls nobody listens to."""
+    """Drops the notifications of a call to which no client listens."""
 
 
 @light

@@ -8,7 +8,7 @@ from sluicegate.listen.worker_handoff import owner_of
 
 @dataclass(frozen=True, slots=True)
 class WorkerPartition:
-    """That of the worker `index`, from 0, of `count`."""
+    """The principals that worker `index`, from 0, of `count` serves."""
 
     index: int = 0
     count: int = 1
@@ -16,7 +16,7 @@ class WorkerPartition:
     """Servers that an operator had disabled when this process was started."""
 
     def has(self, principal: str) -> bool:
-        """Whether what belongs to a principal is here."""
+        """Whether this worker serves that principal."""
         return self.count == 1 or owner_of(principal, self.count) == self.index
 
     def of(self, amount: int) -> int:

@@ -128,7 +128,7 @@ class Crew:
         return [Peer(index, mark, self._folder.asked(index)) for index, mark in there if mark is not None]
 
     def down(self) -> list[str]:
-        """Why Sluice as a whole is not ready."""
+        """Returns why Sluice as a whole is not ready."""
         if self._stopped.is_set():
             return ["Sluice is stopping: open calls may end"]
         return [f"worker {one.partition.index + 1} is not up" for one in self._workers if one.mark is None]
@@ -143,7 +143,7 @@ class Crew:
     # ------------------------------------------------------------ their life
 
     async def start(self, lives: TaskGroup, admin: str) -> bool:
-        """Whether all came up. `admin` is the URL of the admin port."""
+        """Starts all workers; returns whether they came up. `admin` is the URL of the admin port."""
         for worker in self._workers:
             lives.start_soon(self._keep, worker, admin)
         for worker in self._workers:
@@ -193,7 +193,7 @@ class Crew:
             self._stop()
 
     async def _live(self, worker: _Worker, admin: str) -> int:
-        """One process from its start to its end: its exit code."""
+        """Runs one process from its start to its end; returns its exit code."""
         orders, theirs = socket.socketpair()
         with theirs:
             sockets = tuple(one.fileno() for one in self._sockets)

@@ -68,7 +68,7 @@ def _read(orders: socket.socket, size: int) -> bytes:
 
 
 async def serve_worker(task: Task, orders: socket.socket, announce: Announce) -> None:
-    """Until it is told to end. Raises what `running` does."""
+    """Serves until the supervisor ends it. Raises what `running` raises."""
     config, partition = task.config, task.partition
     telemetry.configure(config.log.level, config.log.format)
     telemetry.name_process(worker=partition.index + 1)
@@ -93,7 +93,7 @@ async def serve_worker(task: Task, orders: socket.socket, announce: Announce) ->
 
 
 async def _obey(sluice: RunningServer, out: MemoryObjectReceiveStream[Order]) -> None:
-    """Until it is to end."""
+    """Obeys the supervisor until it ends the worker."""
     async for order in out:
         if order == "reload":
             sluice.core.services.notes.act("reload", by="SIGHUP")
