@@ -21,7 +21,7 @@ from sluicegate import config
 
 
 def serve(file: Path) -> None:
-    app = importlib.import_module("sluicegate.app")  # what a process draws for itself at its start it draws here
+    app = importlib.import_module("sluicegate.app.serve")  # what a process draws for itself at its start it draws here
     loaded = config.load(file)
     anyio.run(partial(app.serve, loaded, announce=lambda line: None, file=file), backend_options={"use_uvloop": True})
 

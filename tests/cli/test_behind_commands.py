@@ -129,7 +129,7 @@ def test_followed_logs_show_each_new_line_once(town: Bed) -> None:
 def test_logs_of_what_writes_none_say_why(town: Bed) -> None:
     silent = said(town, "logs", "notes")
     assert (silent.returncode, silent.stdout) == (0, "") and silent.stderr == (
-        "notes is up; it has written nothing to stderr\n"
+        "notes is up; it has written nothing to stderr since it was connected\n"
     )
     for key in ("nope", "off"):
         assert said(town, "logs", key).returncode == 1 and f"no server {key}" in said(town, "logs", key).stderr
@@ -174,6 +174,22 @@ def test_a_tool_that_wants_arguments_as_headers_is_called_with_them(town: Bed) -
     assert town.seen("bank")[-1]["params"] | {"_meta": {}} == {
         "name": "mirrored", "arguments": {"city": "Oslo"}, "_meta": {},
     }  # fmt: skip
+
+
+def test_a_call_that_is_held_names_the_command_that_approves_it(tmp_path: Path) -> None:
+    """While Sluice holds the call, it has not answered: progress names the approval. A server's progress never does."""
+    bank = recorder(tmp_path, "bank", tools=["wire"])
+    keys = client_keys(ann=["role:dev"], lea=["role:lead"])
+    with bed(tmp_path, ROWS, {"bank": bank}, clients={"keys": keys}) as held:
+        command = [sys.executable, "-m", "sluicegate", "call", "bank__wire", "-c", str(tmp_path / "sluice.yaml")]
+        environ = {**clean_environment(), "SLUICE_KEY": key_of("ann")}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as one:
+            assert one.stderr is not None
+            line = one.stderr.readline()
+            assert "waiting for approval" in line and "sluice approve apr_" in line
+            assert said(held, "approve", line.split()[-1], "-y", who="lea").returncode == 0
+            out, err = one.communicate(timeout=30)
+        assert (one.returncode, err) == (0, "") and out
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])

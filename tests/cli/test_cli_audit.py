@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from sluicegate.audit.chain import ChainHead, link_all
 from sluicegate.audit.read import Filter, search
-from sluicegate.cli import app
+from sluicegate.cli import application
 
 HOURS = (0.5, 3, 30)
 Search = Callable[..., Result]
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Search:
     lines, _ = link_all(ChainHead(0, "0" * 64), "sluice", 1, bodies[::-1])
     (tmp_path / "sluice.jsonl").write_bytes(b"".join(lines))
     assert len(list(search(tmp_path, Filter()))) == len(HOURS)
-    return lambda *words: CliRunner().invoke(app, ["audit", *words, "--dir", str(tmp_path)])
+    return lambda *words: CliRunner().invoke(application(), ["audit", *words, "--dir", str(tmp_path)])
 
 
 def found(result: Result) -> list[float]:

@@ -10,7 +10,7 @@ import typer
 from command_line import run
 
 from sluicegate import __version__
-from sluicegate.cli import app
+from sluicegate.cli import application
 from sluicegate.cli.output import count
 
 # They run until they are ended, or write a file; or what they print is JSON in any case.
@@ -26,7 +26,7 @@ def commands(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
             yield " ".join((*names, name)), command
 
 
-ALL = dict(commands(typer.main.get_command(app)))
+ALL = dict(commands(typer.main.get_command(application())))
 GROUPS = ["", *sorted({name.split()[0] for name in ALL if " " in name})]
 
 

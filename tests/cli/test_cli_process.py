@@ -22,8 +22,9 @@ import pytest
 from command_line import run
 from ruamel.yaml import YAML
 
-from sluicegate import __version__, app, cli, config
+from sluicegate import __version__, cli, config
 from sluicegate.audit.chain import ChainHead, link_all
+from sluicegate.cli import run as cli_run
 
 ROOT = Path(__file__).parents[2]
 GOOD = "policy: {use: open}\nclients: {anonymous: {}}\nservers: {a: {command: /bin/sh}}\n"
@@ -453,10 +454,10 @@ def test_without_a_running_sluice_servers_exits_4(sluice: Any, tmp_path: Path) -
 
 
 def test_what_nobody_foresaw_exits_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def broken() -> None:
+    def broken(words: list[str]) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(cli, "application", broken)
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 70
@@ -464,7 +465,7 @@ def test_what_nobody_foresaw_exits_70(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "serve_stdio", interrupted)
+    monkeypatch.setattr(cli_run, "serve_stdio", interrupted)
     monkeypatch.setattr(sys, "argv", ["sluice", "stdio", "--url", "http://127.0.0.1:1/mcp"])
     with pytest.raises(SystemExit) as caught:
         cli.main()

@@ -16,7 +16,7 @@ from typer.core import TyperArgument, TyperGroup
 
 from sluicegate import config
 from sluicegate.admin.routes import ROUTES, ApiRoute
-from sluicegate.cli import app
+from sluicegate.cli import application
 from sluicegate.metrics import Metrics
 from sluicegate.metrics.scraped import TABLE
 from sluicegate.policy.lint_syntax import AREAS
@@ -67,7 +67,7 @@ COMMON = ("--config", "--json", "--key-file", "--key", "--operator")
 
 
 def commands() -> str:
-    found = walk(typer.main.get_command(app), "sluice")
+    found = walk(typer.main.get_command(application()), "sluice")
     return table(("command", "what it does", "options of its own"), *(shown(name, command) for name, command in found))
 
 
@@ -92,7 +92,7 @@ def is_common(option: Any) -> bool:
 
 
 def common() -> Iterator[tuple[str, str]]:
-    servers = next(command for name, command in walk(typer.main.get_command(app), "sluice") if name == "sluice servers")
+    servers = dict(walk(typer.main.get_command(application(["servers"])), "sluice"))["sluice servers"]
     for one in servers.params:
         if not one.opts[-1].startswith("-"):
             continue

@@ -55,7 +55,7 @@ def served(command: list[str], name: str = "one", **environment: str) -> Iterato
         about = {"name": name, "version": "1"}
         desktop.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about)
         desktop.send(method="notifications/initialized")
-        assert desktop.tools() >= {"bank__look"}, desktop.said()
+        until(lambda: desktop.tools() >= {"bank__look"})
         yield desktop
 
 
@@ -116,7 +116,7 @@ def test_a_server_of_a_desktop_client_is_restarted_disabled_and_enabled(tmp_path
     with served(prepare(tmp_path)) as desktop:
         (first,) = shown(tmp_path, "servers")["servers"]
         done = command(tmp_path, "servers", "restart", "bank")
-        assert (done.returncode, done.stdout) == (0, "bank: restart\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, "bank: restarted\n"), done.stderr
         assert not set(shown(tmp_path, "servers")["servers"][0]["pids"]) & set(first["pids"])
         assert "error" not in desktop.ask("tools/call", name="bank__look", arguments={})
         assert command(tmp_path, "servers", "disable", "bank").returncode == 0
@@ -136,7 +136,7 @@ def test_a_server_of_a_desktop_client_is_restarted_disabled_and_enabled(tmp_path
         (tmp_path / "audit" / "sluice.jsonl").unlink()
         unrecorded = command(tmp_path, "servers", "disable", "bank")
         assert unrecorded.returncode == 1 and "nothing was done" in unrecorded.stderr
-        assert shown(tmp_path, "servers")["servers"][0]["status"] == "up"
+        until(lambda: shown(tmp_path, "servers")["servers"][0]["status"] == "up")
 
 
 @pytest.mark.parametrize(("words", "code", "why"), [

@@ -266,7 +266,7 @@ def test_an_operator_restarts_disables_and_enables_a_server_and_callers_of_other
         with told(made, "modern") as heard, callers(made, "fs__fs") as calls:
             made.until(lambda: calls.answered > CALLERS)
             done = run(tmp_path, "servers", "restart", "more")
-            assert (done.returncode, done.stdout) == (0, "more: restart\n"), done.stderr
+            assert (done.returncode, done.stdout) == (0, "more: restarted\n"), done.stderr
             made.until(lambda: not any(map(is_alive, first)) and bool(state(made, "more").get("pids")))
             assert "ran more" in made.call("ann", "more__more").text
             made.until(lambda: heard[RESOURCES] == 1)
@@ -295,7 +295,7 @@ def test_a_restart_says_how_many_open_calls_end_and_the_call_has_an_unknown_outc
     ):
         made.names("ann")
         gone = in_flight(made, pool, "fs", "wait")
-        assert run(tmp_path, "servers", "restart", "fs").stdout == "fs: restart; calls that were open there: 1\n"
+        assert run(tmp_path, "servers", "restart", "fs").stdout == "fs: restarted; calls that were open there: 1\n"
         assert reason(gone.result(20)) == "outcome_unknown"
         made.until(lambda: ends(made, "wait") == ["unknown"])
         records = [one.get("act") or one["type"] for one in made.audit() if one["type"] == "admin" or "own" in one]

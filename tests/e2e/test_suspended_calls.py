@@ -116,7 +116,7 @@ def test_a_call_that_waits_at_a_server_that_is_restarted_is_counted_and_its_outc
     tmp_path: Path, client: str
 ) -> None:
     with serving(tmp_path, "legacy") as made, asked(made, client) as waiting:
-        assert run(tmp_path, "servers", "restart", "srv").stdout == "srv: restart; calls that were open there: 1\n"
+        assert run(tmp_path, "servers", "restart", "srv").stdout == "srv: restarted; calls that were open there: 1\n"
         assert reason(waiting.answer()) == "outcome_unknown"
         made.until(lambda: last(made) == ("unknown", "outcome_unknown"))
         assert len((tmp_path / "first.calls").read_text().splitlines()) == 1

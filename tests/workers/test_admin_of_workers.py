@@ -269,7 +269,7 @@ def test_every_worker_takes_a_server_into_use_restarts_it_and_disables_it_also_o
         before = set(row(process, "more")["pids"])
         assert len(before) == 2
         done = run(process, "servers", "restart", "more")
-        assert (done.returncode, done.stdout) == (0, "more: restart\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, "more: restarted\n"), done.stderr
         until(lambda: len(set(row(process, "more").get("pids", [])) - before) == 2)
         assert run(process, "servers", "disable", "more").returncode == 0
         assert tools(process, ONE) == tools(process, OTHER) == {"bank__wire"}

@@ -10,14 +10,11 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from sluicegate.listen.http_request import Serve as ServeHttp
-from sluicegate.listen.server import on_unix_socket
-from sluicegate.listen.stdio_bridge import BridgeStreams
 from sluicegate.store import private
 
 if sys.platform != "win32":
@@ -31,6 +28,8 @@ _NAME: Final = 12  # hex digits
 _PATIENCE: Final = 5.0
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+OnSocket = Callable[[str], AbstractAsyncContextManager[None]]
+"""Serves at the address of a Unix socket inside the block."""
 
 
 class InstanceLock:
@@ -82,7 +81,7 @@ class InstanceLock:
         return True
 
     @asynccontextmanager
-    async def open(self, serve: Serve, admin: ServeHttp) -> AsyncIterator[None]:
+    async def open(self, serve: Serve, admin: OnSocket) -> AsyncIterator[None]:
         """Lets others in while the block runs, and commands at `admin`; they are cut off at its end. Only for who holds
         the lock."""
         tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +99,7 @@ class InstanceLock:
                 writer.close()
 
         self._clear()  # of a holder that could not clean up
-        async with on_unix_socket(admin, self._address(self._admin)):
+        async with admin(self._address(self._admin)):
             server = await asyncio.start_unix_server(one, self._address(self._path))
             for path in (self._path, self._admin):
                 path.chmod(private.FILE)
@@ -117,11 +116,11 @@ class InstanceLock:
         for path in (self._path, self._admin):
             path.unlink(missing_ok=True)
 
-    async def connect(self) -> BridgeStreams | None:
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         """Connects to the process that holds the lock; None where it does not answer."""
         try:
             self._enter()
-            return BridgeStreams(*await asyncio.open_unix_connection(self._address(self._path)))
+            return await asyncio.open_unix_connection(self._address(self._path))
         except OSError:
             return None
 

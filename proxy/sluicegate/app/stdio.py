@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,8 @@ from sluicegate.app.desktop_admin import JOIN, desktop_admin
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.config import Config, Limits, load
 from sluicegate.listen import line_streams, stdio
-from sluicegate.listen.stdio_bridge import Line, SessionTranscript, pump, relay
+from sluicegate.listen.server import on_unix_socket
+from sluicegate.listen.stdio_bridge import BridgeStreams, Line, SessionTranscript, pump, relay
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Ask, Call, Client, Outcome
 
@@ -60,7 +62,7 @@ async def join_stdio(file: Path, state: Path) -> bool:
     found = None if lock.unshared else await lock.connect()
     if found is None:
         return False
-    found.writer.close()
+    found[1].close()
     async with _standard_streams() as (reader, writer):
         await _go_along(file, lock, reader, writer, Limits().max_request)
     return True
@@ -113,7 +115,7 @@ async def _firewall(config: Config, file: Path, lock: InstanceLock) -> AsyncIter
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
         admin, console = desktop_admin(config, inner)
-        async with anyio.create_task_group() as group, lock.open(serve, admin):
+        async with anyio.create_task_group() as group, lock.open(serve, partial(on_unix_socket, admin)):
             group.start_soon(console.run)
             yield serve
             group.cancel_scope.cancel()
@@ -168,7 +170,7 @@ async def _carried(
     if not lock.is_ours:
         await _join(lock)
     sluice = await lock.connect()
-    return sluice is not None and await relay(inbox, writer, sluice, past)
+    return sluice is not None and await relay(inbox, writer, BridgeStreams(*sluice), past)
 
 
 async def _join(lock: InstanceLock) -> None:

@@ -24,13 +24,17 @@ TITLES: Final = {
 
 def answer(method: str, reason: Reason, text: str, approval: Approval) -> Outcome:
     """A refusal that names its approval."""
-    about = {"id": approval.id, "state": approval.state, "expires_at": stamp(approval.expires)}
     outcome = refuse(method, reason, text)
     if isinstance(outcome, Result):
-        return Result({**outcome.value, "_meta": {REASON: reason, APPROVAL: about}}, reason=reason)
+        return Result({**outcome.value, "_meta": {REASON: reason, APPROVAL: about(approval)}}, reason=reason)
     if isinstance(outcome, Failure):
-        return Failure(outcome.code, outcome.message, {**outcome.data, "approval": about}, reason)
+        return Failure(outcome.code, outcome.message, {**outcome.data, "approval": about(approval)}, reason)
     return outcome
+
+
+def about(approval: Approval) -> Json:
+    """What programs read of it."""
+    return {"id": approval.id, "state": approval.state, "expires_at": stamp(approval.expires)}
 
 
 def awaited(approval: Approval) -> str:

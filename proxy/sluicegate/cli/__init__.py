@@ -4,70 +4,68 @@ This file puts the commands together and is the last resort for errors: a bad co
 findings, anything unforeseen with a trace.
 """
 
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Final
 
 import typer
 from typer.core import TyperArgument
 
 from sluicegate import __version__
-from sluicegate.cli import approvals, audit, keys, pins, policy
-from sluicegate.cli.admin import Unreachable
-from sluicegate.cli.call import call
-from sluicegate.cli.check import check, schema
-from sluicegate.cli.console import console
-from sluicegate.cli.explain import explain
-from sluicegate.cli.init import init
-from sluicegate.cli.output import Code, info, print_out
-from sluicegate.cli.run import demo_, serve, stdio
-from sluicegate.cli.servers import logs, prompts, resources, servers, tools
+from sluicegate.cli.output import Code, Unreachable, info, print_out
 from sluicegate.config import ConfigError
 
 # In a help text an argument has its name alone, as an option has: typer adds Python's type to it, such as <list[Path]>.
 setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
 
-app = typer.Typer(
-    name="sluice",
-    help="One MCP server in front of many.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-COMMANDS: Final[dict[str, Callable[..., None]]] = {
-    "init": init, "serve": serve, "stdio": stdio, "demo": demo_, "check": check, "explain": explain,
-    "servers": servers, "logs": logs, "tools": tools, "prompts": prompts, "resources": resources, "call": call,
-    "console": console, "approve": approvals.approve, "deny": approvals.deny,
+COMMANDS: Final = {
+    "init": "init", "serve": "run", "stdio": "run", "demo": "run:demo_", "check": "check", "explain": "explain",
+    "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
+    "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
 }  # fmt: skip
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+"""The module of this room that has a command, and the function's name where it is another one."""
 
-GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., None]]]]] = {
-    "approvals": ("Calls that wait for a person.", {
-        "list": approvals.list_, "show": approvals.show, "watch": approvals.watch, "grants": approvals.grants,
-        "revoke": approvals.revoke,
-    }),
-    "keys": ("Keys of clients, and of Sluice itself.", {
-        "new": keys.new, "list": keys.list_, "revoke": keys.revoke, "rotate": keys.rotate,
-    }),
-    "pins": ("Definitions that changed since a person accepted them.", {
-        "list": pins.list_, "diff": pins.diff, "accept": pins.accept, "export": pins.export,
-    }),
-    "audit": ("The audit log: verify, read and export it.", {
-        "verify": audit.verify, "tail": audit.tail, "search": audit.search, "export": audit.export,
-        "approvals": audit.approvals,
-    }),
-    "policy": ("Test and compare a policy before it is in force.", {"test": policy.test, "diff": policy.diff}),
-    "config": ("The format of the config file.", {"schema": schema}),
-}  # fmt: skip
-for group, (about, commands) in GROUPS.items():
-    app.add_typer(inner := typer.Typer(help=about, no_args_is_help=True), name=group)
-    for name, command in commands.items():
-        inner.command(name)(command)
+GROUPS: Final = {
+    "approvals": ("Calls that wait for a person.", ("list_", "show", "watch", "grants", "revoke")),
+    "keys": ("Keys of clients, and of Sluice itself.", ("new", "list_", "revoke", "rotate")),
+    "pins": ("Definitions that changed since a person accepted them.", ("list_", "diff", "accept", "export")),
+    "audit": ("The audit log: verify, read and export it.", ("verify", "tail", "search", "export", "approvals")),
+    "policy": ("Test and compare a policy before it is in force.", ("test", "diff")),
+    "config": ("The format of the config file.", ("check:schema",)),
+}
+"""What a group is about, and its functions. Their module has the group's name, or the one before a colon."""
 
-EXIT_CODES: Final[dict[type[Exception], Code]] = {ConfigError: Code.CONFIG, Unreachable: Code.UNREACHABLE}
-"""Everything else that a command expects to fail ends it by `output.stop`, with a code of its own."""
+
+def application(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line: whole, or only with the command or group that `words` begin with. To import only that saves
+    half a second."""
+    app = typer.Typer(
+        name="sluice",
+        help="One MCP server in front of many.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    only = words[0] if words and words[0] in COMMANDS | GROUPS else None
+    for name, source in COMMANDS.items():
+        if only in (None, name):
+            module, _, function = source.partition(":")
+            _add(app, name, module, function or name)
+    for group, (about, functions) in GROUPS.items():
+        if only in (None, group):
+            app.add_typer(inner := typer.Typer(help=about, no_args_is_help=True), name=group)
+            for source in functions:
+                module, _, function = source.rpartition(":")
+                _add(inner, function.rstrip("_"), module or group, function)
+    return app
+
+
+def _add(app: typer.Typer, name: str, module: str, function: str) -> None:
+    app.command(name)(getattr(import_module(f"sluicegate.cli.{module}"), function))
 
 
 def _version(wanted: bool) -> None:
@@ -76,7 +74,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("-V", "--version", callback=_version, is_eager=True, help="Print the version.")
@@ -86,13 +83,13 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command line. An error of the package ends it with the exit code that `EXIT_CODES` has for its type."""
+    """Runs the command line. What the package expects to fail ends it with an exit code of its own."""
     try:
-        app()
-    except tuple(EXIT_CODES) as error:
+        application(sys.argv[1:])()
+    except (ConfigError, Unreachable) as error:
         for reason in error.args:
             info(str(reason))
-        raise SystemExit(EXIT_CODES[type(error)]) from None
+        raise SystemExit(Code.CONFIG if isinstance(error, ConfigError) else Code.UNREACHABLE) from None
     except Exception:  # noqa: BLE001 - the last resort: the person who ran the command is shown what failed
         info(f"internal error; please report this with what you did:\n{traceback.format_exc()}")
         raise SystemExit(Code.INTERNAL) from None

@@ -19,6 +19,7 @@ import typer
 from sluicegate import config
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.output import Code, ConfigFile, info, load, printable, stop
+from sluicegate.cli.output import Unreachable as Unreachable
 
 TIMEOUT: Final = 10.0
 TOKEN_FILE: Final = "operator.token"
@@ -98,10 +99,6 @@ def key_of(key_file: str | None, key: str | None, *, may_read_stdin: bool = True
     if not _KEY.fullmatch(value):
         stop(Code.USAGE, f"{source} does not hold a key: one line without spaces")
     return GivenKey(value, f"the key from {source}")
-
-
-class Unreachable(Exception):
-    """No Sluice answers: why, and what to do."""
 
 
 class Admin:

@@ -19,7 +19,6 @@ import typer
 
 from sluicegate import __version__, config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.approval.messages import APPROVAL
 from sluicegate.cli.admin import KEY_VARIABLE, START, TIMEOUT, AdminKey, GivenKey, Unreachable, key_of, reachable
 from sluicegate.cli.output import AsJson, Code, ConfigFile, info, json_object, load, print_json, print_out, stop
 from sluicegate.policy.display import visible
@@ -36,6 +35,7 @@ _META: Final = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 _REASON: Final = "dev.sluice/reason"
+_APPROVAL: Final = "dev.sluice/approval"
 
 ClientKeyFile = Annotated[
     str | None,
@@ -94,17 +94,12 @@ def _until_decided(connection: "McpOverHttp | McpOverSocket", tool: str, argumen
     """The response to the call. While nobody has decided, the same call is made again: it runs once."""
     params = {"name": tool, "arguments": arguments}
     asker = _Asker(connection)
-    named = ""
     while True:
         response = asker.ask("tools/call", params)
         meta = _meta(response)
         if meta.get(_REASON) != "approval_pending":
             return response
-        approval = meta.get(APPROVAL, {})
-        if approval.get("id") != named:
-            named = approval.get("id", "")
-            until = approval.get("expires_at", "")
-            info(visible(f"waiting for approval {named} until {until}: sluice approve {named}"))
+        asker.name_approval(meta.get(_APPROVAL, {}))
         time.sleep(_PAUSE)
 
 
@@ -112,7 +107,14 @@ class _Asker:
     def __init__(self, connection: "McpOverHttp | McpOverSocket") -> None:
         self._connection = connection
         self._numbers = count(1)
-        self._heard = ""
+        self._heard = self._approval = ""
+
+    def name_approval(self, about: Json) -> None:
+        """Once, how it is approved."""
+        if about.get("id") != self._approval:
+            self._approval = about.get("id", "")
+            until = about.get("expires_at", "")
+            info(visible(f"waiting for approval {self._approval} until {until}: sluice approve {self._approval}"))
 
     def ask(self, method: str, params: Json) -> Json:
         response = self._exchange(method, params, {})
@@ -141,8 +143,13 @@ class _Asker:
         for message in self._connection.ask(request, own | headers):
             if message.get("id") in (number, None) and "method" not in message:  # None: of what cannot be read
                 return message
-            text = message.get("params", {}).get("message")
-            if message.get("method") == "notifications/progress" and isinstance(text, str) and text != self._heard:
+            received = message.get("params", {})
+            text = received.get("message")
+            if message.get("method") != "notifications/progress":
+                continue
+            if about := received.get("_meta", {}).get(_APPROVAL):
+                self.name_approval(about)
+            elif isinstance(text, str) and text != self._heard:
                 self._heard = text
                 info(f"progress: {visible(text)}")
         raise Unreachable("Sluice ended before it answered: the call may or may not have been executed")

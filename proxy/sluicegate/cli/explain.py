@@ -14,7 +14,8 @@ import typer
 from sluicegate import config
 from sluicegate.app import explain_facts, policy_loading
 from sluicegate.cli.admin import Admin, Unreachable, asks_running
-from sluicegate.cli.output import AsJson, Code, give, info, json_object, load_policy, printable, stop
+from sluicegate.cli.output import AsJson, Code, give, info, json_object, printable, stop
+from sluicegate.cli.policy import load_policy
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts
 from sluicegate.policy.roles import principal_of

@@ -15,9 +15,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sluicegate import config
-from sluicegate.app import policy_loading
-from sluicegate.policy.files import LoadedPolicy
-from sluicegate.policy.finding import PolicyError
 from sluicegate.policy.finding import PolicyFinding as PolicyFinding
 
 ConfigFile = Annotated[
@@ -26,6 +23,10 @@ ConfigFile = Annotated[
                  help="The config file; default: $SLUICE_CONFIG, ./sluice.yaml, or the one in your config directory."),
 ]  # fmt: skip
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+class Unreachable(Exception):
+    """No Sluice answers: why, and what to do."""
 
 
 class Code(IntEnum):
@@ -106,14 +107,6 @@ def load(
     for finding in () if quietly else checked.errors if only_errors else findings:
         info(str(finding))
     return path, checked.config
-
-
-def load_policy(path: Path, loaded: config.Config) -> LoadedPolicy:
-    """The policy of a config. Raises `ConfigError` with every finding if one of them is an error."""
-    try:
-        return policy_loading.load(loaded)
-    except PolicyError as error:
-        raise config.ConfigError(located(path, error.findings)) from None
 
 
 def located(path: Path, findings: Iterable[PolicyFinding]) -> list[config.ConfigFinding]:

@@ -10,13 +10,21 @@ import typer
 
 from sluicegate import config
 from sluicegate.app import policy_loading
-from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, load_policy, located, stop
+from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, load, located, stop
 from sluicegate.policy import files
 from sluicegate.policy.diff import Side, compare, compare_rows, render
 from sluicegate.policy.files import BUNDLED, LoadedPolicy, PolicySources
 from sluicegate.policy.finding import PolicyError
 
 FAILED: Final = "test-failed"
+
+
+def load_policy(path: Path, loaded: config.Config) -> LoadedPolicy:
+    """The policy of a config. Raises `ConfigError` with every finding if one of them is an error."""
+    try:
+        return policy_loading.load(loaded)
+    except PolicyError as error:
+        raise config.ConfigError(located(path, error.findings)) from None
 
 
 def test(config_file: ConfigFile = None, as_json: AsJson = False) -> None:

@@ -13,7 +13,12 @@ from typing import Annotated, Any, Final, TypeVar
 import anyio
 import typer
 
-from sluicegate import app, config, demo
+from sluicegate import config, demo
+from sluicegate.app import slow_turns
+from sluicegate.app.serve import Outdated
+from sluicegate.app.serve import serve as serve_http
+from sluicegate.app.stdio import join_stdio, serve_stdio
+from sluicegate.app.workers import supervisor, worker
 from sluicegate.cli.admin import GivenKey, key_of
 from sluicegate.cli.output import Code, ConfigFile, count, info, load, located, stop
 from sluicegate.downstream.transport import stray_processes
@@ -51,22 +56,22 @@ def serve(
     path, loaded = load(config_file, for_http=True)
     with _config_problems(path, loaded.listen):
         if workers == 1:
-            _run(partial(app.serve, loaded, announce=info, file=path))
+            _run(partial(serve_http, loaded, announce=info, file=path))
             return
         if few := _too_few(path, loaded, workers):
             raise config.ConfigError(few)
-        code = _run(partial(app.serve_workers, loaded, workers, announce=info, file=path))
+        code = _run(partial(supervisor.serve_workers, loaded, workers, announce=info, file=path))
     raise typer.Exit(code)
 
 
 def _serve_as_worker(orders: int) -> None:
     """Runs one of several workers; `serve` starts it."""
     theirs = socket.socket(fileno=orders)
-    task = app.read_task(theirs)
+    task = worker.read_task(theirs)
     try:
         with _config_problems(task.file, task.config.listen):
-            _run(partial(app.serve_worker, task, theirs, info))
-    except app.Outdated as error:
+            _run(partial(worker.serve_worker, task, theirs, info))
+    except Outdated as error:
         stop(Code.CONFIG, *error.args)
 
 
@@ -111,7 +116,7 @@ def stdio(
     if url:
         shown = key_of(key_file, key, may_read_stdin=False)
         with _config_problems(Path(url)):
-            _run(partial(app.serve_stdio, _bridge(url, shown), file=None))
+            _run(partial(serve_stdio, _bridge(url, shown), file=None))
         return
     path = config.find_config(config_file)
     checked = config.check(path)
@@ -119,8 +124,8 @@ def stdio(
         info(str(finding))
     with _config_problems(path):
         if checked.config is not None:
-            _run(partial(app.serve_stdio, checked.config, file=path))
-        elif (state := _state(path)) is None or not _run(partial(app.join_stdio, path, state)):
+            _run(partial(serve_stdio, checked.config, file=path))
+        elif (state := _state(path)) is None or not _run(partial(join_stdio, path, state)):
             raise typer.Exit(Code.CONFIG)
 
 
@@ -180,7 +185,7 @@ def _why(error: OSError, path: Path, listen: config.Listen) -> config.ConfigFind
 
 def _run(main: Callable[[], Awaitable[T]]) -> T:
     """The one event loop of a command. uvloop is not made for Windows, and shows nobody its steps."""
-    use_uvloop = not app.slow_turns.watch() and sys.platform != "win32"
+    use_uvloop = not slow_turns.watch() and sys.platform != "win32"
     try:
         with stray_processes.adopting():
             return anyio.run(main, backend_options={"use_uvloop": use_uvloop})

@@ -32,6 +32,12 @@ class ServerAction(StrEnum):
     DISABLE = "disable"
 
 
+_DONE: Final = {
+    ServerAction.RESTART: "restarted", ServerAction.RECONNECT: "reconnected",
+    ServerAction.ENABLE: "enabled", ServerAction.DISABLE: "disabled",
+}  # fmt: skip
+
+
 @asks_running
 def servers(
     admin: Admin,
@@ -65,7 +71,7 @@ def _change_server(admin: Admin, action: ServerAction, key: str | None, as_json:
         print_json(body)
         return
     ended = body["open_calls"]
-    print_out(f"{key}: {action}" + (f"; calls that were open there: {ended}" if ended else ""))
+    print_out(f"{key}: {_DONE[action]}" + (f"; calls that were open there: {ended}" if ended else ""))
 
 
 @asks_running
@@ -109,7 +115,8 @@ def _why_no_lines(body: Any) -> str:
     error = f": {printable(body['last_error'])}" if body["last_error"] else ""
     if body["transport"] not in ("stdio", "-"):
         return f"{body['server']} is reached by its URL, so that its stderr is elsewhere; it is {body['status']}{error}"
-    return f"{body['server']} is {body['status']}{error}; it has written nothing to stderr"
+    since = " since it was connected" if body["status"] == "up" else ""  # what a probe made it write is dropped
+    return f"{body['server']} is {body['status']}{error}; it has written nothing to stderr{since}"
 
 
 # ---------------------------------------------------------------- what they offer

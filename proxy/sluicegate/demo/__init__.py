@@ -22,7 +22,8 @@ from typing import Any, Final
 import anyio
 import httpx
 
-from sluicegate import __version__, app, config
+from sluicegate import __version__, config
+from sluicegate.app.serve import RunningServer, running
 from sluicegate.demo.story import Stage, tell
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import MODERN
@@ -104,7 +105,7 @@ async def _play(once: bool, browse: bool, say: Say) -> int:
     with tempfile.TemporaryDirectory(prefix="sluice-demo-") as work:
         key, path = Path(work) / "mia.key", await _write_config(Path(work), python)
         loaded = config.load(path)
-        async with app.running(loaded) as sluice:
+        async with running(loaded) as sluice:
             say(f"\nSluice {__version__} is running: one MCP endpoint in front of {len(loaded.servers)} servers.")
             say("MCP clients on this machine can use it now, without a key.")
             say(f"  endpoint   {sluice.endpoint}")
@@ -182,7 +183,7 @@ def _free_port(preferred: int) -> int:
 # ---------------------------------------------------------------- what it shows
 
 
-async def _show(endpoint: str, sluice: app.RunningServer, say: Say) -> bool:
+async def _show(endpoint: str, sluice: RunningServer, say: Say) -> bool:
     with anyio.move_on_after(READY_TIMEOUT):
         await sluice.ready()
     for server in sluice.servers():

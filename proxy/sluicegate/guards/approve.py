@@ -241,8 +241,9 @@ class _ApprovalFlow:
         """So that a client whose patience is renewed by progress stays (2026-07-28 basic/patterns/progress)."""
         token, terms = self.call.meta["progressToken"], approval.matter.terms
         text = f"waiting for approval {approval.id} by {terms.describe()}"
+        meta = {messages.APPROVAL: messages.about(approval)}  # no server may write it: the text alone could be its own
         for count in range(1, 100_000):
-            params = {"progressToken": token, "progress": count * _STEP, "message": text}
+            params = {"progressToken": token, "progress": count * _STEP, "message": text, "_meta": meta}
             await self.call.emit(Notification("notifications/progress", params))
             await anyio.sleep(PROGRESS_EVERY)
 
