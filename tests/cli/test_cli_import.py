@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from sluicegate import config
-from sluicegate.cli import desktop, template, variables
+from sluicegate.cli import template
+from sluicegate.desktop import read as desktop
+from sluicegate.desktop import variables
 
 # client -> (its file, our servers, what is said)
 CLIENTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {

@@ -21,7 +21,8 @@ from sluicegate.config import ConfigError
 setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
 
 COMMANDS: Final = {
-    "init": "init", "serve": "run", "stdio": "run", "demo": "run:demo_", "check": "check", "explain": "explain",
+    "init": "init", "install": "install", "uninstall": "install", "status": "install",
+    "serve": "run", "stdio": "run", "demo": "run:demo_", "check": "check", "explain": "explain",
     "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
     "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
 }  # fmt: skip

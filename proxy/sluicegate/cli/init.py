@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from sluicegate import config
-from sluicegate.cli.desktop import Imported, NotAClientConfig, read
 from sluicegate.cli.output import Code, count, info, printable, stop
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.snippet import Desktop, client_of, snippet
 from sluicegate.cli.template import new_file
+from sluicegate.desktop.read import Imported, NotAClientConfig, read
 
 
 def init(
@@ -56,7 +56,7 @@ def init(
         info(str(finding))
     client = Desktop(for_) if for_ else (client_of(from_, imported.root) if from_ else Desktop.CLAUDE_DESKTOP)
     info(f"next: sluice check -c {config_file}; then add this to the config of your client ({client.value}):")
-    info(snippet(client, *_command(config_file)))
+    info(snippet(client, *sluice_command(config_file)))
 
 
 def _import(path: Path) -> Imported:
@@ -83,7 +83,7 @@ def _write(path: Path, text: str, force: bool) -> None:
         stop(Code.USAGE, f"cannot write {path}: {error.strerror}")
 
 
-def _command(path: Path) -> tuple[str, list[str]]:
+def sluice_command(path: Path) -> tuple[str, list[str]]:
     """How a client starts us: a program and its arguments, by absolute paths."""
     sluice = shutil.which("sluice", path=str(Path(sys.executable).parent)) or shutil.which("sluice")
     command = [str(Path(sluice).absolute())] if sluice else [sys.executable, "-m", "sluicegate"]

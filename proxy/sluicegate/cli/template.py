@@ -131,16 +131,39 @@ REST: Final = """\
 
 # What JSON may hold and YAML does not, or reads as a line break (YAML 1.2.2, 5.1 and 5.4)
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_WARNING = re.compile(r"^# !!! .*\n", re.MULTILINE)
+_SERVERS = re.compile(r"^servers:[ \t]*(?:\{[ \t]*\}|null|~)?(?:[ \t]*#[^\r\n]*)?[ \t]*\r?$", re.MULTILINE)
+_EMPTY = re.compile(r":[ \t]*(?:\{[ \t]*\}|null|~)")
+_FIRST = re.compile(r"(?:\s*(?:#[^\n]*)?\n)*([ ]+)[^\s#]")
 _SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WORDS_OF_YAML: Final = frozenset({"null", "true", "false"})
 
 
-def new_file(servers: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-    """A config file with these servers, or with one that is commented out."""
+def new_file(servers: Mapping[str, Mapping[str, Any]] | None = None, use: str = "open") -> str:
+    """A config file with these servers, or with one that is commented out, and with a policy that comes with Sluice."""
+    head = HEAD if use == "open" else _WARNING.sub("", HEAD).replace("use: open ", f"use: {use} ")
     if not servers:
-        return HEAD + EXAMPLE + REST
-    lines = [line for key, server in servers.items() for line in (f"  {key}:", *_section(server), "")]
-    return HEAD + "\n".join(["servers:", *lines, ""]) + REST
+        return head + EXAMPLE + REST
+    return head + "\n".join(["servers:", *_sections(servers), ""]) + REST
+
+
+def with_servers(text: str, servers: Mapping[str, Mapping[str, Any]]) -> str:
+    """A config file with more servers, in front of its own. Not one byte of it is changed beside that."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    head = _SERVERS.search(text)
+    if not servers:
+        return text
+    own = _FIRST.match(text, head.end()) if head else None
+    indent = own[1] if own else "  "
+    lines = [f"{indent}{line[2:]}" if line else line for line in _sections(servers)]
+    if head is None:
+        return newline.join([*([text.rstrip("\r\n"), ""] if text.strip() else []), "servers:", *lines])
+    start = _EMPTY.sub(":", head[0].rstrip("\r"), count=1)
+    return text[: head.start()] + newline.join([start, *lines]) + text[head.end() :].removeprefix("\r")
+
+
+def _sections(servers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [line for key, server in servers.items() for line in (f"  {key}:", *_section(server), "")]
 
 
 def _section(server: Mapping[str, Any]) -> Iterator[str]:

@@ -15,8 +15,8 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from sluicegate.cli.variables import is_secret, ours
 from sluicegate.config import RESERVED, is_server_key
+from sluicegate.desktop.variables import is_secret, ours
 
 Json = dict[str, Any]
 Note = Callable[[str], None]
@@ -76,11 +76,13 @@ class Imported:
     root: str = ROOTS[0]
     servers: dict[str, Json] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    """The client's name of each server, but for those of a single project."""
 
 
 def read(data: bytes, suffix: str = ".json") -> Imported:
     """Raises `NotAClientConfig`."""
-    document = {".toml": _parse_toml, ".yaml": _parse_yaml, ".yml": _parse_yaml}.get(suffix, _parse)(data)
+    document = parse(data, suffix)
     if not isinstance(document, dict):
         raise NotAClientConfig(f"this is not a {'YAML mapping' if suffix in ('.yaml', '.yml') else 'JSON object'}")
     imported = Imported()
@@ -88,6 +90,11 @@ def read(data: bytes, suffix: str = ".json") -> Imported:
         imported.root = root
         _import(name, entry, project, imported)
     return imported
+
+
+def parse(data: bytes, suffix: str) -> Any:
+    """The document of a client's file. Raises `NotAClientConfig`."""
+    return {".toml": _parse_toml, ".yaml": _parse_yaml, ".yml": _parse_yaml}.get(suffix, _parse)(data)
 
 
 def _parse_toml(data: bytes) -> Any:
@@ -175,6 +182,8 @@ def _import(name: str, entry: Any, project: str, imported: Imported) -> None:
     if key != name:
         note(f"is called {key} here")
     imported.servers[key] = server
+    if not project:
+        imported.names[key] = name
 
 
 def _plain(text: str) -> str:
@@ -198,9 +207,16 @@ def _flat(entry: Json) -> Json:
     return entry
 
 
+def is_sluice(entry: Any) -> bool:
+    """Whether an entry as the client wrote it starts Sluice."""
+    return isinstance(entry, dict) and _is_ours(_flat(entry))
+
+
 def _is_ours(entry: Json) -> bool:
     words = [entry.get("command"), *_texts(entry.get("args"))]
     names = [PureWindowsPath(word).name.removesuffix(".exe") for word in words if isinstance(word, str)]
+    if words[1:3] == ["-m", "sluicegate"]:
+        return True
     launched = names[:1] and names[0] in ("uvx", "uv", "pipx")  # uvx sluicegate, uvx --from sluicegate sluice
     return bool(OURS & set(names if launched else names[:1]))
 

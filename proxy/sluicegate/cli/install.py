@@ -1,0 +1,327 @@
+"""`install`, `uninstall` and `status`: Sluice in the files of desktop clients, and out of them again."""
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from sluicegate import config
+from sluicegate.cli.init import sluice_command
+from sluicegate.cli.output import AsJson, Code, ConfigFile, count, info, print_json, print_out, printable, stop, table
+from sluicegate.cli.programs import make_absolute
+from sluicegate.cli.template import new_file, with_servers
+from sluicegate.desktop import changes
+from sluicegate.desktop.changes import Changed, FileChange, Journal
+from sluicegate.desktop.clients import CLIENTS
+from sluicegate.desktop.edit import CannotEdit, edited
+from sluicegate.desktop.read import NotAClientConfig, parse, read
+from sluicegate.store import private
+
+NAMES: Final = ", ".join(CLIENTS)
+# What a server of the client may lack here; the others run without it.
+TOLERABLE: Final = frozenset({"unset-variable", "unreadable-file"})
+
+Clients = Annotated[
+    list[str] | None, typer.Argument(metavar="CLIENT...", help=f"{NAMES}.", show_default=False)
+]  # fmt: skip
+All = Annotated[bool, typer.Option("--all", help="All of them that are on this machine.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+
+@dataclass
+class _Plan:
+    """What becomes of one client. `change` is None where nothing has to be done."""
+
+    client: str
+    path: Path
+    change: FileChange | None = None
+    moved: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def shown(self) -> dict[str, Any]:
+        pids = changes.running(CLIENTS[self.client].processes)
+        about = {"client": self.client, "file": str(self.path), "changes": self.change is not None}
+        return about | {"moved": self.moved, "notes": self.notes, "running": pids}
+
+
+def install(
+    clients: Clients = None,
+    all_: All = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the client's own servers in its file, too.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put Sluice into the files of desktop clients. Their servers move into the config of Sluice. `sluice uninstall`
+    makes the files what they were, byte for byte."""
+    chosen = _chosen(clients, all_)
+    path = _config_path(config_file)
+    text = path.read_text("utf-8") if path.is_file() else ""
+    taken: dict[str, Any] = dict(_servers(path))
+    before = set(taken)
+    state = _state(path)
+    plans = [_planned(client, path, taken, keep, state) for client in chosen]
+    added = {key: server for key, server in taken.items() if key not in before}
+    written = with_servers(text, added) if text else new_file(added, use="personal")
+    if added and _server_keys(written) != taken.keys():
+        stop(Code.NEGATIVE, f"Sluice cannot add servers to {path}: write `servers:` with one server below another")
+    problems = _checked(path, written)
+    _show(plans, path, added, as_json, [str(one) for one in problems])
+    if dry_run or not (any(plan.change for plan in plans) or added):
+        return
+    _ask(yes)
+    if written != text:
+        _write_config(path, written, text)
+    for plan in plans:
+        if plan.change is not None:
+            _apply(plan, Journal(_state(path), plan.client))
+    if not as_json:
+        info(f"next: restart {', '.join(plan.client for plan in plans if plan.change)}; then sluice servers")
+
+
+def _chosen(clients: list[str] | None, all_: bool) -> list[str]:
+    if bool(clients) == all_:
+        stop(Code.USAGE, f"name clients, or --all: {NAMES}")
+    for name in clients or ():
+        if name not in CLIENTS:
+            stop(Code.USAGE, f"{printable(name)} is not a client that Sluice supports; these are: {NAMES}")
+    return list(dict.fromkeys(clients or [name for name in CLIENTS if CLIENTS[name].is_here()]))
+
+
+def _config_path(named: Path | None) -> Path:
+    """The config that is in use; without one, where the user's will be."""
+    try:
+        return config.find_config(named).absolute()
+    except config.ConfigError:
+        return config.places()[-1].absolute()
+
+
+def _servers(path: Path) -> dict[str, Any]:
+    try:
+        document = parse(path.read_bytes(), ".yaml") if path.is_file() else None
+    except NotAClientConfig as error:
+        stop(Code.CONFIG, f"{path}:{error}")
+    found = document.get("servers") if isinstance(document, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _server_keys(text: str) -> set[str]:
+    try:
+        return set(parse(text.encode(), ".yaml")["servers"])
+    except (NotAClientConfig, TypeError, KeyError):
+        return set()
+
+
+def _state(path: Path) -> Path:
+    """`state.dir`, also where the config is about to be written."""
+    draft = config.draft(path) if path.is_file() else config.Source(str(path), path.parent, value={})
+    found = None if draft is None else config.state_of(draft)
+    return found if found is not None else stop(Code.CONFIG, f"{path} does not say where its state is: sluice check")
+
+
+def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, state: Path) -> _Plan:
+    """Puts the servers that move into `taken`."""
+    about = CLIENTS[client]
+    plan = _Plan(client, about.file())
+    try:
+        data = changes.contents(plan.path)
+        names = {} if keep or not data else _moving(plan, data, taken)
+        command, args = sluice_command(path)
+        ours = about.sluice(command, args)
+        suffix = plan.path.suffix.lower()
+        if data and not names and changes.entry(data, suffix, about.root) == ours:
+            return plan
+        after = edited(data or b"", suffix, about.root, frozenset(names), {changes.NAME: ours})
+        document = parse(data, suffix) if data and data.strip() else {}
+    except (OSError, CannotEdit, NotAClientConfig) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        hint = f"sluice init --for {client} prints what to add; --keep moves no servers"
+        stop(Code.NEGATIVE, f"{client}: Sluice cannot edit {plan.path}: {why}", hint)
+    section = (document or {}).get(about.root) or {}
+    plan.change = FileChange(
+        str(plan.path), about.root, data, after, changes.mode_of(plan.path), {name: section[name] for name in names}
+    )
+    plan.moved = names
+    return plan
+
+
+def _moving(plan: _Plan, data: bytes, taken: dict[str, Any]) -> dict[str, str]:
+    """The client's names of the servers that move, and their keys in the config. What cannot be imported stays."""
+    root = CLIENTS[plan.client].root
+    suffix = plan.path.suffix.lower()
+    if not data.strip() or root not in (parse(data, suffix) or {}):
+        return {}
+    imported = read(data, suffix)
+    plan.notes += imported.notes
+    moved = {}
+    for key, name in imported.names.items():
+        server = imported.servers[key]
+        plan.notes += [f"{name}: {note}" for note in make_absolute(server)]
+        same = next((other for other, known in taken.items() if known == server), None)
+        if same is None:
+            same, number = key, 1
+            while same in taken:
+                number += 1
+                same = f"{key[: 20 - len(str(number)) - 1].rstrip('-')}-{number}"
+            taken[same] = server
+        moved[name] = same
+    return moved
+
+
+def _checked(path: Path, text: str) -> list[config.ConfigFinding]:
+    """Its errors that a server may have; exits for all others."""
+    errors = config.check_text(text, str(path), path.parent, os.environ).errors
+    if bad := [one for one in errors if one.code not in TOLERABLE]:
+        raise config.ConfigError(bad)
+    return errors
+
+
+def _show(plans: list[_Plan], path: Path, added: dict[str, Any], as_json: bool, problems: list[str]) -> None:
+    if as_json:
+        about = {"config": str(path), "added": list(added), "problems": problems}
+        print_json(about | {"clients": [plan.shown() for plan in plans]})
+        return
+    for plan in plans:
+        if plan.change is None:
+            print_out(f"{plan.client}  {plan.path}\n  Sluice is installed: nothing to do")
+            continue
+        print_out(f"{plan.client}  {plan.path}\n  + {changes.NAME}")
+        for name, key in plan.moved.items():
+            is_new = "" if key in added else ", which is there already"
+            print_out(f"  - {printable(name)}: moves to {path.name} as {key}{is_new}")
+        for note in plan.notes:
+            info(f"  note  {printable(note)}")
+        if pids := changes.running(CLIENTS[plan.client].processes):
+            which = ", ".join(map(str, pids))
+            hint = "quit it fully, its tray icon too, or it may write its file again"
+            info(f"  note  {plan.client} runs (process {which}): {hint}")
+    for problem in problems:
+        info(f"note  {problem}")
+    print_out(f"config  {path}: {count(len(added), 'new server')}")
+
+
+def _ask(yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        stop(Code.USAGE, "nothing was changed: --yes changes the files without a question")
+    if not typer.confirm("Change these files?"):
+        stop(Code.NEGATIVE, "nothing was changed")
+
+
+def _write_config(path: Path, text: str, before: str) -> None:
+    try:
+        if path.is_file() and path.read_text("utf-8") != before:
+            stop(Code.NEGATIVE, f"{path} was changed meanwhile: run the command again")
+        private.make_directory(path.parent)
+        changes.replace(path, text.encode("utf-8"), changes.mode_of(path))
+    except (OSError, Changed) as error:
+        stop(Code.NEGATIVE, f"cannot write {path}: {error}")
+
+
+def _apply(plan: _Plan, journal: Journal) -> None:
+    assert plan.change is not None
+    try:
+        changes.make(plan.change, journal)
+    except (OSError, Changed) as error:
+        stop(Code.NEGATIVE, f"{plan.client}: {error}")
+
+
+def uninstall(
+    clients: Clients = None,
+    all_: All = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take Sluice out of the files of desktop clients. A file that nobody edited since is what it was before, byte for
+    byte. In others the entry of Sluice is removed, and the servers come back that had moved. The config stays."""
+    chosen = _chosen(clients, all_)
+    path = _config_path(config_file)
+    journals = {client: Journal(_state(path), client) for client in chosen}
+    try:
+        rows = [_row(client, journals[client]) for client in chosen]
+        if dry_run or not any(row["installed"] for row in rows):
+            _show_rows(rows, as_json, "Sluice is not installed", "Sluice would be taken out")
+            return
+        if not as_json:
+            _show_rows(rows, as_json, "Sluice is not installed", "Sluice is installed")
+        _ask(yes)
+        for row in rows:
+            if row["installed"]:
+                row["done"] = _removed(row["client"], journals[row["client"]])
+    except (OSError, Changed, CannotEdit) as error:
+        stop(Code.NEGATIVE, f"nothing more was changed: {error}")
+    _show_rows(rows, as_json, "Sluice is not installed", "")
+
+
+def _row(client: str, journal: Journal) -> dict[str, Any]:
+    about = CLIENTS[client]
+    path = about.file()
+    found = changes.contents(path)
+    entry = changes.entry(found, path.suffix.lower(), about.root) if found else None
+    return {"client": client, "file": str(path), "installed": bool(journal.changes()) or changes.is_sluice(entry)}
+
+
+def _removed(client: str, journal: Journal) -> str:
+    """Undoes the changes from the last to the first."""
+    done = ""
+    steps = journal.changes()
+    while steps:
+        done = f"{steps[-1].path} {changes.undo(steps[-1])}"
+        steps.pop()
+        journal.write(steps)
+    about = CLIENTS[client]
+    if changes.take_out(about.file(), about.root):
+        done = f"{about.file()}: Sluice is taken out"
+    return done
+
+
+def _show_rows(rows: list[dict[str, Any]], as_json: bool, without: str, otherwise: str) -> None:
+    if as_json:
+        print_json({"clients": rows})
+        return
+    for row in rows:
+        print_out(f"{row['client']}: {row.get('done') or (otherwise if row['installed'] else without)}")
+
+
+def status(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show which desktop clients start Sluice. And which of them run, so that they have to be restarted after a
+    change."""
+    path = _config_path(config_file)
+    command, args = sluice_command(path)
+    rows = []
+    for client, about in CLIENTS.items():
+        file = about.file()
+        row: dict[str, Any] = {"client": client, "state": _found_state(client, command, args), "file": str(file)}
+        rows.append(row | {"running": changes.running(about.processes)})
+    if as_json:
+        print_json({"config": str(path), "clients": rows})
+        return
+    cells = [[row["client"], row["state"], "yes" if row["running"] else "no", row["file"]] for row in rows]
+    print_out(table([["CLIENT", "STATE", "RUNNING", "FILE"], *cells]))
+
+
+def _found_state(client: str, command: str, args: list[str]) -> str:
+    about = CLIENTS[client]
+    file = about.file()
+    if not about.is_here():
+        return "not on this machine"
+    try:
+        data = changes.contents(file)
+        entry = changes.entry(data, file.suffix.lower(), about.root) if data else None
+    except OSError:
+        return "not readable"
+    if entry is None or not changes.is_sluice(entry):
+        return "not installed"
+    program = Path(str(entry.get(about.command)))
+    if program.is_absolute() and not program.exists():
+        return "stale: there is no such program"
+    is_ours = (entry.get(about.command), entry.get("args")) == (command, args)
+    return "installed" if is_ours else "installed with another command or config"

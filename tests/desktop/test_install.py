@@ -1,0 +1,235 @@
+"""`sluice install`, `uninstall` and `status`: the files of desktop clients, edited by the byte and put back."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from command_line import run
+
+from sluicegate.desktop.clients import CLIENTS
+from sluicegate.desktop.edit import CannotEdit, edited
+from sluicegate.desktop.read import parse
+
+Json = dict[str, Any]
+SECRET = "hunter2-and-more"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "SLUICE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    yield tmp_path
+
+
+def sluice(home: Path, *words: str) -> "CompletedProcess[str]":
+    return run(home, *words)
+
+
+def text_of(client: str) -> str:
+    """A file with two servers, and settings beside them."""
+    about = CLIENTS[client]
+    suffix = about.file().suffix
+    if suffix == ".toml":
+        return (
+            '# mine\nmodel = "x"\n\n[mcp_servers.one]\ncommand = "/bin/sh" # why\nargs = ["-c", "a"]\n'
+            f'[mcp_servers.one.env]\nA_TOKEN = "{SECRET}"\n\n[mcp_servers.two]\nurl = "https://example.com/mcp"\n\n'
+            '[tui]\ncolour = true\n'
+        )  # fmt: skip
+    if suffix == ".yaml":
+        return (
+            "# mine\nGOOSE_MODE: auto\nextensions:\n  developer:  # stays\n    type: builtin\n    enabled: true\n"
+            "  one:\n    type: stdio\n    cmd: /bin/sh\n    args: [-c, a]\n    envs:\n"
+            f"      A_TOKEN: {SECRET}\n  two:\n    type: streamable_http\n    uri: https://example.com/mcp\nlast: 1\n"
+        )
+    servers = {"one": {"command": "/bin/sh", "args": ["-c", "a"], "env": {"A_TOKEN": SECRET}},
+               "two": {"type": "http", "url": "https://example.com/mcp"}}  # fmt: skip
+    return json.dumps({"theme": "dark {", about.root: servers, "last": [1, {"a": "]"}]}, indent=2) + "\n"
+
+
+def variant(text: str, suffix: str, name: str) -> bytes | None:
+    in_json = text.replace("{\n", '{ // a "comment" {\n /* two\n lines */\n', 1)
+    commented = in_json if suffix == ".json" else f"# more\n{text}"
+    texts: dict[str, bytes | None] = {
+        "crlf": text.replace("\n", "\r\n").encode(), "bom": b"\xef\xbb\xbf" + text.encode(),
+        "comments": commented.encode(), "empty": b"", "absent": None,
+        "tabs": (text.replace("  ", "\t") if suffix == ".json" else text.replace(" = ", "\t=\t")).encode(),
+        "one line": json.dumps(json.loads(text)).encode() if suffix == ".json" else text.rstrip("\n").encode(),
+        "trailing comma": text.replace("]\n}", "],\n}").encode() if suffix == ".json" else text.encode(),
+    }  # fmt: skip
+    return texts.get(name, text.encode())
+
+
+VARIANTS = ("lf", "crlf", "bom", "comments", "tabs", "one line", "trailing comma", "symlink", "0600", "empty", "absent")
+
+
+@pytest.mark.parametrize("form", VARIANTS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_uninstall_makes_a_file_what_it_was_in_bytes_and_mode(client: str, form: str, home: Path) -> None:
+    about = CLIENTS[client]
+    path = about.file()
+    assert home in path.parents
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = variant(text_of(client), path.suffix, form)
+    target = home / "dotfiles" / "theirs" if form == "symlink" else path
+    if form == "symlink":
+        target.parent.mkdir()
+        path.symlink_to(target)
+    if before is not None:
+        target.write_bytes(before)
+        target.chmod(0o600 if form == "0600" else 0o644)
+    mode = stat.S_IMODE(target.stat().st_mode) if before is not None else None
+
+    done = sluice(home, "install", client, "--yes")
+    assert done.returncode == 0, done.stderr
+    after = path.read_bytes()
+    document = parse(after, path.suffix)
+    assert document[about.root]["sluice"][about.command].startswith("/")
+    moved = {"one", "two"} if before else set()
+    assert not moved & document[about.root].keys()
+    config = parse((home / ".config/sluice/sluice.yaml").read_bytes(), ".yaml")
+    assert (config["servers"] or {}).keys() == moved and config["policy"]["use"] == "personal"
+    assert after.startswith(b"\xef\xbb\xbf") == (form == "bom")
+    assert (b"\r\n" in after) == (form == "crlf") and path.is_symlink() == (form == "symlink")
+    assert SECRET not in done.stdout + done.stderr
+    if mode is not None:
+        assert stat.S_IMODE(target.stat().st_mode) == mode
+        rest = {key: value for key, value in document.items() if key != about.root}
+        assert rest == {k: v for k, v in (parse(before, path.suffix) if before else {}).items() if k != about.root}
+    assert not list(path.parent.glob(".*.??????*")), "no draft is left"
+    for private in (home / ".local/state/sluice/desktop").iterdir():
+        assert stat.S_IMODE(private.stat().st_mode) == 0o600
+
+    again = sluice(home, "install", client, "--yes")
+    assert (again.returncode, path.read_bytes()) == (0, after) and "nothing to do" in again.stdout
+    assert f"{client}  " in sluice(home, "status").stdout
+
+    undone = sluice(home, "uninstall", client, "--yes")
+    assert undone.returncode == 0, undone.stderr
+    assert (path.read_bytes() if path.exists() else None) == before and path.is_symlink() == (form == "symlink")
+    if mode is not None:
+        assert stat.S_IMODE(target.stat().st_mode) == mode
+    assert "not installed" in sluice(home, "uninstall", client, "--yes").stdout
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_file_that_was_edited_since_keeps_its_edits_and_gets_its_servers_back(client: str, home: Path) -> None:
+    about = CLIENTS[client]
+    path = about.file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text_of(client))
+    before = parse(path.read_bytes(), path.suffix)
+    assert sluice(home, "install", client, "--yes").returncode == 0
+    path.write_text(path.read_text().replace("dark {", "light").replace("last", "first").replace('"x"', '"y"'))
+    changed = parse(path.read_bytes(), path.suffix)
+    undone = sluice(home, "uninstall", client, "--yes")
+    assert undone.returncode == 0 and "put back: one, two" in undone.stdout, undone.stderr
+    assert parse(path.read_bytes(), path.suffix) == {**changed, about.root: before[about.root]}
+
+
+def test_a_journal_that_somebody_changed_is_not_used(home: Path) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    path.write_text(text_of("cursor"))
+    sluice(home, "install", "cursor", "--yes")
+    after = path.read_bytes()
+    journal = home / ".local/state/sluice/desktop/cursor.json"
+    rows = json.loads(journal.read_text())
+    rows[0]["before"] = "e30="
+    journal.write_text(json.dumps(rows))
+    refused = sluice(home, "uninstall", "cursor", "--yes")
+    assert refused.returncode == 1 and "was edited" in refused.stderr and path.read_bytes() == after
+
+
+def test_all_installs_for_the_clients_that_are_there_and_a_server_of_two_moves_once(home: Path) -> None:
+    for client in ("cursor", "gemini"):
+        CLIENTS[client].file().parent.mkdir()
+        CLIENTS[client].file().write_text(text_of(client))
+    shown = json.loads(sluice(home, "install", "--all", "--dry-run", "--json").stdout)
+    assert [row["client"] for row in shown["clients"] if row["changes"]] == ["cursor", "gemini"]
+    assert shown["added"] == ["one", "two"] and not (home / ".config/sluice").exists(), "a dry run writes nothing"
+    assert CLIENTS["cursor"].file().read_text() == text_of("cursor")
+    refused = sluice(home, "install", "--all")
+    assert refused.returncode == 2 and "--yes" in refused.stderr, "nobody was asked"
+    assert CLIENTS["cursor"].file().read_text() == text_of("cursor")
+
+
+def test_the_config_keeps_its_bytes_and_gets_the_servers_in_front(home: Path) -> None:
+    config = home / ".config" / "sluice" / "sluice.yaml"
+    config.parent.mkdir(parents=True)
+    own = "# mine\npolicy: {use: personal}\nservers:  # mine, too\n    one: {command: /bin/other}\n# end\n"
+    config.write_text(own)
+    config.chmod(0o640)
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    path.write_text(text_of("cursor"))
+    done = sluice(home, "install", "cursor", "--yes")
+    assert done.returncode == 0, done.stderr
+    text = config.read_text()
+    assert text.startswith("# mine\npolicy: {use: personal}\nservers:  # mine, too\n    one-2:\n")
+    assert text.endswith("    one: {command: /bin/other}\n# end\n") and stat.S_IMODE(config.stat().st_mode) == 0o640
+    assert parse(text.encode(), ".yaml")["servers"].keys() == {"one", "one-2", "two"}
+
+
+@pytest.mark.parametrize("own", ["servers: {a: {command: /bin/sh}}\n", "servers:\n  - a\n", "servers: 1\n"])
+def test_a_config_that_cannot_get_more_servers_leaves_everything_as_it_was(own: str, home: Path) -> None:
+    config = home / "sluice.yaml"
+    config.write_text(f"policy: {{use: personal}}\n{own}")
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    path.write_text(text_of("cursor"))
+    refused = sluice(home, "install", "cursor", "--yes")
+    assert refused.returncode in (1, 3) and refused.stderr
+    assert path.read_text() == text_of("cursor") and config.read_text().endswith(own)
+
+
+def test_a_sluice_that_python_starts_is_found(home: Path) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    entry = {"command": "/usr/bin/python3", "args": ["-m", "sluicegate", "stdio"]}
+    path.write_text(json.dumps({"mcpServers": {"sluice": entry}}))
+    done = sluice(home, "uninstall", "cursor", "--yes")
+    assert done.returncode == 0 and json.loads(path.read_text()) == {"mcpServers": {}}
+
+
+def test_kept_servers_stay_in_the_client_and_do_not_move(home: Path) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    path.write_text(text_of("cursor"))
+    assert sluice(home, "install", "cursor", "--yes", "--keep").returncode == 0
+    assert json.loads(path.read_text())["mcpServers"].keys() == {"sluice", "one", "two"}
+    assert not parse((home / ".config/sluice/sluice.yaml").read_bytes(), ".yaml")["servers"]
+
+
+@pytest.mark.parametrize(("suffix", "text"), [
+    (".json", '{"mcpServers": []}'), (".json", "{"), (".json", '{"a": 1,\r\n "b": 2\n}'), (".json", "[]"),
+    (".toml", 'mcp_servers = {a = {command = "x"}}\n'), (".yaml", "- a\n"),
+    (".yaml", "mcpServers: {a: {command: x}}\n"),
+])  # fmt: skip
+def test_a_form_that_cannot_be_edited_by_the_byte_is_refused(suffix: str, text: str) -> None:
+    root = "mcp_servers" if suffix == ".toml" else "mcpServers"
+    with pytest.raises(CannotEdit):
+        edited(text.encode(), suffix, root, frozenset("a"), {"sluice": {"command": "x"}})
+
+
+def test_a_client_that_runs_is_named_and_not_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = Path("/proc/self/comm")
+    if not name.exists():
+        pytest.skip("no /proc")
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    mine = name.read_text().strip()
+    monkeypatch.setitem(CLIENTS, "cursor", type(CLIENTS["cursor"])(linux=("~/.cursor/mcp.json",), processes=(mine,)))
+    done = sluice(home, "install", "cursor", "--dry-run")
+    assert str(os.getpid()) in done.stderr and "quit it fully" in done.stderr
+
+
+def test_unknown_clients_and_none_exit_2(home: Path) -> None:
+    for words in (["install"], ["install", "emacs"], ["uninstall"], ["install", "cursor", "--all"]):
+        refused = sluice(home, *words)
+        assert refused.returncode == 2 and "cursor" in refused.stderr
