@@ -27,6 +27,9 @@ from sluicegate.policy.finding import PolicyError
 
 T = TypeVar("T")
 MAX_WORKERS: Final = 64
+# Seconds until a thread that computes lets the event loop go on (sys.setswitchinterval; Python's own is 5 ms). Threads
+# search large arguments for secrets, and the loop waits for each of them after every read and write.
+_SWITCH_INTERVAL: Final = 0.001
 
 _STATE: Final = re.compile(r"""^\s*"?state"?:\s*\{?\s*"?dir"?:\s*["']?([^"'\s,}#]+)""", re.MULTILINE)
 _LISTEN_HINTS: Final = {
@@ -186,6 +189,7 @@ def _why(error: OSError, path: Path, listen: config.Listen) -> config.ConfigFind
 def _run(main: Callable[[], Awaitable[T]]) -> T:
     """The one event loop of a command. uvloop is not made for Windows, and shows nobody its steps."""
     use_uvloop = not slow_turns.watch() and sys.platform != "win32"
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
         with stray_processes.adopting():
             return anyio.run(main, backend_options={"use_uvloop": use_uvloop})
