@@ -108,6 +108,31 @@ async def test_what_has_ended_is_not_looked_at_any_more() -> None:
             assert looks(server, "1") == count
 
 
+async def test_a_message_that_its_client_sees_otherwise_is_told_once() -> None:
+    """What the server writes is compared with what it wrote, not with what became of it on the way to the client."""
+    server, told = modern(), list[str]()
+    async with Front(server) as front:
+        id = await begin(front)
+        says(server, "1", "working", statusMessage="a\u202eb")
+
+        async def cleaned(call: Call) -> Outcome:
+            told.append(call.params["taskId"])
+            outcome = await front.router.tasks.about(call)
+            assert isinstance(outcome, Result)
+            return Result({**outcome.value, "statusMessage": outcome.value["statusMessage"].replace("\u202e", "")})
+
+        front.router.task_subscriptions._about_task = cleaned
+        async with listen(front, id) as stream:
+            await stream.acknowledged()
+            assert (await stream.next())["statusMessage"] == "ab"
+            with anyio.fail_after(20):
+                while looks(server, "1") < 8:  # noqa: ASYNC110 - the server is asked, and no event says so
+                    await anyio.sleep(0.01)
+            assert told == [id]
+            says(server, "1", "working", statusMessage="c")
+            assert (await stream.next())["statusMessage"] == "c"
+
+
 async def test_who_comes_when_the_task_has_ended_is_told_that_it_has() -> None:
     server = modern()
     async with Front(server) as front:

@@ -59,9 +59,9 @@ class FollowedTasks:
         while (news := await self._tasks.news(self._call, id)) is not None:
             async with self._limit:
                 task = await self._look(id)
-                if task is not None and _state(task) != seen:
+                if task is not None and (state := _state(task)) != seen:
                     task = await self._notify(id)
-                    seen = None if task is None else _state(task)
+                    seen = None if task is None else state
             if task is not None and task.get("status") in tasks.TERMINAL:
                 return
             failures = 0 if task is not None else failures + 1
@@ -86,7 +86,7 @@ class FollowedTasks:
 
 
 def _state(task: Json) -> _Seen:
-    """The fields of a task whose change is announced to the client."""
+    """The fields of a task whose change is announced, as its server wrote them: inspection may change the message."""
     requests = task.get("inputRequests")
     asked = tuple(sorted(requests)) if isinstance(requests, dict) else ()
     return task.get("status"), task.get("statusMessage"), asked

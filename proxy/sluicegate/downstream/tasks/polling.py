@@ -84,10 +84,12 @@ async def _cancel(request: Send, id: str) -> None:
 
 
 def _cancelled(task: Json) -> Result:
-    """A task that somebody else has cancelled. Its call has no other end that says so."""
-    text = task.get("statusMessage")
-    why = f": {text}" if isinstance(text, str) and text else ""
-    return Result({"content": [{"type": "text", "text": f"The server cancelled this call{why}."}], "isError": True})
+    """A task that somebody else has cancelled. Its call has no other end that says so. What the server writes of it is
+    a block of its own, so that no sentence of it passes for ours."""
+    texts = ["The server cancelled this call."]
+    if task.get("statusMessage"):
+        texts.append(f"The server's message: {task['statusMessage']}")
+    return Result({"content": [{"type": "text", "text": text} for text in texts], "isError": True})
 
 
 # ---------------------------------------------------------------- the initialize era
