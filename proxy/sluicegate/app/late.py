@@ -27,4 +27,4 @@ class Late(Generic[T]):
     def __call__(self) -> T:
         if self._part is _UNSET:
             raise RuntimeError("a part is used before it is wired")
-        return self._part  # type: ignore[return-value]
+        return self._part  # type: ignore[return-value]  # not _UNSET, so a T

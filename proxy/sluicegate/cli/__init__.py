@@ -18,7 +18,7 @@ from sluicegate.cli.output import Code, Unreachable, info, print_out
 from sluicegate.config import ConfigError
 
 # In a help text an argument has its name alone, as an option has: typer adds Python's type to it, such as <list[Path]>.
-setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
+setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010 - mypy refuses an assignment
 
 COMMANDS: Final = {
     "init": "init", "install": "install", "uninstall": "install", "status": "install",

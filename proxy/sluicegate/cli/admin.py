@@ -55,7 +55,7 @@ def asks_running(command: Callable[Concatenate["Admin", P], None]) -> Callable[.
         operator: AsOperator = False,
         **own: Any,
     ) -> None:
-        command(Admin(config_file, key_of(key_file, key), operator), **own)  # type: ignore[call-arg]
+        command(Admin(config_file, key_of(key_file, key), operator), **own)  # type: ignore[call-arg]  # typer gives what P names
 
     shared = list(signature(asked).parameters.values())[:-1]
     own = list(signature(command).parameters.values())[1:]

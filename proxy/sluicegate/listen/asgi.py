@@ -32,7 +32,7 @@ def asgi(app: Application) -> Serve:
             pass
         except BodyTooLarge:
             await _error(request, 413, "request too large")
-        except Exception:  # noqa: BLE001 (the boundary of a request: the client gets no details)
+        except Exception:  # noqa: BLE001 - the boundary of a request: the client gets no details
             _LOG.exception("a request failed: %r", request)
             await _error(request, 500, "Internal error")
 

@@ -68,7 +68,7 @@ class HttpExchange:
 
     # ------------------------------------------------------------ out: one message
 
-    def json(self, status: int, body: bytes, extra: Headers = []) -> Awaitable[None]:  # noqa: B006 (never changed)
+    def json(self, status: int, body: bytes, extra: Headers = []) -> Awaitable[None]:  # noqa: B006 - never changed
         return self._whole(status, _JSON % len(body), extra, body)
 
     def json_at_once(self, status: int, body: bytes) -> bool:
@@ -81,14 +81,14 @@ class HttpExchange:
         peer.respond_at_once(status, _JSON % len(body), body)
         return True  # nobody waits for its end: it was no stream
 
-    def empty(self, status: int, extra: Headers = []) -> Awaitable[None]:  # noqa: B006
+    def empty(self, status: int, extra: Headers = []) -> Awaitable[None]:  # noqa: B006 - never changed
         return self._whole(status, b"" if status == 204 else _EMPTY, extra, b"")  # RFC 9110 8.6: a 204 has no length
 
     def error(
         self,
         status: int,
         text: str,
-        extra: Headers = [],  # noqa: B006
+        extra: Headers = [],  # noqa: B006 - never changed
         id: RequestId | None = None,
     ) -> Awaitable[None]:
         return self.json(status, error_body(text, id=id), extra)

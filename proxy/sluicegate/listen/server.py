@@ -52,7 +52,7 @@ class AddressServer:
                 lifespan="off",
                 log_config=None,
                 backlog=backlog,
-                timeout_graceful_shutdown=drain,  # type: ignore[arg-type]
+                timeout_graceful_shutdown=drain,  # type: ignore[arg-type]  # it takes a float as well
             )
         )
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Final
 
-import casbin  # type: ignore[import-untyped]
-from casbin.core_enforcer import EnforceContext  # type: ignore[import-untyped]
+import casbin  # type: ignore[import-untyped]  # it has no types
+from casbin.core_enforcer import EnforceContext  # type: ignore[import-untyped]  # it has no types
 
 from sluicegate.policy.finding import PolicyFinding
 from sluicegate.policy.globs import matches
@@ -48,7 +48,7 @@ def _in_role(held: frozenset[str], subject: str) -> bool:
     return subject in held
 
 
-class _Enforcer(casbin.Enforcer):  # type: ignore[misc]
+class _Enforcer(casbin.Enforcer):  # type: ignore[misc]  # a class without types
     """casbin, reading its matchers once instead of at every decision (that is five sixths of a decision's time)."""
 
     def _get_expression(self, text: str, functions: Any = None) -> Any:

@@ -163,14 +163,14 @@ class LegacyConnection(ServerConnection):
         return super().assign(scope, session)
 
     @property
-    def is_exclusive(self) -> bool:  # type: ignore[override]
+    def is_exclusive(self) -> bool:  # type: ignore[override]  # an attribute there, which nobody sets here
         """What a server asks on a channel that all calls share says not whose it is. Where the calls are of one
         session, it does not matter."""
         is_ambiguous = not self.transport.is_private or self._suspended.is_aside
         return self._may_be_asked and self.session is None and is_ambiguous
 
     @property
-    def is_taken(self) -> bool:  # type: ignore[override]
+    def is_taken(self) -> bool:  # type: ignore[override]  # as above
         return bool(self._calls)
 
     @property
