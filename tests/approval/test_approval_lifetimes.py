@@ -58,7 +58,7 @@ async def test_what_people_look_at_outlives_the_time_to_decide_by_a_day() -> Non
     town = timed_town()
     approval = await town.pending(amount=1)
     assert approval.expires == START + 1800
-    assert await ends_at(town, "approval/shown/") == START + 1800 + DAY
+    assert await ends_at(town, "approval/shown/") == await ends_at(town, "approval/row/") == START + 1800 + DAY
     assert await ends_at(town, "approval/open/") == await ends_at(town, "approval/of/") == float("inf")
 
 
@@ -95,8 +95,8 @@ async def test_what_was_used_leaves_no_answer_to_the_same_call_and_is_compared_w
     town = timed_town()
     await town.decide(await town.pending(amount=1))
     await town.run(amount=1)
-    assert await keys(town) == {"approval/done", "approval/shown", "approval/last/bank"}
-    for prefix in ("approval/done/", "approval/shown/", "approval/last/"):
+    assert await keys(town) == {"approval/done", "approval/shown", "approval/row", "approval/last/bank"}
+    for prefix in ("approval/done/", "approval/shown/", "approval/row/", "approval/last/"):
         assert await ends_at(town, prefix) == START + DAY
 
 
@@ -110,7 +110,7 @@ async def test_a_change_of_what_is_no_longer_so_changes_nothing_in_the_store() -
     denied = approval.become("denied", by="key:leo", ended=START)
     assert not await town.desk.book.move(read, denied, START)
     assert not await town.desk._apply(read, denied)
-    assert not await town.desk.book.open(approval, {})
+    assert not await town.desk.book.open(approval, {}, {})
     assert await town.store.scan("approval/") == before
     assert town.desk.counts["one-of-leads", "denied"] == 0
 

@@ -16,8 +16,10 @@ import pytest
 from command_line import run
 from e2e.sluice_process import clean_environment, sluice, stdio_command
 from e2e.wire import META, MODERN
-from peers.fleet import MCP2, peers, run_client
+from peers.fleet import MCP2, free_port, peers, run_client
 from policy_bed import Bed, bearer, bed, client_keys, key_of, reason, recorder
+
+from sluicegate.admin.paging import MAX_PAGE_BYTES
 
 Json = dict[str, Any]
 ROWS = """\
@@ -81,6 +83,35 @@ def command(folder: Path, *words: str, key: str = "") -> "CompletedProcess[str]"
 
 
 # ---------------------------------------------------------------- over the admin port
+
+
+@pytest.mark.parametrize("arguments", [[], ["--workers", "2"]], ids=["alone", "workers"])
+def test_every_approval_is_reached_by_pages_and_no_answer_is_large(
+    peers: None, tmp_path: Path, arguments: list[str]
+) -> None:
+    """The owners of `ann` and `eve` are different workers. What was said makes these rows so large that the command
+    line needs three pages."""
+    settings: Json = {"approvals": {"hold_for": "0s"}, "limits": {"pending_approvals": 50}}
+    with front(tmp_path, arguments=arguments, listen={"admin": f"127.0.0.1:{free_port()}"}, **settings) as town:
+        long = "x" * 9_000
+        made = {pending(town, who, "wire", n=number, text=long) for who in ("ann", "eve") for number in range(30)}
+        for id in made:
+            assert decide(town, "lea", id, "deny", comment="\u202e" * 2_000).status_code == 200
+        rows: list[Json] = []
+        for limit in (200, 7):
+            rows, query = [], f"approvals?state=denied&limit={limit}"
+            answer = api(town, "lea", query)
+            while True:
+                assert len(answer.content) < MAX_PAGE_BYTES + 4096 and answer.json()["total"] == 60
+                rows = [*answer.json()["approvals"], *rows]
+                assert len(answer.json()["approvals"]) <= limit
+                if "next" not in answer.json():
+                    break
+                answer = api(town, "lea", f"{query}&before={answer.json()['next']}")
+            assert len(rows) == 60 and {row["id"] for row in rows} == made and all(row["cut"] for row in rows)
+            assert [row["cursor"] for row in rows] == sorted(row["cursor"] for row in rows)
+        shown = command(tmp_path, "approvals", "list", "--state", "denied", "--json", key="lea")
+        assert [row["id"] for row in json.loads(shown.stdout)["approvals"]] == [row["id"] for row in rows]
 
 
 def test_a_lead_approves_and_the_call_runs_once_when_it_is_repeated(town: Bed) -> None:

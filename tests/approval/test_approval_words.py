@@ -33,7 +33,7 @@ def row(approval: Approval) -> dict[str, Any]:
         "id": approval.id, "state": "pending", "digest": approval.matter.digest, "principal": "key:ann", "owner": "ann",
         "client_claims_to_be": "ide⟨U+202E⟩ 1.0", "method": "tools/call", "server": "bank", "tool": "pay",
         "public": "b__pay", "class": "write", "arguments": {"to": "bob", "n": [5], "note": "a⟨U+202E⟩b\n"},
-        "arguments_size": 40, "arguments_cut": False, "arguments_erased": False, "hidden_characters": 1,
+        "arguments_size": 40, "arguments_cut": False, "cut": False, "arguments_erased": False, "hidden_characters": 1,
         "profile": "one-of-leads", "tier": "other", "quorum": 1, "approvers": ["role:lead"],
         "remember": ["once", "15m"], "require_reason": False, "created_at": START, "expires_at": END, "votes": [],
         "decided_by": "", "comment": "", "scope": "once", "ended_at": None,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio
 
-from sluicegate.admin import events
+from sluicegate.admin import events, paging
 from sluicegate.approval import presentation
 from sluicegate.approval.eligibility import has_voted, may_see, objection
 from sluicegate.approval.grants import Grant
@@ -28,14 +28,13 @@ from sluicegate.store import Store
 Told = tuple[int, Json]
 """A status and the body that goes with it."""
 
-MAX_LISTED: Final = 200
 MAX_KEY: Final = 200
 REMEMBERED: Final = 24 * 3600.0
 _SHAPE: Final = (
     'the body is {"decision": "approve" or "deny", "seen_digest": DIGEST (needed to approve), '
     f'"scope": "once", "session" or "15m", "comment": TEXT of at most {MAX_COMMENT} characters}}'
 )
-_QUERY: Final = "the query is ?state=STATE and ?server=KEY, each once, or nothing"
+_QUERY: Final = f"the query is state=STATE, server=KEY, {paging.SHAPE}, each at most once"
 _UNKNOWN: Final[Told] = (404, {"error": "no such approval"})
 _NO_GRANT: Final[Told] = (404, {"error": "no such grant"})
 
@@ -68,8 +67,8 @@ class ApprovalsApi:
                 return await self._list(query, client)
             case ("approvals", id) if not query:
                 return await self._show(id, client)
-            case ("grants",) if not query:
-                return 200, {"grants": [_grant(grant) for grant in self._desk.grants.all()]}
+            case ("grants",):
+                return await self._grants(query)
             case ("grants", id) if not query and (grant := self._desk.grants.get(id)) is not None:
                 return 200, _grant(grant)
             case ("grants", _):
@@ -77,22 +76,34 @@ class ApprovalsApi:
         return 404, {"error": "no such path"}
 
     async def _list(self, query: Mapping[str, Sequence[str]], who: Client) -> Told:
-        state, server = query.get("state", [""]), query.get("server", [""])
-        if set(query) - {"state", "server"} or len(state) != 1 or len(server) != 1:
+        asked = paging.read_page_request(query)
+        if asked is None or set(query) - {"state", "server", *paging.PAGE_QUERY}:
             return 400, {"error": _QUERY}
-        if state[0] and state[0] not in TRANSITIONS:
+        state, server = query.get("state", [""])[0], query.get("server", [""])[0]
+        if state and state not in TRANSITIONS:
             return 400, {"error": f"states are {', '.join(TRANSITIONS)}"}
         # Whoever asks for what is pending asks what waits for somebody's word.
-        wanted = WAITING if state[0] == "pending" else {state[0]} if state[0] else set(TRANSITIONS)
+        wanted = WAITING if state == "pending" else {state} if state else set(TRANSITIONS)
         found = self._desk.open_ones() + ([] if wanted <= WAITING else await self._desk.book.finished())
         roles = self._people.roles_of(who)
-        mine = [one for one in found if one.state in wanted and server[0] in ("", one.matter.server)]
-        mine = sorted((one for one in mine if may_see(one, who, roles)), key=lambda one: one.created)
-        rows = [
-            presentation.tell(one, await self._desk.book.shown(one.id)) | _to_viewer(one, who, roles)
-            for one in mine[-MAX_LISTED:]
-        ]
-        return 200, {"approvals": rows, "total": len(mine)}
+        mine = [one for one in found if one.state in wanted and server in ("", one.matter.server)]
+
+        async def row(one: Approval) -> Json:
+            return presentation.tell(one, await self._desk.book.row(one.id)) | _to_viewer(one, who, roles)
+
+        page = await paging.page_of([one for one in mine if may_see(one, who, roles)], events.cursor_of, asked, row)
+        return 200, {"approvals": page.pop("rows"), **page}
+
+    async def _grants(self, query: Mapping[str, Sequence[str]]) -> Told:
+        asked = paging.read_page_request(query)
+        if asked is None or set(query) - set(paging.PAGE_QUERY):
+            return 400, {"error": f"the query is {paging.SHAPE}, each at most once"}
+
+        async def row(grant: Grant) -> Json:
+            return _grant(grant)
+
+        page = await paging.page_of(self._desk.grants.all(), lambda grant: grant.id, asked, row)
+        return 200, {"grants": page.pop("rows"), **page}
 
     async def _show(self, id: str, who: Client) -> Told:
         approval = await self._desk.get(id)
@@ -169,7 +180,7 @@ class ApprovalsApi:
     async def _told(self, decided: Approval | VoteRefused) -> Told:
         if isinstance(decided, VoteRefused):
             return decided.status, {"error": decided.text}
-        return 200, presentation.tell(decided, await self._desk.book.shown(decided.id))
+        return 200, presentation.tell(decided, await self._desk.book.row(decided.id))
 
     async def delete(self, path: tuple[str, ...], who: str) -> Told:
         """A grant is taken back. Whoever has the right may: it only takes away."""

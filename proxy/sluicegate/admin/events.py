@@ -1,4 +1,6 @@
-"""Server-sent events of approvals: first what waits, then whatever becomes of any of them.
+"""Server-sent events of approvals: first a page of what waits, then whatever becomes of any of them.
+
+Where more waits, the event `more` says how much, and has the cursor for the list.
 
 A reader that is too slow loses its stream, and finds everything again in the next one's beginning. The right to read
 is asked for again and again: a stream does not outlive it.
@@ -10,9 +12,11 @@ from typing import Final
 
 import anyio
 
+from sluicegate.admin.paging import MAX_ROWS, PageRequest, page_of
 from sluicegate.approval import presentation
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import Approval
+from sluicegate.protocol.jsonrpc import Json
 
 MAX_BEHIND: Final = 1_000
 MAX_STREAMS: Final = 100
@@ -39,16 +43,20 @@ async def stream(
     desk.watchers.append(watch)
     try:
         yield b": approvals\n\n"
-        for approval in desk.open_ones():
-            if sees(approval):
-                yield await _event(desk, approval)
+        waiting = [approval for approval in desk.open_ones() if sees(approval)]
+        page = await page_of(waiting, cursor_of, PageRequest(limit=MAX_ROWS), lambda one: _row(desk, one))
+        for row in page["rows"]:
+            yield _event(row)
+        if "next" in page:
+            more = {"total": page["total"], "next": page["next"]}
+            yield b"event: more\ndata: %b\n\n" % json.dumps(more).encode("ascii")
         quiet = 0
         while is_allowed() and not (is_behind or desk.is_closing):
             changed: Approval | None = None
             with anyio.move_on_after(LOOK_EVERY):
                 changed = await out.receive()
             if changed is not None and sees(changed):
-                yield await _event(desk, changed)
+                yield _event(await _row(desk, changed))
             quiet = 0 if changed is not None else quiet + 1
             if quiet >= ALIVE_EVERY:
                 quiet = 0
@@ -59,6 +67,14 @@ async def stream(
         out.close()
 
 
-async def _event(desk: ApprovalQueue, approval: Approval) -> bytes:
-    told = presentation.tell(approval, await desk.book.shown(approval.id))
-    return b"event: %b\ndata: %b\n\n" % (approval.state.encode("ascii"), json.dumps(told).encode("ascii"))
+def cursor_of(approval: Approval) -> str:
+    """By their age; one of two of the same age comes first for everybody."""
+    return f"{approval.created:017.6f}-{approval.id}"
+
+
+async def _row(desk: ApprovalQueue, approval: Approval) -> Json:
+    return presentation.tell(approval, await desk.book.row(approval.id))
+
+
+def _event(row: Json) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (row["state"].encode("ascii"), json.dumps(row).encode("ascii"))

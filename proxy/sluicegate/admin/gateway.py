@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from sluicegate.admin.approval_page import PATH as PAGES
-from sluicegate.admin.approvals import MAX_LISTED
+from sluicegate.admin.paging import PageRequest, merge_pages, read_page_request
 from sluicegate.admin.peers import TAKES_BODY, Peer, Up, look_at_peer, request
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response, read_body
 from sluicegate.admin.routes import ACTIONS, API
@@ -83,10 +83,8 @@ class Gateway:
                 return await self._ready(scope, peers)
             case "servers":
                 return _joined(await _all(scope, peers), "servers", _servers)
-            case "approvals":
-                return _joined(await _all(scope, peers), "approvals", _newest)
-            case "grants":
-                return _joined(await _all(scope, peers), "grants", list)
+            case "approvals" | "grants" as name:
+                return await _page(scope, await _all(scope, peers), name)
             case "audit/head":
                 return _heads(await _all(scope, peers, goes_on=(_UNKNOWN,)))
             case "approvals/events":
@@ -278,9 +276,18 @@ def _joined(answers: list[AdminResponse | None], name: str, join: Callable[[list
         return _nobody()
     if bad := next((answer for answer in there if answer.status_code != _DONE), None):
         return bad
-    told = [json.loads(answer.body) for answer in there]
-    whole = {name: join([row for one in told for row in one[name]])}
-    return json_response(_DONE, whole | ({"total": sum(one["total"] for one in told)} if "total" in told[0] else {}))
+    return json_response(_DONE, {name: join([row for answer in there for row in json.loads(answer.body)[name]])})
+
+
+async def _page(scope: Scope, answers: list[AdminResponse | None], name: str) -> AdminResponse:
+    """One page of theirs; or the first answer that is none."""
+    there = [answer for answer in answers if answer is not None]
+    if not there or (bad := next((answer for answer in there if answer.status_code != _DONE), None)):
+        return bad if there and bad else _nobody()
+    asked = read_page_request(parse_qs(scope.get("query_string", b"").decode("latin-1"))) or PageRequest()
+    pages = [json.loads(answer.body) for answer in there]
+    page = await merge_pages([{**one, "rows": one[name]} for one in pages], asked)
+    return json_response(_DONE, {name: page.pop("rows"), **page})
 
 
 def _outputs(answers: list[AdminResponse | None]) -> AdminResponse:
@@ -302,10 +309,6 @@ def _heads(answers: list[AdminResponse | None]) -> AdminResponse:
 
 
 # ---------------------------------------------------------------- putting together
-
-
-def _newest(rows: list[Json]) -> list[Json]:
-    return sorted(rows, key=lambda row: str(row["created_at"]))[-MAX_LISTED:]
 
 
 def _servers(rows: list[Json]) -> list[Json]:

@@ -40,6 +40,7 @@ def _list(of: Json) -> Json:
     return {"type": "array", "items": of}
 
 
+_PAGE_QUERY: Final = {"before": "`next` of the page before", "limit": "rows, 100 unless given, at most 200"}
 _TOLD: Final = _object(
     id=_STRING, state={"enum": sorted(TRANSITIONS)}, digest=_STRING, principal=_STRING, server=_STRING, tool=_STRING,
     profile=_STRING, tier=_STRING, expires_at=_STRING,
@@ -131,8 +132,9 @@ ROUTES: Final = (
     ApiRoute(method="GET", path=API + "audit/head", operation="show_audit_head", area="audit", response=_ROW,
              summary="the newest checkpoint"),
     ApiRoute(method="GET", path=API + "approvals", operation="list_approvals", area="approvals",
-             query={"state": "one state", "server": "its key"}, summary="approvals, the newest 200",
-             response=_object(approvals=_list(_APPROVAL), total=_COUNT)),
+             query={"state": "one state", "server": "its key", **_PAGE_QUERY},
+             summary="approvals, the newest last; of long arguments the beginning",
+             response=_object({"next": _STRING}, approvals=_list(_APPROVAL), total=_COUNT)),
     ApiRoute(method="GET", path=API + "approvals/events", operation="follow_approvals", area="approvals",
              media="text/event-stream", summary="changes, as server-sent events"),
     ApiRoute(method="GET", path=API + "approvals/{id}", operation="show_approval", area="approvals", response=_APPROVAL,
@@ -144,8 +146,8 @@ ROUTES: Final = (
     ApiRoute(method="POST", path=API + "approvals/{id}/reveal", operation="reveal", area="secrets", step_up=True,
              audit="approval", summary="masked secrets of one approval", request=_ROW,
              response=_object(id=_STRING, arguments={}, arguments_lines=_list({}))),
-    ApiRoute(method="GET", path=API + "grants", operation="list_grants", area="grants", summary="remembered approvals",
-             response=_object(grants=_list(_GRANT))),
+    ApiRoute(method="GET", path=API + "grants", operation="list_grants", area="grants", query=_PAGE_QUERY,
+             summary="remembered approvals", response=_object({"next": _STRING}, grants=_list(_GRANT), total=_COUNT)),
     ApiRoute(method="GET", path=API + "grants/{id}", operation="show_grant", area="grants", response=_GRANT,
              summary="one remembered approval"),
     ApiRoute(method="DELETE", path=API + "grants/{id}", operation="revoke_grant", area="grants", act="write",

@@ -54,8 +54,17 @@ def take(call: Call, redactor: Redactor, review: str) -> Json:
     }
 
 
+def summary(kept: Json) -> Json:
+    """What rows of lists show of the arguments: all of few, of others the beginning as a text."""
+    if "arguments" not in kept:
+        return {}
+    row = {name: kept.get(name) for name in ("arguments", "size", "digest", "is_cut", "hidden")}
+    text = preview(kept)
+    return row if text == _text(kept) else {**row, "arguments": text, "is_summary": True}
+
+
 def tell(approval: Approval, kept: Json) -> Json:
-    """One row of a list."""
+    """One row of a list, if `kept` is the summary of what is kept."""
     matter = approval.matter
     terms = matter.terms
     return {
@@ -65,6 +74,7 @@ def tell(approval: Approval, kept: Json) -> Json:
         "public": visible(approval.public), "class": approval.class_,
         "arguments": _visible(kept.get("arguments")), "arguments_size": kept.get("size"),
         "arguments_digest": kept.get("digest"), "arguments_cut": kept.get("is_cut"),
+        "cut": kept.get("is_summary", False),
         "arguments_erased": "arguments" not in kept, "hidden_characters": kept.get("hidden"),
         "profile": terms.name, "tier": terms.tier, "quorum": terms.quorum, "approvers": list(terms.approvers),
         "remember": list(terms.remember), "require_reason": terms.require_reason,
@@ -112,12 +122,16 @@ def aims(arguments: Any) -> Json:
 
 def preview(kept: Json) -> str:
     """The masked arguments as one text of bounded size; a cut says so."""
-    text = visible(json.dumps(kept.get("arguments"), ensure_ascii=False))
+    text = _text(kept)
     size = len(text.encode("utf-8", "replace"))
     if size <= MAX_PREVIEW:
         return text
     cut = text.encode("utf-8", "replace")[:MAX_PREVIEW].decode("utf-8", "ignore")
     return f"{cut} ...(cut: {size} bytes, {kept.get('digest')})"
+
+
+def _text(kept: Json) -> str:
+    return visible(json.dumps(kept.get("arguments"), ensure_ascii=False))
 
 
 def _visible(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from sluicegate.approval import eligibility
+from sluicegate.approval import eligibility, presentation
 from sluicegate.approval.grants import Grant, Grants
 from sluicegate.approval.record import (
     Approval,
@@ -75,6 +75,11 @@ UNSUPPORTED: Final = "who agreed could not do so any more"
 UNRECORDED: Final = VoteRefused(503, "the audit log cannot be written, and nothing is decided unrecorded")
 
 
+def _both(shown: Callable[[], Json]) -> tuple[Json, Json]:
+    details = shown()
+    return details, presentation.summary(details)
+
+
 class _Waiter:
     """The one call that waits for an approval: the newest, for older ones may have been given up."""
 
@@ -125,11 +130,11 @@ class ApprovalQueue:
                     return approval
                 if refused := self._full(matter.principal):
                     return refused
-                details = await anyio.to_thread.run_sync(shown)
+                details, row = await anyio.to_thread.run_sync(_both, shown)
                 approval = self._new(call, matter, class_)
                 if not await self._record(approval):
                     return UNRECORDED
-                if await self.book.open(approval, details):
+                if await self.book.open(approval, details, row):
                     if call.target is not None:
                         self._targets[approval.id] = call.target
                     self._changed(approval)

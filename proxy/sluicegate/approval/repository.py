@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sluicegate.approval import presentation
 from sluicegate.approval.record import Approval
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.store import Store, Write
@@ -21,6 +22,7 @@ OPEN: Final = "approval/open/"
 _DONE: Final = "approval/done/"
 _OF: Final = "approval/of/"  # the digest of a call -> the approval that is its own now
 _SHOWN: Final = "approval/shown/"
+_ROW: Final = "approval/row/"  # what lists show of that
 _LAST: Final = "approval/last/"
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class ApprovalRepository:
         id = await self.store.get(_OF + digest)
         return None if id is None else await self.read(id.decode("ascii"))
 
-    async def open(self, approval: Approval, shown: Json) -> bool:
+    async def open(self, approval: Approval, shown: Json, row: Json) -> bool:
         """False if the call has one already."""
         place = _OF + approval.matter.digest
         life = approval.expires - approval.created
@@ -70,6 +72,7 @@ class ApprovalRepository:
             Write(place, approval.id.encode("ascii")),
             Write(OPEN + approval.id, approval.encode()),
             Write(_SHOWN + approval.id, dump(shown), life + KEPT),
+            Write(_ROW + approval.id, dump(row), life + KEPT),
         ]
         return await self.store.swap(place, expected, writes)
 
@@ -83,7 +86,8 @@ class ApprovalRepository:
         ending = [Write(place), Write(_DONE + new.id, new.encode(), KEPT), stays]
         if not await self.store.swap(place, kept.raw, [*ending, *also]):
             return False
-        await self.store.expire(_SHOWN + new.id, KEPT)
+        for place in (_SHOWN, _ROW):
+            await self.store.expire(place + new.id, KEPT)
         return True
 
     async def opened(self) -> dict[str, bytes]:
@@ -99,6 +103,11 @@ class ApprovalRepository:
     async def shown(self, id: str) -> Json:
         """Nothing where it was erased."""
         return _object(await self.store.get(_SHOWN + id))
+
+    async def row(self, id: str) -> Json:
+        """What lists show of it. An earlier version has kept the whole alone."""
+        raw = await self.store.get(_ROW + id)
+        return _object(raw) if raw is not None else presentation.summary(await self.shown(id))
 
     async def remember_last(self, approval: Approval) -> None:
         """The next call of this tool is shown beside this one."""

@@ -15,6 +15,7 @@ import httpx
 import typer
 
 from sluicegate import config
+from sluicegate.admin.paging import MAX_ROWS
 from sluicegate.app.approvals import at_rest
 from sluicegate.app.settings import DATABASE
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
@@ -48,11 +49,10 @@ def list_(
 ) -> None:
     """Show the calls that wait for a person. You see those that you may decide, and those that you requested."""
     params = ({"state": state} if state != "all" else {}) | ({"server": server} if server else {})
-    body = _ask(admin, "approvals", params)
+    body = _ask_all(admin, "approvals", params)
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
     give(as_json, body, [table([head, *map(_cells, body["approvals"])])] if body["approvals"] else [])
-    left_out = body["total"] - len(body["approvals"])
-    info(count(body["total"], "approval") + (f", the newest {len(body['approvals'])} are shown" if left_out else ""))
+    info(count(len(body["approvals"]), "approval"))
 
 
 def _cells(row: Row) -> list[str]:
@@ -61,7 +61,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _short(row: Row) -> str:
-    text = json.dumps(row["arguments"], ensure_ascii=False)
+    text = row["arguments"] if row.get("cut") else json.dumps(row["arguments"], ensure_ascii=False)
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
 
 
@@ -172,7 +172,7 @@ def _decided(row: Row, as_json: bool) -> None:
 @asks_running
 def grants(admin: Admin, as_json: AsJson = False) -> None:
     """Show grants: approvals that count for more than one call."""
-    body = _ask(admin, "grants")
+    body = _ask_all(admin, "grants", {})
     rows = [
         [one["id"], one["principal"], f"{one['server']}/{one['tool']}", one["scope"], one["expires_at"], one["by"]]
         for one in body["grants"]
@@ -199,6 +199,9 @@ def watch(admin: Admin, as_json: AsJson = False) -> None:
     """Show waiting calls and every change of them. Ctrl-C ends it. With --json, each change is one line of JSON."""
     shown = dict[str, tuple[str, int]]()
     for row in _events(admin):
+        if "id" not in row:
+            info(f"{count(row['total'], 'approval')} wait, the newest are shown: see sluice approvals list")
+            continue
         version = (row["state"], len(row["votes"]))
         if shown.get(row["id"]) != version:  # a new stream begins with what waits
             _print_event(row, as_json)
@@ -254,6 +257,17 @@ def _ask(admin: Admin, what: str, params: dict[str, str] | None = None, body: An
     if status != 200:
         admin.stop(Code.NEGATIVE, printable(str(content.get("error", "not found"))))
     return content
+
+
+def _ask_all(admin: Admin, name: str, params: dict[str, str]) -> Row:
+    """All pages as one, the newest row last."""
+    whole = body = _ask(admin, name, {**params, "limit": str(MAX_ROWS)})
+    older = []
+    while "next" in body:
+        body = _ask(admin, name, {**params, "limit": str(MAX_ROWS), "before": body["next"]})
+        older.append(body[name])
+    rows = [row for page in (*reversed(older), whole[name]) for row in page]
+    return {name: rows, "total": whole["total"]}
 
 
 def _ask_at_rest(

@@ -10,8 +10,8 @@ import { go, query, route } from "./router.mjs";
 
 /** @typedef {any} Approval */
 
-export const waiting = new Resource("/api/v1/approvals?state=pending");
-const decided = new Resource("/api/v1/approvals");
+export const waiting = new Resource("/api/v1/approvals?state=pending&limit=200", "approvals");
+const decided = new Resource("/api/v1/approvals?limit=200", "approvals");
 const WAITING = ["pending", "partially_approved"];
 const LIVE_AFTER = 700; // a key that is held down must not confirm what it asked for
 const SHOWN = 40; // lines; more are shown on request, and have to be before a yes
@@ -43,13 +43,20 @@ export function Approvals() {
           name !== "decided" && count(name) > 0 && html` <b class="count">${count(name)}</b>`}</a>`)}</nav>
       <${Region} resource=${resource} title="Approvals" isEmpty=${(/** @type {any} */ data) => !rows(data).length} empty=${html`<${NothingWaits} tab=${tab} />`}>
         ${(/** @type {any} */ data) => html`<ul class="rows" data-rows>${rows(data).map((/** @type {Approval} */ one) => html`
-          <${Row} key=${one.id} one=${one} tab=${tab} isChosen=${one.id === chosen} />`)}</ul>
-          ${data.total > data.approvals.length && html`<p class="note">The newest ${data.approvals.length} of ${data.total} are shown.</p>`}`}
+          <${Row} key=${one.id} one=${one} tab=${tab} isChosen=${one.id === chosen} />`)}</ul>`}
       <//>
+      <${Older} resource=${resource} />
     </section>
     <section class="detail" aria-label="One approval">${chosen ? html`<${Card} key=${chosen} id=${chosen} />`
       : html`<div class="empty wide"><h2>Choose an approval</h2><p>Its arguments, who asked and which rule asks for a person are shown here.</p></div>`}</section>
   </div>`;
+}
+
+/** Below an empty list, too: what this tab shows may be on an older page. */
+function Older({ resource }) {
+  const data = resource.data.value;
+  return data?.next && html`<p class="note">The newest ${data.approvals.length} of ${data.total} approvals were looked through.
+    ${" "}<button class="link" onClick=${() => resource.more()}>Show older ones</button></p>`;
 }
 
 const soonest = (/** @type {Approval} */ a, /** @type {Approval} */ b) => a.expires_at.localeCompare(b.expires_at);

@@ -123,8 +123,11 @@ export const startProblem = signal("");
  * @param {string} path
  */
 export class Resource {
-  constructor(path) {
+  /** @param {string} path @param {string} rows the list that comes by pages, if one does */
+  constructor(path, rows = "") {
     this.path = path;
+    this.rows = rows;
+    this.pages = 1;
     this.data = signal(/** @type {any} */ (null));
     this.failure = signal(/** @type {Failure | null} */ (null));
     this.at = signal(0);
@@ -135,6 +138,11 @@ export class Resource {
     const turn = ++this.turn;
     try {
       const data = await get(this.path, background);
+      for (let page = 1; page < this.pages && data.next; page++) {
+        const older = await get(`${this.path}&before=${encodeURIComponent(data.next)}`, background);
+        data[this.rows].unshift(...older[this.rows]);
+        data.next = older.next;
+      }
       if (turn !== this.turn) return;
       this.data.value = data;
       this.failure.value = null;
@@ -143,6 +151,12 @@ export class Resource {
       if (turn === this.turn && problem instanceof Failure) this.failure.value = problem;
       if (problem instanceof Failure && problem.status === 403) this.data.value = null;
     }
+  }
+
+  /** Older rows as well, now and whenever it is loaded. */
+  async more() {
+    this.pages++;
+    await this.load(false);
   }
 }
 

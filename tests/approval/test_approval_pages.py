@@ -1,0 +1,162 @@
+"""Lists of approvals come in pages: none exceeds its bound, and each approval is on one, whatever else happens."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from approval_kit import ANN, LEA, TOOL, Town
+
+from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
+from sluicegate.admin.paging import MAX_PAGE_BYTES, MAX_ROWS, PageRequest, merge_pages
+from sluicegate.approval.record import Approval, Vote
+
+pytestmark = pytest.mark.anyio
+Json = dict[str, Any]
+LARGE = "\u202e" * 10_000
+MANY = 2 * MAX_ROWS + 7
+
+
+async def _no_calls(principal: str) -> list[Json]:
+    return []
+
+
+def api_of(town: Town) -> ApprovalsApi:
+    deps = ApprovalsApiDeps(town.people.get, lambda who: frozenset(who.roles), lambda row: row, _no_calls)
+    return ApprovalsApi(town.desk, deps, town.store, town.clock)
+
+
+async def listed(api: ApprovalsApi, name: str = "approvals", **query: Any) -> Json:
+    status, body = await api.get((name,), {key: [str(value)] for key, value in query.items()}, LEA.principal)
+    assert status == 200, body
+    assert len(body[name]) <= MAX_ROWS and len(json.dumps(body)) < MAX_PAGE_BYTES + 4096
+    return dict(body)
+
+
+async def pages(api: ApprovalsApi, name: str = "approvals", **query: Any) -> list[list[Json]]:
+    body = await listed(api, name, **query)
+    found = [body[name]]
+    while "next" in body:
+        body = await listed(api, name, **{**query, "before": body["next"]})
+        found.append(body[name])
+    return found
+
+
+async def test_every_large_approval_is_on_one_page_and_no_page_is_large() -> None:
+    town = Town(per_client=MANY)
+    made = []
+    for number in range(MANY):
+        town.clock.now += number % 3  # some are of the same moment
+        made.append((await town.pending(amount=number, text=LARGE if number % 40 == 0 else "")).id)
+    for query, least in (({}, MANY // 100), ({"state": "pending", "limit": MAX_ROWS}, 3), ({"limit": 7}, MANY // 7)):
+        found = await pages(api_of(town), **query)
+        assert len(found) >= least
+        rows = [row for page in reversed(found) for row in page]
+        assert sorted(row["id"] for row in rows) == sorted(made), "each once"
+        assert [row["cursor"] for row in rows] == sorted(row["cursor"] for row in rows), "the newest last"
+    cut, whole = ([row for row in rows if row["cut"] is word] for word in (True, False))
+    assert len(cut) == len(range(0, MANY, 40)) and all("(cut: " in row["arguments"] for row in cut)
+    assert all(row["arguments"]["text"] == "" for row in whole)
+
+
+async def test_pages_are_bounded_in_bytes_where_people_have_said_much() -> None:
+    town = Town(per_client=100)
+    for number in range(60):
+        denied = await town.decide(await town.pending(amount=number), word="deny", comment="\u202e" * 2_000)
+        assert isinstance(denied, Approval)
+    found = await pages(api_of(town), limit=MAX_ROWS)
+    assert len(found) > 1 and sum(map(len, found)) == 60
+
+
+async def test_one_row_is_smaller_than_a_page() -> None:
+    town = Town()
+    approval = await town.pending(text=LARGE)
+    votes = tuple(Vote(f"key:{number}", ("x",), "api", 1.0, "\u202e" * 2_000) for number in range(10))
+    town.desk._open[approval.id] = replace(approval, votes=votes, comment="\u202e" * 2_000)
+    body = await listed(api_of(town))
+    assert len(body["approvals"]) == 1 and len(json.dumps(body)) < MAX_PAGE_BYTES
+
+
+async def test_a_page_goes_on_where_its_cursors_approval_is_over_and_new_ones_came() -> None:
+    town = Town()
+    made = []
+    for number in range(6):
+        town.clock.now += 1
+        made.append(await town.pending(amount=number))
+    body = await listed(api_of(town), state="pending", limit=2)
+    assert [row["id"] for row in body["approvals"]] == [one.id for one in made[4:]] and body["total"] == 6
+    await town.desk.end(made[4].id, "cancelled", ANN.principal, channel="api")
+    await town.pending(amount=7)
+    body = await listed(api_of(town), state="pending", limit=2, before=body["next"])
+    assert [row["id"] for row in body["approvals"]] == [one.id for one in made[2:4]]
+
+
+@pytest.mark.parametrize("query", [{"limit": ["0"]}, {"limit": ["201"]}, {"limit": ["x"]}, {"limit": ["٣"]},
+                                   {"limit": ["1", "2"]}, {"before": ["a", "b"]}, {"after": ["a"]}])  # fmt: skip
+async def test_a_query_for_no_page_is_refused(query: dict[str, list[str]]) -> None:
+    for name in ("approvals", "grants"):
+        assert (await api_of(Town()).get((name,), query, LEA.principal))[0] == 400
+
+
+async def test_grants_come_in_pages_too() -> None:
+    town = Town(per_client=100)
+    for number in range(5):
+        town.target = replace(TOOL, own=f"pay{number}")
+        assert isinstance(await town.decide(await town.pending(amount=1), scope="15m"), Approval)
+    found = await pages(api_of(town), "grants", limit=2)
+    assert [len(page) for page in found] == [2, 2, 1]
+    assert {row["tool"] for page in found for row in page} == {f"pay{number}" for number in range(5)}
+
+
+async def test_the_stream_begins_with_a_page_and_says_that_more_wait() -> None:
+    town = Town(per_client=MANY)
+    made = [(await town.pending(amount=number, text="x" * 3_000)).id for number in range(MANY)]
+    events = api_of(town).events(LEA.principal, lambda: True)
+    found = [event async for event in _until_more(events)]
+    assert max(map(len, found)) < MAX_PAGE_BYTES and sum(map(len, found)) < MAX_PAGE_BYTES + 64 * 1024
+    rows = [json.loads(event.partition(b"data: ")[2]) for event in found[1:]]
+    more = rows.pop()
+    assert 0 < len(rows) <= MAX_ROWS and more["total"] == MANY
+    older = await pages(api_of(town), before=more["next"])
+    assert sorted([row["id"] for page in older for row in page] + [row["id"] for row in rows]) == sorted(made)
+    await events.aclose()  # type: ignore[attr-defined]  # a generator
+
+
+async def _until_more(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for event in events:
+        yield event
+        if event.startswith(b"event: more"):
+            return
+
+
+def _rows(worker: str, numbers: range) -> list[Json]:
+    return [{"cursor": f"{number:05}-{worker}", "text": "x" * 9_000} for number in numbers]
+
+
+async def test_pages_of_workers_of_unlike_length_make_pages_in_which_no_row_is_left_out() -> None:
+    """One worker has many small rows, one has large ones and cuts its pages by bytes, one has nothing."""
+    workers = {"a": _rows("a", range(0, 900, 3)), "b": _rows("b", range(400, 420)), "c": []}
+    for row in workers["a"]:
+        row["text"] = ""
+
+    async def row_of(row: Json) -> Json:
+        return row
+
+    asked, found = PageRequest(limit=MAX_ROWS), list[str]()
+    while True:
+        cut = {"a": 200, "b": 3, "c": 1}
+        answers = []
+        for name, rows in workers.items():
+            left = [row for row in rows if not asked.before or row["cursor"] < asked.before]
+            page = left[-cut[name] :]
+            more = {"next": page[0]["cursor"]} if len(left) > len(page) else {}
+            answers.append({"rows": page, "total": len(rows), **more})
+        whole = await merge_pages(answers, asked)
+        assert whole["rows"] and whole["total"] == 320
+        assert len(json.dumps(whole)) < MAX_PAGE_BYTES + 4096 and len(whole["rows"]) <= MAX_ROWS
+        found = [row["cursor"] for row in whole["rows"]] + found
+        if "next" not in whole:
+            break
+        asked = PageRequest(whole["next"], MAX_ROWS)
+    assert found == sorted(row["cursor"] for rows in workers.values() for row in rows)
