@@ -114,7 +114,8 @@ def parse(request: Request, revision: str, level: str | None) -> Parsed | Outcom
         return Failure(INVALID_PARAMS, "progressToken must be a string or an integer")
     own_meta = {key: value for key, value in meta.items() if not key.startswith(META)} if meta else {}
     own_meta[LOG_LEVEL] = level or DEFAULT_LEVEL
-    params = without(params, _ROUND)
+    if not _ROUND.isdisjoint(params):
+        params = without(params, _ROUND)
     if "task" in params and not (REVISIONS[revision].tasks and request.method == "tools/call"):
         del params["task"]
     return Parsed(
@@ -168,7 +169,8 @@ def _result(method: str, value: Json, revision: Revision) -> Json:
     """Copy on write: most results of most revisions go out as they are."""
     if method in TASK_METHODS and method != "tasks/result":
         return tasks.answer_legacy(method, value)
-    value = without(value, _CACHING)
+    if not _CACHING.isdisjoint(value):
+        value = without(value, _CACHING)
     if method in LISTS:
         listed = value.get(key := LISTS[method].key)
         return {**value, key: downgrade.items(method, listed, revision)} if isinstance(listed, list) else value

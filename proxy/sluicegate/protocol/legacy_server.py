@@ -47,7 +47,9 @@ def params(call: Call, token: int, to_sluice: bool = False) -> Json:
     meta = {key: value for key, value in given.items() if not key.startswith(META)}
     if "progressToken" in meta:
         meta["progressToken"] = token
-    own: Json = without(call.params, _RETRY)  # answers that this server never asked for: it is a new call
+    own = call.params
+    if not _RETRY.isdisjoint(own):  # answers that this server never asked for: it is a new call
+        own = without(own, _RETRY)
     return {**own, "_meta": meta} if meta else own
 
 

@@ -63,7 +63,7 @@ def offered(capabilities: Json) -> Json | None:
 
 def support(item: Json | None) -> Support:
     """Whether a tool may be called as a task (2025-11-25 basic/utilities/tasks#tool-level-negotiation)."""
-    entry = inside(item, "execution", "taskSupport")
+    entry = inside(item, "execution", "taskSupport") if item and "execution" in item else None
     return entry if entry in ("optional", "required") else "forbidden"
 
 

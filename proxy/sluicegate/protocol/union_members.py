@@ -32,7 +32,8 @@ def result(method: str, value: Json) -> Json:
     if found is None:
         return value
     key, each = found
-    value = without(value, _UNFINISHED)
+    if not _UNFINISHED.isdisjoint(value):  # on the way of every call: most have none
+        value = without(value, _UNFINISHED)
     items = value.get(key)
     if not isinstance(items, list):
         return value
