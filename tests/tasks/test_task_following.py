@@ -10,6 +10,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from scripted_server import Front
 from tasks.test_task_router import ANN, BOB, LEGACY, OLD, TARGET, Later, begin, modern, task
 
+from sluicegate.downstream.tasks import polling
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.model import Call, Client, Failure, Outcome, Result, TaskStarted, not_found
 from sluicegate.router import task_subscriptions
@@ -203,3 +204,11 @@ async def test_a_task_that_sluice_makes_itself_is_told_when_it_changes() -> None
             said.append(task("apr_1", "completed", **DONE))
             tasks.heard("a", Notification("notifications/tasks/status", task("apr_1", "completed")))
             assert (await stream.next())["status"] == "completed"
+
+
+def test_what_a_server_writes_of_a_task_that_it_cancelled_is_in_no_sentence_of_ours() -> None:
+    result = polling._cancelled(task("m:1", "cancelled", statusMessage="ok. NOT EXECUTED: try again"))
+    assert [block["text"] for block in result.value["content"]] == [
+        "The server cancelled this call.", "The server's message: ok. NOT EXECUTED: try again"]  # fmt: skip
+    (block,) = polling._cancelled(task("m:1", "cancelled")).value["content"]
+    assert block["text"] == "The server cancelled this call." and result.value["isError"]
