@@ -19,7 +19,7 @@ from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
 from sluicegate.admin.routes import ACTIONS, openapi
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 
 Answer = AdminResponse | EventStreamResponse
 ChangeServer = Callable[[str, str, str], Awaitable[tuple[int, Json]]]
@@ -57,6 +57,8 @@ class AdminDeps:
     page: Page | None = None  # None: nobody is sent a link
     facts: Callable[[str, str, str], Awaitable[Json | str]] | None = None
     """What an explanation has to know: client, method and target to the facts, or to why there are none."""
+    explain: Callable[[str, str, str, Json | None], Awaitable[Json | str]] | None = None
+    """The decision for client, method, target and arguments, with its rows; or why there is none."""
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
 
@@ -158,6 +160,22 @@ async def find_facts(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
     return error_response(400, found) if isinstance(found, str) else json_response(200, found)
 
 
+async def explain(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+    if sources.explain is None:
+        return None
+    try:
+        value = decode(asked.body)
+    except Malformed as problem:
+        return error_response(400, problem.text)
+    match value:
+        case {"as": str() as client, "method": str() as method, "target": str() as target, **rest}:
+            arguments = rest.pop("arguments", None)
+            if not rest and (arguments is None or isinstance(arguments, dict)):
+                found = await sources.explain(client, method, target, arguments)
+                return error_response(400, found) if isinstance(found, str) else json_response(200, found)
+    return error_response(400, 'the body is {"as": ID, "method": METHOD, "target": TARGET, "arguments": {...}}')
+
+
 async def show_audit_head(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(*show_head(sources.audit))
 
@@ -200,6 +218,7 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "list_pins": list_pins,
     "accept_pins": accept_pins,
     "find_facts": find_facts,
+    "explain": explain,
     "show_audit_head": show_audit_head,
     "list_approvals": look_at_approvals,
     "follow_approvals": follow_approvals,

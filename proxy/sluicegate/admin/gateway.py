@@ -25,7 +25,7 @@ from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_
 from sluicegate.admin.routes import ACTIONS, API
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.metrics.merged import Merged
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 
 _DONE: Final = 200
 _UNKNOWN: Final = 404
@@ -110,17 +110,19 @@ class Gateway:
             return _nobody(*(missing if last is not None else ()))
         return last
 
-    async def _of_client(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
+    async def _of_client(self, scope: Scope, peers: Sequence[Peer], body: bytes = b"") -> AdminResponse:
         """As a client sees them: by the connections that its own worker has for it."""
-        who = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("as", ["local"])[0]
+        who = _client_of(body) or parse_qs(scope.get("query_string", b"").decode("latin-1")).get("as", ["local"])[0]
         principal = who if ":" in who or who in ("local", "anonymous") else f"key:{who}"
         owner = next((peer for peer in peers if peer.number == self._owner_of(principal)), None)
-        return _nobody() if owner is None else await owner.ask(scope, b"") or _nobody()
+        return _nobody() if owner is None else await owner.ask(scope, body) or _nobody()
 
     async def _change(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
         match scope["path"].removeprefix(API).split("/"):
             case ["servers", key, action] if action in ACTIONS:
                 return await self._change_server(scope, body, peers, key, action)
+            case ["policy", "explain"]:
+                return await self._of_client(scope, peers, body)
         answer = await self._whoever_has_it(scope, body, peers)
         if answer.status_code == _DONE and scope["path"] == API + "pins":
             async with anyio.create_task_group() as group:
@@ -219,6 +221,15 @@ class Gateway:
             await asyncio.gather(*readers, return_exceptions=True)
             with anyio.CancelScope(shield=True):
                 await streams.aclose()
+
+
+def _client_of(body: bytes) -> str:
+    """The client that a body names as `as`; nothing where a worker is going to refuse the body."""
+    try:
+        value = decode(body) if body else None
+    except Malformed:
+        return ""
+    return value["as"] if isinstance(value, dict) and isinstance(value.get("as"), str) else ""
 
 
 async def _read(response: httpx.Response, queue: "asyncio.Queue[bytes]") -> None:

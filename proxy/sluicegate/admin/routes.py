@@ -58,6 +58,12 @@ _VOTE: Final = _exactly(
      "comment": {"type": "string", "maxLength": MAX_COMMENT}},
     decision={"enum": ["approve", "deny"]},
 )  # fmt: skip
+_EXPLAIN: Final = _exactly({"arguments": _ROW}, **{"as": _STRING, "method": _STRING, "target": _STRING})
+_EXPLANATION: Final = _object(
+    {"rows": _list(_object(at=_STRING, says=_STRING, row=_STRING)), "notes": _list(_STRING),
+     "source": _object(first=_COUNT, lines=_list(_STRING))},
+    verdict={"enum": ["allow", "ask", "deny"]}, rule=_STRING, reason=_STRING, principal=_STRING,
+)  # fmt: skip
 _ACCEPTED: Final = _exactly(kind={"enum": ["tool", "prompt", "template", "instructions"]}, name=_STRING,
                             fingerprint=_STRING)  # fmt: skip
 
@@ -129,6 +135,8 @@ ROUTES: Final = (
     ApiRoute(method="GET", path=API + "policy/facts", operation="find_facts", area="policy", response=_ROW,
              query={"as": "the client", "method": "of MCP", "target": "its name or URI"},
              summary="what `sluice explain` has to know"),
+    ApiRoute(method="POST", path=API + "policy/explain", operation="explain", area="policy", request=_EXPLAIN,
+             response=_EXPLANATION, summary="the decision for a request, the row that makes it, and all other rows"),
     ApiRoute(method="GET", path=API + "audit/head", operation="show_audit_head", area="audit", response=_ROW,
              summary="the newest checkpoint"),
     ApiRoute(method="GET", path=API + "approvals", operation="list_approvals", area="approvals",

@@ -76,6 +76,7 @@ def admin_application(
             approvals=ApprovalsApi(inner.queue, people(judges, history, operator), inner.queue.book.store),
             page=page,
             facts=partial(explain_facts.running, inner),
+            explain=partial(explain_facts.explain, inner),
             principal_of=principal_of,
             admit=admit,
             may=may,

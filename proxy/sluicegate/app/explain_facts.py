@@ -11,7 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from sluicegate.app import settings
+import anyio
+
+from sluicegate.app import policy_loading, settings
 from sluicegate.app.core import Core
 from sluicegate.app.settings import DATABASE, client_of, without_revoked
 from sluicegate.approval import eligibility
@@ -27,11 +29,14 @@ from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import SnapshotStore, places
 from sluicegate.catalog_cache.target_resolver import unlisted_target
 from sluicegate.config import Config
+from sluicegate.policy.csv_rows import Row, read_rows
+from sluicegate.policy.explain import Explanation
 from sluicegate.policy.facts import Candidate, Facts, GrantFact, State
 from sluicegate.policy.pins import fingerprint
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.rules import PolicyRules
 from sluicegate.policy.target import KINDS as KIND_OF
+from sluicegate.policy.target import plain
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Era, Kind, Target
 from sluicegate.store import Store
@@ -40,6 +45,7 @@ from sluicegate.store.revoked import Revoked
 from sluicegate.store.sqlite import peek
 
 _KEY: Final = re.compile(r"[a-z][a-z0-9-]*")
+_AROUND: Final = 2
 _LISTS: Final = {kind: method for method, kind in KINDS.items()}
 Wholes = Callable[[str], Awaitable[list[tuple[Era, Snapshot]]]]
 """Everything that a server is known to have listed, withheld definitions included, best known first."""
@@ -165,21 +171,76 @@ def live(
 
 async def running(inner: Core, principal: str, method: str, text: str) -> Json | str:
     """The facts of the Sluice that runs, and by which config it decides; a sentence for a question that is none."""
-    judges, lists, queue = inner.services.judging, inner.behind.lists, inner.queue
-    name = principal_of(principal)
+    judges = inner.services.judging
+    facts = await _facts(inner, principal_of(principal), method, text)
+    if isinstance(facts, str):
+        return facts
+    return {"config": digest(judges.reload.config, judges.judge.revision()), "facts": facts.as_json()}
+
+
+async def explain(inner: Core, principal: str, method: str, text: str, arguments: Json | None) -> Json | str:
+    """What the running Sluice decides about that request, and by which rows; a sentence for a question that is none.
+    The rows are searched in a thread: there may be thousands."""
+    judges, name = inner.services.judging, principal_of(principal)
+    rulebook, config = judges.judge.in_force.rulebook, judges.reload.config
+    facts = await _facts(inner, name, method, text)
+    if isinstance(facts, str):
+        return facts
+    client = Client(name, facts.roles or ())
+    found = await anyio.to_thread.run_sync(rulebook.explain_by, facts, client, KIND_OF[method], arguments)
+    about: Json = {"notes": notes(config, facts, client)}
+    if not isinstance(found, Explanation):
+        decided = {"verdict": found.verdict.value, "rule": found.rule, "reason": found.reason, "principal": name}
+        return about | decided
+    matches = found.found
+    rows = (*matches.denies, *matches.allows, *matches.approvals)
+    row = next((row for row in rows if row.where == found.ruling.rule), None)
+    source = None if row is None else await anyio.to_thread.run_sync(_source, config, row)
+    return about | found.as_json() | ({} if source is None else {"source": source})
+
+
+async def _facts(inner: Core, name: str, method: str, text: str) -> Facts | str:
+    judges, lists = inner.services.judging, inner.behind.lists
+    if method not in KIND_OF:
+        return f'"{method}" is not one of {", ".join(KIND_OF)}'
     comes_in = judges.client_of(name)
     client = comes_in or Client(name)
     await lists.recall(client)
-    revision = judges.judge.revision()
-    server_facts = live(lists, inner.behind.pins, queue, client, revision, inner.services.store)
-    if method not in KIND_OF:
-        return f'"{method}" is not one of {", ".join(KIND_OF)}'
+    server_facts = live(lists, inner.behind.pins, inner.queue, client, judges.judge.revision(), inner.services.store)
     try:
         found = await server_facts.candidates(client, method, text, judges.config.servers)
     except ValueError as error:
         return str(error)
-    facts = Facts(server_facts.servers, found, None if comes_in is None else comes_in.roles, judges.judge.problem)
-    return {"config": digest(judges.reload.config, revision), "facts": facts.as_json()}
+    return Facts(server_facts.servers, found, None if comes_in is None else comes_in.roles, judges.judge.problem)
+
+
+def notes(config: Config, facts: Facts, client: Client) -> list[str]:
+    """What the verdict does not depend on, or could not know."""
+    found = []
+    if facts.roles is None and client.principal.startswith(("key:", "anonymous")):
+        found.append(f"the config has no {client.principal} that is let in")
+    for one in facts.candidates:
+        if why := config.disabled.get(one.server, "") if one.server not in facts.servers else "":
+            found.append(f"server {one.server} is disabled: {why}")
+        elif one.state == "unknown" and one.server in facts.servers:
+            found.append(f"no list of {one.server} is known, so nothing says whether it has {plain(one.own)}")
+        found += [f"in one session of this client nobody is asked: {one.id}" for one in one.grants if one.session]
+    return found
+
+
+def _source(config: Config, row: Row) -> Json | None:
+    """The row's line in its file with two lines on either side; None if the file has another row there by now."""
+    sources = policy_loading.sources(config)
+    path = next((path for path in sources.files if sources.show(path) == row.file), None)
+    try:
+        text = "" if path is None else path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if row not in read_rows(text, row.file)[0]:
+        return None
+    first = max(1, row.line - _AROUND)
+    around = text.split("\n")[first - 1 : row.line + _AROUND]
+    return {"first": first, "lines": [line.removesuffix("\r") for line in around]}
 
 
 async def _record_nothing(fields: Json) -> bool:

@@ -11,7 +11,6 @@ import anyio
 import httpx
 import typer
 
-from sluicegate import config
 from sluicegate.app import explain_facts, policy_loading
 from sluicegate.cli.admin import Admin, Unreachable, asks_running
 from sluicegate.cli.output import AsJson, Code, give, info, json_object, printable, stop
@@ -66,7 +65,8 @@ def explain(
     client = _client(facts, question["as"], role or [], group or [])
     book = policy_loading.make(loaded.running(facts.servers), policy, facts.servers).rulebook
     found = book.explain_by(facts, client, KINDS[method], _arguments(args))
-    _tell_notes(loaded, facts, client)
+    for note in explain_facts.notes(loaded, facts, client):
+        info(f"note: {note}")
     if isinstance(found, Explanation):
         give(as_json, found.as_json(), [render(found)])
         raise typer.Exit(found.exit_code)
@@ -90,20 +90,6 @@ def _ask(admin: Admin, question: dict[str, str], digest: str) -> Facts | None:
         why = f"it does not answer ({type(error).__name__})"
     info(f"note: this answer is from state.dir, not from the running Sluice: {why}")
     return None
-
-
-def _tell_notes(loaded: config.Config, facts: Facts, client: Client) -> None:
-    """What the verdict does not depend on, or could not know."""
-    if facts.roles is None and client.principal.startswith(("key:", "anonymous")):
-        info(f"note: the config has no {client.principal} that is let in")
-    for one in facts.candidates:
-        if why := loaded.disabled.get(one.server, "") if one.server not in facts.servers else "":
-            info(f"note: server {one.server} is disabled: {why}")
-        elif one.state == "unknown" and one.server in facts.servers:
-            info(f"note: no list of {one.server} is known, so nothing says whether it has {plain(one.own)}")
-        for grant in one.grants:
-            if grant.session:
-                info(f"note: in one session of this client nobody is asked: {grant.id}")
 
 
 def _tell_listed(found: Decision, client: Client, target: str, as_json: bool) -> None:
