@@ -1,14 +1,16 @@
 """The console's files: what is vendored is what its manifest says, nothing turns text into markup, and all of it is
 small."""
 
+import gzip
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from sluicegate.console import POLICY
-from sluicegate.console.static_files import FOLDER, StaticFiles
+from sluicegate.console.static_files import BUNDLE, FOLDER, StaticFiles, bundle
 
 VENDORED = json.loads((FOLDER / "manifest.json").read_text())
 OWN = sorted(FOLDER.glob("*.mjs"))
@@ -36,24 +38,34 @@ def test_no_module_of_ours_has_a_way_from_text_to_markup(path: object) -> None:
     assert re.findall(r'from "(?!\./)', text) == [], "imports by path alone"
 
 
-def test_what_is_served_imports_by_path_and_nothing_from_elsewhere() -> None:
+def test_all_modules_are_served_as_one_that_imports_nothing() -> None:
     files = StaticFiles()
-    for name in [row["path"] for row in VENDORED] + [path.name for path in OWN]:
-        file = files.get(files.digest, name)
-        assert file is not None
-        text = file.body.decode()
-        assert set(re.findall(r'\b(?:from|import) ?"([^"]+)"', text)) <= {
-            *(f"./{row['path'].removeprefix('vendor/')}" for row in VENDORED),
-            *(f"./{row['path']}" for row in VENDORED),
-            *(f"./{path.name}" for path in OWN),
-        }
-        assert "://" not in re.sub(r"http://www\.w3\.org/\S+", "", text), "no other host"
+    file = files.get(files.digest, BUNDLE)
+    assert file is not None and gzip.decompress(file.packed) == file.body
+    text = file.body.decode()
+    assert re.findall(r"^\s*(?:import|export)\b", text, re.M) == []
+    assert text.count("// vendor/") == len(VENDORED)
+    assert [text.count(f"// {path.name}\n") for path in OWN] == [1] * len(OWN)
+    assert "://" not in re.sub(r"http://www\.w3\.org/\S+", "", text), "no other host"
+
+
+def test_a_module_that_cannot_be_bundled_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("[]")
+    cases = {
+        "export * from './other.mjs'": "cannot be bundled",
+        'import "./main.mjs"': "cannot be bundled",
+        'import { a } from "./main.mjs";': "import one another",
+    }
+    for text, why in cases.items():
+        (tmp_path / "main.mjs").write_text(text)
+        with pytest.raises(ValueError, match=why):
+            bundle(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../sessions.py", "vendor/../manifest.json", "manifest.json", "/etc/passwd", ""])
 def test_no_name_leads_out_of_the_folder(name: str) -> None:
     files = StaticFiles()
-    assert files.get(files.digest, name) is None and files.get("another", "main.mjs") is None
+    assert files.get(files.digest, name) is None and files.get("another", BUNDLE) is None
 
 
 def test_the_files_are_small_and_the_policy_is_strict() -> None:

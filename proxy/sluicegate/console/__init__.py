@@ -35,6 +35,7 @@ Note = Callable[[Json], Awaitable[bool]]
 API: Final = "/api/v1/"
 PATH: Final = "/console"
 ME: Final = "/api/v1/me"
+READINESS: Final = "/readyz"
 PAGE_KEY: Final = "x-sluice-page"
 BACKGROUND: Final = "x-sluice-background"
 """Of a request that no person made: it keeps no session alive."""
@@ -102,7 +103,8 @@ class Console:
         has_half = PAGE_KEY in headers or any(
             name in headers.get("cookie", "") for name in ("sluice-", "__Host-sluice")
         )
-        if not is_own and not (path.startswith(API) and has_half):
+        is_readiness = path == READINESS and PAGE_KEY in headers
+        if not is_own and not is_readiness and not (path.startswith(API) and has_half):
             await self._inner(scope, receive, send)
             return
         refusal = self._hosts.check(scope["headers"], scope.get("server"), path)
@@ -207,8 +209,11 @@ class Console:
         file = self._static.get(request.path_params["digest"], request.path_params["name"])
         if file is None:
             return _error(404, "no such file")
-        forever = {"cache-control": "public, max-age=31536000, immutable"}
-        return Response(file.body, headers={**HEADERS, **forever, "content-type": file.kind})
+        forever = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
+        is_packed = "gzip" in request.headers.get("accept-encoding", "")
+        packing = {"content-encoding": "gzip"} if is_packed else {}
+        headers = {**HEADERS, **forever, **packing, "content-type": file.kind}
+        return Response(file.packed if is_packed else file.body, headers=headers)
 
     # ------------------------------------------------------------ sessions
 

@@ -8,10 +8,19 @@ import { go, route } from "./router.mjs";
 import { Approvals, waiting, yours } from "./approvals.mjs";
 import { Overview } from "./overview.mjs";
 import { Servers } from "./servers.mjs";
+import { Catalog } from "./catalog.mjs";
+import { Policy } from "./policy.mjs";
+import { Health } from "./health.mjs";
 
-const PAGES = { overview: ["Overview", Overview, "o"], approvals: ["Approvals", Approvals, "a"], servers: ["Servers", Servers, "s"] };
+const PAGES = {
+  overview: ["Overview", Overview, "o"], approvals: ["Approvals", Approvals, "a"], servers: ["Servers", Servers, "s"],
+  catalog: ["Catalog", Catalog, "c"], policy: ["Policy", Policy, "p"], health: ["Health", Health, "h"],
+};
+const ON_A_PHONE = 3; // as many fit below; the others are behind "More"
 const ICONS = {
   overview: "M3 12h4l3-8 4 16 3-8h4", approvals: "M4 5h16v14H4zM8 12l3 3 5-6", servers: "M4 4h16v6H4zM4 14h16v6H4zM8 7h.01M8 17h.01",
+  catalog: "M4 4h6v6H4zM14 4h6v6h-6zM4 14h6v6H4zM14 14h6v6h-6z", policy: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", health: "M12 20s-8-5-8-11a4.5 4.5 0 0 1 8-2.8A4.5 4.5 0 0 1 20 9c0 6-8 11-8 11z",
+  more: "M5 12h.01M12 12h.01M19 12h.01",
 };
 const Icon = ({ name }) => html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d=${ICONS[name]} /></svg>`;
 
@@ -21,12 +30,17 @@ function App() {
   const found = PAGES[route.value.page], Page = found?.[1] ?? Missing;
   return html`<a class="skip" href="#main">Skip to content</a>
     <aside class="side"><a class="brand" href="/console"><${Mark} />Sluice</a>
-      <nav aria-label="Pages">${Object.entries(PAGES).map(([name, [title]]) => html`
-        <a href=${name === "overview" ? "/console" : `/console/${name}`} aria-current=${route.value.page === name ? "page" : undefined}>
-          <${Icon} name=${name} /><span>${title}</span>${name === "approvals" && yours().length > 0 && html`<b class="count" aria-label=${`${yours().length} for you`}>${yours().length}</b>`}</a>`)}</nav>
+      <nav aria-label="Pages">${Object.keys(PAGES).map((name, index) => html`<${PageLink} name=${name} isMore=${index >= ON_A_PHONE} />`)}
+        <details class="more" onClick=${(/** @type {any} */ event) => { if (event.target.closest("a")) event.currentTarget.open = false; }}>
+          <summary><${Icon} name="more" /><span>More</span></summary><div class="menu">${Object.keys(PAGES).slice(ON_A_PHONE).map((name) => html`<${PageLink} name=${name} />`)}</div></details></nav>
       <div class="foot"><${Status} /><${Who} /></div></aside>
     <main id="main" tabindex="-1"><${Ending} /><${Page} /></main><${StepUp} /><${Help} />
     <div class="hidden" role="status" aria-live="polite">${spoken.value}</div>`;
+}
+
+function PageLink({ name, isMore = false }) {
+  return html`<a class=${isMore ? "wide" : undefined} href=${name === "overview" ? "/console" : `/console/${name}`} aria-current=${route.value.page === name ? "page" : undefined}>
+    <${Icon} name=${name} /><span>${PAGES[name][0]}</span>${name === "approvals" && yours().length > 0 && html`<b class="count" aria-label=${`${yours().length} for you`}>${yours().length}</b>`}</a>`;
 }
 
 const Mark = () => html`<svg class="mark" viewBox="0 0 24 24" aria-hidden="true"><path d="M4 4v16M20 4v16M4 8h16M8 8v7M12 8v10M16 8v7" /></svg>`;
@@ -72,7 +86,7 @@ function LogIn() {
 
 /* ---------------------------------------------------------------- keys */
 
-const helps = [["g o", "Overview"], ["g a", "Approvals"], ["g s", "Servers"], ["j k", "Next, previous row"], ["Enter", "Open the row"],
+const helps = [...Object.values(PAGES).map(([title, , key]) => [`g ${key}`, title]), ["j k", "Next, previous row"], ["Enter", "Open the row"],
   ["d", "Deny"], ["a", "Approve (asks once more)"], ["/", "Filter"], ["?", "This list"]];
 const KEYS = "sluice.keys";
 let isGoing = false;
@@ -82,7 +96,7 @@ function Help() {
   useEffect(() => {
     const listen = (/** @type {KeyboardEvent} */ event) => {
       const target = /** @type {HTMLElement} */ (event.target);
-      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || target.closest("input, textarea, dialog")) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || target.closest("input, textarea, select, dialog")) return;
       if (event.key === "?") return box.current.showModal();
       if (localStorage.getItem(KEYS) !== "off") press(event);
     };

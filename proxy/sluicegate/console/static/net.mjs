@@ -120,14 +120,15 @@ export const startProblem = signal("");
 
 /**
  * What a region shows: its data, or why there is none. After a failure the old data stays, and is called stale.
- * @param {string} path
  */
 export class Resource {
-  /** @param {string} path @param {string} rows the list that comes by pages, if one does */
-  constructor(path, rows = "") {
+  /** @param {string | ((background: boolean) => Promise<any>)} path or what asks @param {string} rows the list that comes by pages, if one does
+   * @param {number[]} alsoFine statuses whose body is an answer, too */
+  constructor(path, rows = "", alsoFine = []) {
     this.path = path;
     this.rows = rows;
     this.pages = 1;
+    this.alsoFine = alsoFine;
     this.data = signal(/** @type {any} */ (null));
     this.failure = signal(/** @type {Failure | null} */ (null));
     this.at = signal(0);
@@ -137,7 +138,10 @@ export class Resource {
   async load(background = true) {
     const turn = ++this.turn;
     try {
-      const data = await get(this.path, background);
+      const data = await (typeof this.path === "string" ? get(this.path, background) : this.path(background)).catch((problem) => {
+        if (problem instanceof Failure && this.alsoFine.includes(problem.status)) return problem.body;
+        throw problem;
+      });
       for (let page = 1; page < this.pages && data.next; page++) {
         const older = await get(`${this.path}&before=${encodeURIComponent(data.next)}`, background);
         data[this.rows].unshift(...older[this.rows]);

@@ -42,7 +42,7 @@ function Needs() {
   const changed = (pins.data.value?.pins ?? []).filter((/** @type {any} */ row) => row.withheld);
   if (changed.length) {
     const of = [...new Set(changed.map((/** @type {any} */ row) => row.server))];
-    found.push(html`<a href=${`/console/servers/${encodeURIComponent(of[0])}`}><b>${plural(changed.length, "changed definition")}</b> withheld: <${Peer} text=${of.join(", ")} /></a>`);
+    found.push(html`<a href="/console/catalog"><b>${plural(changed.length, "changed definition")}</b> withheld: <${Peer} text=${of.join(", ")} /></a>`);
   }
   const down = (servers.data.value?.servers ?? []).filter((/** @type {any} */ one) => !["up", "starting"].includes(stateOf(one)));
   if (down.length) found.push(html`<a href="/console/servers"><b>${plural(down.length, "server")}</b> not up: <${Peer} text=${down.map((/** @type {any} */ one) => one.key).join(", ")} /></a>`);

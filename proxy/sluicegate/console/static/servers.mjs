@@ -1,6 +1,7 @@
 /** Servers: how each is doing, its last words, and what it waits for. */
-import { Resource } from "./net.mjs";
-import { Lines, Peer, Region, Verdict, html, plural, size, useLive } from "./ui.mjs";
+import { useState } from "./vendor/hooks.mjs";
+import { Resource, post, stepUp } from "./net.mjs";
+import { Confirm, Lines, Peer, Region, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
 import { query, route, go } from "./router.mjs";
 
 export const servers = new Resource("/api/v1/servers");
@@ -22,7 +23,7 @@ export function Servers() {
           <a class="row" href=${`/console/servers/${encodeURIComponent(one.key)}`} aria-current=${one.key === chosen ? "true" : undefined}>
             <span class="row-top"><b><${Peer} text=${one.key} /></b><${Verdict} word=${stateOf(one)} /></span>
             <span class="row-sub"><span><${Peer} text=${one.transport} /></span>${(one.revisions ?? []).map((/** @type {string} */ revision) => html`<span><${Peer} text=${revision} /></span>`)}
-              <span>${one.in_flight} in flight</span>${one.restarts > 0 && html`<span>${plural(one.restarts, "restart")}</span>`}</span></a></li>`)}</ul>`}<//>
+              ${one.in_flight !== undefined && html`<span>${one.in_flight} in flight</span>`}${one.restarts > 0 && html`<span>${plural(one.restarts, "restart")}</span>`}</span></a></li>`)}</ul>`}<//>
     </section>
     <section class="detail" aria-label="One server">${chosen ? html`<a class="back" href="/console/servers">← All servers</a>
       <${Region} resource=${servers} title="This server">${(/** @type {any} */ data) => html`<${Server} one=${data.servers.find((/** @type {any} */ row) => row.key === chosen)} />`}<//>`
@@ -37,8 +38,39 @@ function Server({ one }) {
     ["Restarts", one.restarts], ["Circuit", one.circuit], ["Memory", size(one.memory) || ""], ["Pins", one.pins],
   ].filter(([, value]) => value !== undefined && value !== "" && value !== null);
   return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${one.key} /></h2><p class="meta"><${Verdict} word=${stateOf(one)} /></p></div></header>
+    <${Actions} key=${one.key} one=${one} />
     ${one.last_error && html`<section class="block"><h3>Last error</h3><p class="note bad"><${Peer} text=${one.last_error} /></p></section>`}
     <dl class="facts grid">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd><${Peer} text=${value} /></dd></div>`)}</dl>
     <section class="block"><h3>stderr <span class="author">written by the server</span></h3>${one.stderr?.length ? html`<${Lines} lines=${one.stderr} label="Last lines of stderr" />`
       : html`<p class="dim">It wrote nothing to stderr.</p>`}</section></article>`;
+}
+
+const ACTIONS = {
+  restart: ["Restart", "It ends and starts again."],
+  reconnect: ["Reconnect", "Lost connections are made again at once. Open calls go on."],
+  disable: ["Disable", "It ends, and stays off until somebody enables it or Sluice starts again. Clients no longer see what it has."],
+  enable: ["Enable", "It starts, and clients see again what it has."],
+};
+
+function Actions({ one }) {
+  const [asked, setAsked] = useState(""), [done, setDone] = useState("");
+  const path = `/api/v1/servers/${encodeURIComponent(one.key)}/`;
+  const act = async (/** @type {string} */ action) => {
+    try {
+      const { open_calls: count } = await post(path + action);
+      setDone(`${ACTIONS[action][0]}: done.${count ? ` ${plural(count, "open call")} ended as outcome_unknown.` : ""}`);
+      spoken.value = `${ACTIONS[action][0]} ${one.key}: done`;
+      void servers.load(false);
+    } catch (/** @type {any} */ failure) {
+      if (!failure.body?.step_up) throw failure;
+      stepUp.value = { name: one.key, done: () => void act(action).catch((problem) => setDone(problem.message)) };
+    }
+  };
+  const names = one.status === "disabled" ? ["enable"] : ["restart", "reconnect", "disable"];
+  const ends = ["restart", "disable"].includes(asked);
+  return html`<div class="actions start">${names.map((name) => html`<button onClick=${() => { setDone(""); setAsked(name); }}>${ACTIONS[name][0]}</button>`)}</div>
+    ${done && html`<p class="note" role="status"><${Peer} text=${done} /></p>`}
+    ${asked && html`<${Confirm} title=${html`${ACTIONS[asked][0]} <${Peer} text=${one.key} />?`} action=${`${ACTIONS[asked][0]} ${visible(one.key)}`} run=${() => act(asked)} onClose=${() => setAsked("")}>
+      <p>${ACTIONS[asked][1]}</p>${ends && html`<p class=${one.in_flight ? "note wait" : "dim"}>${one.in_flight
+    ? `${plural(one.in_flight, "call")} open now: ${one.in_flight === 1 ? "it ends" : "they end"} as outcome_unknown, because nobody knows whether the server did it.` : "No call is open now."}</p>`}<//>`}`;
 }

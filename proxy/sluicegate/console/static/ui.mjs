@@ -103,7 +103,7 @@ export function Region({ resource, title, empty, isEmpty = () => false, children
     isEmpty(data) ? html`<div class="empty">${empty}</div>` : children(data)}<//>`;
 }
 
-function NoRight({ text, title }) {
+export function NoRight({ text, title }) {
   const [why, row] = text.split("; a row gives it: ");
   return html`<div class="empty no-right"><h3>No right to see this</h3><p>${title}: <${Peer} text=${why} />.</p>
     ${row && html`<p>This row in the policy grants it:</p><${Lines} lines=${[row]} label="The row that grants it" />`}</div>`;
@@ -113,6 +113,29 @@ function Problem({ failure, title, retry }) {
   const why = failure.status === 404 ? "This Sluice does not have it." : failure.message;
   return html`<div class="empty problem" role="alert"><h3>${title} could not be loaded</h3><p><${Peer} text=${why} /></p>
     <button onClick=${retry}>Try again</button></div>`;
+}
+
+/**
+ * Asks once more before something is done; closes when it is done, says why when it was not.
+ * @param {{title: any, action: string, run: () => Promise<any>, onClose: () => void, children?: any}} props
+ */
+export function Confirm({ title, action, run, onClose, children }) {
+  const box = useRef(null), [problem, setProblem] = useState(""), [isBusy, setBusy] = useState(false);
+  useEffect(() => /** @type {any} */ (box.current)?.showModal(), []);
+  const submit = async (/** @type {any} */ event) => {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      await run();
+      onClose();
+    } catch (failure) {
+      setProblem(/** @type {Error} */ (failure).message);
+      setBusy(false);
+    }
+  };
+  return html`<dialog ref=${box} onClose=${onClose} aria-labelledby="confirm"><form onSubmit=${submit}><h2 id="confirm">${title}</h2>${children}
+    ${problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`}
+    <div class="actions"><button type="button" autofocus onClick=${onClose}>Cancel</button><button class="main" disabled=${isBusy}>${action}</button></div></form></dialog>`;
 }
 
 /** Asks for the key again, or for the name of what it is about. */

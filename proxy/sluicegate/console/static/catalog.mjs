@@ -1,0 +1,174 @@
+/** Catalog: what a client is given of all servers, what it costs in tokens, and definitions that wait for a person. */
+import { useEffect, useMemo, useState } from "./vendor/hooks.mjs";
+import { Failure, Resource, get, post } from "./net.mjs";
+import { Confirm, Lines, Peer, Region, Time, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
+import { go, query } from "./router.mjs";
+
+const SHOWN = 100; // rows of a kind of one server; a search narrows them
+const MAX_COMPARED = 400; // lines on either side, with the common ones at both ends left out
+const KINDS = { tool: "Tools", resource: "Resources", template: "Templates", prompt: "Prompts" };
+const pins = new Resource("/api/v1/pins");
+const encoder = new TextEncoder();
+
+/** @param {string} client */
+const listsOf = (client) => new Resource(async (/** @type {boolean} */ background) => {
+  const as = `as=${encodeURIComponent(client)}`;
+  const [tools, prompts, resources] = await Promise.all(["tools", "prompts", "resources"].map((name) => get(`/api/v1/${name}?${as}`, background))).catch((failure) => {
+    throw failure.status === 404 ? new Failure(400, failure.message) : failure; // it says that there is no such client
+  });
+  const of = (/** @type {string} */ kind, /** @type {any[]} */ items) => items.map((item) => entry(kind, item));
+  return {
+    notes: resources.next ? [`Only the first ${resources.resources.length} resources are shown.`] : [],
+    entries: [...of("tool", tools.tools), ...of("resource", resources.resources), ...of("template", resources.templates ?? []), ...of("prompt", prompts.prompts)],
+  };
+});
+
+/** @param {string} kind @param {any} item */
+function entry(kind, item) {
+  const name = String(item.uri ?? item.uriTemplate ?? item.name), mark = kind === "tool" || kind === "prompt" ? "__" : "+";
+  const at = name.indexOf(mark), bytes = encoder.encode(JSON.stringify(item)).length;
+  return { kind, name, item, bytes, prefix: at > 0 ? name.slice(0, at) : "", id: `${kind} ${name}` };
+}
+
+const tokens = (/** @type {number} */ bytes) => `about ${plural(Math.ceil(bytes / 4), "token")}`;
+const total = (/** @type {any[]} */ entries) => entries.reduce((sum, one) => sum + one.bytes, 0);
+const idOf = (/** @type {any} */ pin) => `pin ${pin.server} ${pin.era} ${pin.kind} ${pin.name}`;
+const waits = (/** @type {any} */ pin) => pin.withheld || pin.waiting;
+/** With what is chosen as a parameter: URIs in a path would not be canonical. @param {Record<string, string>} changed */
+function pathWith(changed) {
+  const next = new URLSearchParams(query.value);
+  for (const [name, value] of Object.entries(changed)) if (value) next.set(name, value); else next.delete(name);
+  return `/console/catalog${next.size ? `?${next}` : ""}`;
+}
+
+export function Catalog() {
+  const client = query.value.get("as") || "local", sought = (query.value.get("q") ?? "").toLowerCase(), chosen = query.value.get("of") ?? "";
+  const lists = useMemo(() => listsOf(client), [client]);
+  useEffect(() => void lists.load(false), [lists]);
+  useLive(pins);
+  const filter = (/** @type {string} */ name, /** @type {string} */ value) => go(pathWith({ [name]: value }), true);
+  const found = (/** @type {any} */ data) => data.entries.filter((/** @type {any} */ one) => one.name.toLowerCase().includes(sought) || String(one.item.description ?? "").toLowerCase().includes(sought));
+  const submit = (/** @type {any} */ event) => { event.preventDefault(); filter("as", event.target.elements.as.value.trim()); };
+  return html`<div class=${`split ${chosen ? "has-item" : ""}`}>
+    <section class="list" aria-label="Catalog"><header class="head"><h1>Catalog</h1><button class="quiet" onClick=${() => lists.load(false)}>Reload</button></header>
+      <form class="as" onSubmit=${submit}><label>View as<input name="as" spellcheck="false" autocomplete="off" placeholder="local" value=${query.value.get("as") ?? ""} /></label><button>View</button></form>
+      <input class="search" type="search" data-filter placeholder="Search names and descriptions" aria-label="Search names and descriptions" value=${query.value.get("q") ?? ""} onInput=${(/** @type {any} */ event) => filter("q", event.target.value)} />
+      <${Waiting} chosen=${chosen} />
+      <${Region} resource=${lists} title="Catalog" isEmpty=${(/** @type {any} */ data) => !found(data).length}
+        empty=${sought ? html`<h3>Nothing has that name</h3>` : html`<h3>This client is given nothing</h3><p>Servers list nothing, or the policy has no row that allows it: see <a href="/console/policy">Policy</a>.</p>`}>
+        ${(/** @type {any} */ data) => html`<${Tree} entries=${found(data)} chosen=${chosen} isSought=${sought !== ""} />`}<//></section>
+    <section class="detail" aria-label="One definition">${chosen ? html`<a class="back" href=${pathWith({ of: "" })}>← Catalog</a>
+      ${chosen.startsWith("pin ") ? html`<${Region} resource=${pins} title="This definition">${(/** @type {any} */ data) => html`<${Pin} key=${chosen} pin=${data.pins.find((/** @type {any} */ one) => idOf(one) === chosen)} />`}<//>`
+        : html`<${Region} resource=${lists} title="This definition">${(/** @type {any} */ data) => html`<${Definition} one=${data.entries.find((/** @type {any} */ one) => one.id === chosen)} client=${client} />`}<//>`}`
+    : html`<div class="empty wide"><h2>Choose a definition</h2><p>It is shown as this client gets it, with what it costs.</p></div>`}</section></div>`;
+}
+
+function Waiting({ chosen }) {
+  const rows = (pins.data.value?.pins ?? []).filter(waits);
+  return rows.length > 0 && html`<section class="block waiting" aria-label="Definitions that wait"><h2>${plural(rows.length, "definition")} to look at</h2><ul class="rows" data-rows>${rows.map((/** @type {any} */ pin) => html`
+    <li key=${idOf(pin)}><a class="row" href=${pathWith({ of: idOf(pin) })} aria-current=${idOf(pin) === chosen ? "true" : undefined}><span class="row-top"><b><${Peer} text=${pin.name} /></b><${Verdict} word=${pin.withheld ? "withheld" : "changed"} /></span>
+      <span class="row-sub"><${Peer} text=${pin.server} /><span>${pin.kind}</span></span></a></li>`)}</ul></section>`;
+}
+
+function Tree({ entries, chosen, isSought }) {
+  const prefixes = [...new Set(entries.map((/** @type {any} */ one) => one.prefix))].sort();
+  return html`<p class="dim sum">${plural(entries.length, "definition")}, ${size(total(entries))}, ${tokens(total(entries))}</p>${prefixes.map((prefix) => {
+    const own = entries.filter((/** @type {any} */ one) => one.prefix === prefix);
+    return html`<details class="branch" key=${prefix} open=${isSought || prefixes.length <= 4 || own.some((/** @type {any} */ one) => one.id === chosen)}>
+      <summary><${Peer} text=${prefix || "without a prefix"} /><span class="dim">${tokens(total(own))}</span></summary>
+      ${Object.entries(KINDS).map(([kind, title]) => {
+        const rows = own.filter((/** @type {any} */ one) => one.kind === kind);
+        return rows.length > 0 && html`<h3>${title} <span class="dim">${rows.length.toLocaleString("en")}</span></h3><ul class="rows" data-rows>${rows.slice(0, SHOWN).map((/** @type {any} */ one) => html`
+          <li key=${one.id}><a class="row leaf" href=${pathWith({ of: one.id })} aria-current=${one.id === chosen ? "true" : undefined}><${Peer} text=${one.name} /><span class="dim">${Math.ceil(one.bytes / 4).toLocaleString("en")}</span></a></li>`)}</ul>
+          ${rows.length > SHOWN && html`<p class="dim">${plural(rows.length - SHOWN, "more")}: a search narrows them.</p>`}`;
+      })}</details>`;
+  })}`;
+}
+
+function Definition({ one, client }) {
+  if (!one) return html`<div class="empty"><h3>This client is not given it</h3><p><a href="/console/policy">Policy</a> says why.</p></div>`;
+  const method = { tool: "tools/call", prompt: "prompts/get", resource: "resources/read" }[one.kind];
+  const why = method && `/console/policy?${new URLSearchParams({ as: client, method, target: one.name })}`;
+  return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${one.name} /></h2><p class="meta"><span class="badge">${one.kind}</span><span class="dim">as <${Peer} text=${client} /> gets it</span></p></div></header>
+    <dl class="facts grid"><div><dt>Size as sent</dt><dd>${size(one.bytes)}</dd></div><div><dt>Cost</dt><dd>${tokens(one.bytes)}</dd></div></dl>
+    ${one.item.description && html`<section class="block quote"><h3>Description <span class="author">written by the server</span></h3><p><${Peer} text=${one.item.description} /></p></section>`}
+    <section class="block"><h3>Definition <span class="author">written by the server</span></h3><${Lines} lines=${JSON.stringify(one.item, null, 2).split("\n")} label="Definition" /></section>
+    ${why && html`<p><a href=${why}>What the policy says of it</a></p>`}</article>`;
+}
+
+/* ---------------------------------------------------------------- pins */
+
+function Pin({ pin }) {
+  const texts = useMemo(() => new Resource(`/api/v1/pins?definitions=1&server=${encodeURIComponent(pin?.server ?? "")}`), [pin?.server]);
+  const [asked, setAsked] = useState(/** @type {any} */ (null)), [done, setDone] = useState("");
+  useEffect(() => { if (pin) void texts.load(false); }, [texts, pin?.waiting, pin?.current]);
+  if (!pin) return html`<div class="empty"><h3>There is no such definition any more</h3></div>`;
+  const accept = async (/** @type {any} */ shown) => {
+    try {
+      await post("/api/v1/pins", { server: shown.server, accept: [{ kind: shown.kind, name: shown.kind === "instructions" ? "" : shown.name, fingerprint: shown.waiting }] });
+      setDone("Accepted: clients get it from now on.");
+      spoken.value = `${shown.name}: accepted`;
+    } finally {
+      void pins.load(false);
+      void texts.load(false);
+    }
+  };
+  return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${pin.name} /></h2><p class="meta"><${Verdict} word=${pin.withheld ? "withheld" : pin.state} /><span class="badge">${pin.kind}</span><span class="dim">of <${Peer} text=${pin.server} />${
+    pin.since && html`, changed at <${Time} at=${pin.since} />`}</span></p></div></header>
+    ${pin.flags.map((/** @type {string} */ flag) => html`<p class="note bad"><${Peer} text=${flag} /></p>`)}${done && html`<p class="note" role="status">${done}</p>`}
+    <${Region} resource=${texts} title="Definition">${(/** @type {any} */ data) => {
+      const shown = data.pins.find((/** @type {any} */ one) => idOf(one) === idOf(pin));
+      if (!shown) return html`<p class="dim">There is none any more.</p>`;
+      const [before, after] = [shown.accepted_text, shown.waiting_text].map((text) => lines(text ?? ""));
+      return html`<section class="block"><h3>${shown.waiting ? before.length ? "What changed" : "What is new" : "Definition"} <span class="author">written by the server</span></h3>
+        <${Lines} lines=${shown.waiting ? difference(before, after) : before} marks=${Boolean(shown.waiting)} label="Difference to the accepted definition" /></section>
+        ${shown.by && html`<p class="dim">Accepted by <${Peer} text=${shown.by} />, ${shown.at}</p>`}
+        ${shown.waiting ? html`<div class="actions start"><button class="main" onClick=${() => setAsked(shown)}>Accept</button><span class="dim">Nothing changes until somebody accepts it.</span></div>`
+          : html`<p class="dim">Nothing waits to be accepted here.</p>`}`;
+    }}<//>
+    ${asked && html`<${Confirm} title=${html`Accept <${Peer} text=${asked.name} /> of <${Peer} text=${asked.server} />?`} action=${`Accept ${visible(asked.name)}`} run=${() => accept(asked)} onClose=${() => setAsked(null)}>
+      <p>Clients get exactly the definition that is shown, by its fingerprint. If the server changes it first, it stays withheld.</p><p class="dim"><code>${asked.waiting}</code></p><//>`}</article>`;
+}
+
+/** Compact JSON in lines. The text is not parsed: a number or a name that is written twice stays as it is written. @param {string} text */
+function lines(text) {
+  let depth = 0, isIn = false, out = "";
+  for (let index = 0; index < text.length; index++) {
+    const char = text[index];
+    if (isIn && char === "\\") { out += char + (text[++index] ?? ""); continue; }
+    if (char === '"') isIn = !isIn;
+    const opens = !isIn && "{[".includes(char), closes = !isIn && "}]".includes(char);
+    if (closes) depth--;
+    if (closes && !"{[".includes(text[index - 1])) out += `\n${"  ".repeat(Math.max(0, depth))}`;
+    out += char;
+    if (opens) depth++;
+    if ((opens && !"}]".includes(text[index + 1])) || (!isIn && char === ",")) out += `\n${"  ".repeat(depth)}`;
+    if (!isIn && char === ":") out += " ";
+  }
+  return out ? out.split("\n") : [];
+}
+
+/** Lines of both, with " ", "-" or "+" before each. Long parts are not compared: all of one, then all of the other. */
+function difference(/** @type {string[]} */ before, /** @type {string[]} */ after) {
+  let start = 0, end = 0;
+  while (start < before.length && start < after.length && before[start] === after[start]) start++;
+  while (end < before.length - start && end < after.length - start && before.at(-1 - end) === after.at(-1 - end)) end++;
+  const a = before.slice(start, before.length - end), b = after.slice(start, after.length - end);
+  const same = (/** @type {string[]} */ part) => part.map((line) => `  ${line}`);
+  const changed = Math.max(a.length, b.length) > MAX_COMPARED ? [...a.map((line) => `- ${line}`), ...b.map((line) => `+ ${line}`)] : compared(a, b);
+  return [...same(before.slice(0, start)), ...changed, ...same(before.slice(before.length - end))];
+}
+
+/** By the longest common subsequence. */
+function compared(/** @type {string[]} */ a, /** @type {string[]} */ b) {
+  const longest = Array.from({ length: a.length + 1 }, () => new Array(b.length + 1).fill(0));
+  for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--) longest[i][j] = a[i] === b[j] ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
+  const out = [];
+  let i = 0, j = 0;
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) { out.push(`  ${a[i++]}`); j++; }
+    else if (j >= b.length || (i < a.length && longest[i + 1][j] >= longest[i][j + 1])) out.push(`- ${a[i++]}`);
+    else out.push(`+ ${b[j++]}`);
+  }
+  return out;
+}
