@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from sluicegate.admin import AdminSettings, application
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
+from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.endpoints import ENDPOINTS, AdminDeps
 from sluicegate.admin.pins import PinsApi
 from sluicegate.admin.response import AdminResponse
@@ -81,6 +82,12 @@ class Sources:
         self.asked.append("accept")
         return [{"name": CANARY}]
 
+    async def calls(self, *_: object) -> tuple[int, dict[str, Any]]:
+        self.asked.append("calls")
+        return 200, {"calls": [{"id": CANARY}]}
+
+    page = show = calls
+
     @property
     def problem(self) -> None:
         return None
@@ -109,7 +116,7 @@ def asker(
         list_tools=made.tools, principal_of=lambda key: "key:ci" if key == "client-key" else None, may=may,
         change_server=made.change_server, pins=cast(PinsApi, made), approvals=cast(ApprovalsApi, made),
         list_prompts=made.tools, list_resources=made.resources, output=made.output,
-        audit=cast(Any, made), facts=made.facts, explain=made.explain,
+        audit=cast(Any, made), calls=cast(CallsApi, made), facts=made.facts, explain=made.explain,
         page=cast(Page, OpenedPage(made)) if page else None,
     )  # fmt: skip
     transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))

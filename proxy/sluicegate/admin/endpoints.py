@@ -14,6 +14,7 @@ from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.audit import AuditHeads
 from sluicegate.admin.audit import show as show_head
+from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.credentials import header
 from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
@@ -51,6 +52,7 @@ class AdminDeps:
     pins: PinsApi | None = None  # None: nothing is pinned
     approvals: ApprovalsApi | None = None  # None: nobody is asked anything
     audit: AuditHeads | None = None
+    calls: CallsApi | None = None  # None: no audit log is kept
     denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
     admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
     refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
@@ -180,6 +182,18 @@ async def show_audit_head(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(*show_head(sources.audit))
 
 
+async def list_calls(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return _no_log() if sources.calls is None else json_response(*await sources.calls.page(asked.query))
+
+
+async def show_call(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return _no_log() if sources.calls is None else json_response(*await sources.calls.show(asked.parts[1]))
+
+
+def _no_log() -> Answer:
+    return error_response(404, "no audit log is kept: see audit.enabled")
+
+
 async def look_at_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
     if sources.approvals is None:
         return None
@@ -220,6 +234,8 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "find_facts": find_facts,
     "explain": explain,
     "show_audit_head": show_audit_head,
+    "list_calls": list_calls,
+    "show_call": show_call,
     "list_approvals": look_at_approvals,
     "follow_approvals": follow_approvals,
     "show_approval": look_at_approvals,

@@ -52,6 +52,11 @@ _GRANT: Final = _object(
 _PIN: Final = _object(server=_STRING, kind=_STRING, name=_STRING, state=_STRING, withheld=_FLAG)
 _OUTPUT: Final = _object(server=_STRING, transport=_STRING, status=_STRING, last_error=_STRING, exit=_STRING,
                          lines=_list(_STRING), position=_STRING)  # fmt: skip
+_CALL: Final = _object(
+    dict.fromkeys(("principal", "method", "server", "own", "public", "verdict", "rule", "reason", "trace"), _STRING),
+    id=_STRING, time=_STRING, outcome=_STRING, is_open=_FLAG,
+)  # fmt: skip
+_PROOF: Final = {"enum": ["proved", "behind", "not_verified", "broken"]}
 _READINESS: Final = _object({"notes": _list(_STRING)}, status={"enum": ["ready", "not ready"]}, reasons=_list(_STRING))
 _VOTE: Final = _exactly(
     {"seen_digest": _STRING, "scope": {"enum": ["once", "session", "15m"]},
@@ -139,6 +144,17 @@ ROUTES: Final = (
              response=_EXPLANATION, summary="the decision for a request, the row that makes it, and all other rows"),
     ApiRoute(method="GET", path=API + "audit/head", operation="show_audit_head", area="audit", response=_ROW,
              summary="the newest checkpoint"),
+    ApiRoute(method="GET", path=API + "calls", operation="list_calls", area="audit",
+             summary="calls, the newest first; 100 at most, or how far a search came in a second",
+             query={"who": "the principal", "server": "its key", "tool": "a glob", "method": "of MCP",
+                    "verdict": "allow, deny, ask or would_deny", "outcome": "an outcome or a reason",
+                    "since": "a time, as of `audit search`", "until": "a time", "q": "a text in it",
+                    "before": "`next` of the answer before", "limit": "1 to 100"},
+             response=_object({"next": _STRING}, calls=_list(_CALL), searched_to=_STRING, partial=_FLAG)),
+    ApiRoute(method="GET", path=API + "calls/{id}", operation="show_call", area="audit",
+             summary="all records of one call, and what proves them",
+             response=_object(call=_CALL, records=_list(_ROW), partial=_FLAG,
+                              proof=_object(state=_PROOF, records=_list(_object(state=_PROOF))))),
     ApiRoute(method="GET", path=API + "approvals", operation="list_approvals", area="approvals",
              query={"state": "one state", "server": "its key", **_PAGE_QUERY},
              summary="approvals, the newest last; of long arguments the beginning",

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 from sluicegate import admin
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
+from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.admin.routes import needs_step_up
 from sluicegate.app import explain_facts, settings
@@ -83,6 +84,7 @@ def admin_application(
             denied=inner.services.notes.denied,
             refused=audit.identity_failure if audit is not None else None,
             audit=audit,
+            calls=None if audit is None else _calls(audit),
             notes=judges.notes,
         ),
     )
@@ -105,6 +107,10 @@ def with_console(config: Config, application: ASGIApp, note: Note, store: Store,
     if not config.console.enabled:
         return application
     return Console(application, settings.names(config), note, needs_step_up, store=store, operator_token=token)
+
+
+def _calls(audit: AuditLog) -> CallsApi:
+    return CallsApi(audit.settings.path.parent, audit.settings.state, audit.public_keys)
 
 
 def note_in(audit: AuditLog | None) -> Note:

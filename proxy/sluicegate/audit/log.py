@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from sluicegate.audit import checkpoint, retain
 from sluicegate.audit.auth_failures import IdentityFailures
-from sluicegate.audit.checkpoint import Checkpoint, Signer
+from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, Signer
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.record import Composer, needs_intent
 from sluicegate.audit.redact import Redactor
@@ -207,6 +207,10 @@ class AuditLog:
     def head(self) -> Checkpoint | None:
         """The newest checkpoint, as the admin port tells it."""
         return self._publisher.newest if self._publisher is not None else None
+
+    def public_keys(self) -> PublicKeys:
+        """Those that this log was signed with."""
+        return self._signer.publics
 
     async def delete_old(self) -> None:
         """Segments whose last record is older than `retain` go, when the log itself says so and sinks have them."""

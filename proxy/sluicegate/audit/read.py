@@ -44,7 +44,7 @@ class Filter:
             return False
         if self.outcome and self.outcome not in (record.get("outcome"), record.get("reason")):
             return False
-        return not self.tool or any(fnmatchcase(name, self.tool) for name in _names(record))
+        return not self.tool or any(fnmatchcase(name, self.tool) for name in names_of(record))
 
 
 def _approver(record: Record) -> Any:
@@ -52,7 +52,7 @@ def _approver(record: Record) -> Any:
     return approval.get("approver") if isinstance(approval, dict) else None
 
 
-def _names(record: Record) -> list[str]:
+def names_of(record: Record) -> list[str]:
     own, public, server = record.get("own"), record.get("public"), record.get("server")
     names = [f"{server}/{own}", own, public, record.get("asked")]
     return [name for name in names if isinstance(name, str)]

@@ -1,0 +1,119 @@
+"""`/api/v1/calls`: what clients called, newest first, and the story of one call. Both are read from the audit log."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from sluicegate.audit import newest
+from sluicegate.audit.checkpoint import PublicKeys
+from sluicegate.audit.newest import CallFilter, Story
+from sluicegate.audit.time_expressions import read_time
+from sluicegate.outcomes import ENDINGS
+from sluicegate.protocol.jsonrpc import Json
+
+PAGE: Final = 100
+MAX_READERS: Final = 2
+VERDICTS: Final = ("allow", "deny", "ask", "would_deny")
+_TERMS: Final = {"who": "principal", "server": "server", "tool": "tool", "method": "method", "verdict": "verdict",
+                 "outcome": "outcome", "q": "text"}  # fmt: skip
+_TIMES: Final = ("since", "until")
+
+
+class CallsApi:
+    """Reads `directory`, where the log is. What is signed is judged by `keys` and what `state` has."""
+
+    def __init__(self, directory: Path, state: Path, keys: Callable[[], PublicKeys]) -> None:
+        self._directory, self._state, self._keys = directory, state, keys
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def page(self, query: Mapping[str, Sequence[str]]) -> tuple[int, Json]:
+        wanted = _read(query)
+        if isinstance(wanted, str):
+            return 400, {"error": wanted}
+        filter, limit, before = wanted
+        found = await self._run(partial(newest.calls, self._directory, filter, limit, before))
+        answer: Json = {"calls": found.calls, "searched_to": found.searched_to, "partial": found.is_partial}
+        return 200, answer | ({"next": found.next} if found.next else {})
+
+    async def show(self, id: str) -> tuple[int, Json]:
+        if not 0 < len(id) <= 128:
+            return 404, {"error": "no such call"}
+        found = await self._run(lambda: newest.story(self._directory, self._state, self._keys(), id))
+        if not found.own:
+            far = f": the log was searched back to {found.searched_to}" if found.is_partial else ""
+            return 404, {"error": f"no such call{far}"}
+        return 200, _story(found)
+
+    async def _run(self, read: Callable[[], Any]) -> Any:
+        """Never in the event loop, and never many at once: the thread that reads has the interpreter in turns."""
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(MAX_READERS)
+        return await anyio.to_thread.run_sync(read, limiter=self._limiter)
+
+
+def _read(query: Mapping[str, Sequence[str]]) -> tuple[CallFilter, int, newest.Position | None] | str:
+    """What is wanted, or what is wrong with the query."""
+    known = {*_TERMS, "since", "until", "before", "limit"}
+    if set(query) - known or any(len(values) != 1 for values in query.values()):
+        return f"the query is of {', '.join(sorted(known))}, each at most once"
+    given = {name: values[0] for name, values in query.items()}
+    if given.get("verdict", "allow") not in VERDICTS:
+        return f"verdicts are {', '.join(VERDICTS)}"
+    if given.get("outcome", "ok") not in ENDINGS:
+        return f"outcomes are {', '.join(sorted(ENDINGS))}"
+    try:
+        now = datetime.now(UTC)
+        since, until = (given[name] and read_time(given[name], now) if name in given else "" for name in _TIMES)
+    except ValueError as error:
+        return str(error)
+    limit = given.get("limit", str(PAGE))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:6]) <= PAGE):
+        return f"limit is a number from 1 to {PAGE}"
+    before = newest.read_position(given["before"]) if "before" in given else None
+    if before is None and "before" in given:
+        return "before is `next` of another answer"
+    terms = {field: given[name] for name, field in _TERMS.items() if name in given}
+    return CallFilter(**terms, since=since, until=until), int(limit), before
+
+
+def _story(found: Story) -> Json:
+    own, records = found.own, found.records
+    intent = next((one for one in own if one["type"] == "intent"), None)
+    outcome = next((one for one in own if one["type"] == "outcome"), None)
+    first = intent or own[0]
+    named = ("arguments", "arguments_digest", "result", "result_cut", "result_digest", "definition", "roles", "groups",
+             "revision", "session", "transport", "approval")  # fmt: skip
+    answer = newest.summary(outcome or first)
+    for record in own:
+        answer |= {name: record[name] for name in named if name in record}
+    answer["is_open"] = outcome is None
+    answer["decision"] = newest.as_record(first.get("decision")) or newest.as_record(own[-1].get("decision"))
+    answer["approvals"] = [_approval(one) for one in records if one["type"] == "approval"]
+    answer["rounds"] = [newest.summary(one) for one in records if one.get("call") != found.call and "call" in one]
+    answer["timing"] = [
+        {"stage": _stage(one), "time": one["time"], **({"seconds": one["seconds"]} if "seconds" in one else {})}
+        for one in records
+        if one["type"] in ("intent", "outcome", "approval")
+    ]
+    return {
+        "call": answer,
+        "records": records,
+        "proof": {"state": newest.worst(found.proofs), "records": found.proofs},
+        "partial": found.is_partial,
+    }
+
+
+def _stage(record: Json) -> str:
+    kind: str = record["type"]
+    return f"approval {record['approval'].get('state', '')}" if kind == "approval" else kind
+
+
+def _approval(record: Json) -> Json:
+    names = ("id", "state", "profile", "approver", "channel", "comment", "scope", "grant", "digest")
+    approval = record["approval"]
+    return {"time": record["time"], **{name: approval[name] for name in names if name in approval}}
