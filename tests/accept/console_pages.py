@@ -15,17 +15,22 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
+from audit import audit_kit
 from console.browser import browser, page
 from e2e.sluice_process import COMMAND, clean_environment
 from peers.fleet import running
 from playwright.sync_api import Browser, Page, expect
 from policy_bed import Bed, bed, client_keys, key_of, recorder
+
+from sluicegate.audit import newest
 
 ROOT = Path(__file__).parent.parent.parent
 Json = dict[str, Any]
@@ -274,9 +279,41 @@ def wheel(_: Stage) -> Iterator[Figure]:
     yield Figure("the console's part of the wheel", sum(ours) / 1024, 250, "KiB")
 
 
+def log(_: Stage) -> Iterator[Figure]:
+    """Fifty thousand calls, each an intent and an outcome; the reader that `/api/v1/calls` asks, without HTTP."""
+
+    async def fill(folder: Path) -> None:
+        async with audit_kit.unchecked_audit(folder, durability="write") as audit:
+            await audit_kit.one_call(audit, "rare", arguments={"text": "needle"})
+            for number in range(50_000):
+                await audit_kit.one_call(audit, f"c{number}")
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with ThreadPoolExecutor(1) as thread:  # the browser runs a loop in this one
+            thread.submit(anyio.run, fill, folder).result()
+        records = sum(file.read_bytes().count(b"\n") for file in (folder / "audit").glob("*.jsonl"))
+        yield Figure("log: records written, in thousands", records / 1_000, 110, "thousand")
+        began = time.monotonic()
+        assert len(newest.calls(folder / "audit", newest.CallFilter(), 100).calls) == 100
+        yield Figure("log: the newest page", (time.monotonic() - began) * 1e3, 200, "ms")
+        began, found, steps, at = time.monotonic(), 0, 0, None
+        while True:
+            page = newest.calls(folder / "audit", newest.CallFilter(text="needle"), 100, at)
+            found, steps = found + len(page.calls), steps + 1
+            if not page.next:
+                break
+            at = newest.read_position(page.next)
+        assert found == 1
+        yield Figure(f"log: a rare filter, to the end in {steps} requests", time.monotonic() - began, 2, "s")
+        began = time.monotonic()
+        assert newest.story(folder / "audit", folder / "state", {}, "c49990").own
+        yield Figure("log: the story of a call near the end", time.monotonic() - began, 1, "s")
+
+
 TABLE: dict[str, Callable[[Stage], Iterator[Figure]]] = {
     "approving": approving, "command": console_command, "cold": cold_page, "restart": restart, "wheel": wheel,
-    "day": day,
+    "log": log, "day": day,
 }  # fmt: skip
 LONG = {"day"}
 
