@@ -35,7 +35,11 @@ class Sources:
 
     async def servers(self) -> list[dict[str, Any]]:
         self.asked.append("servers")
-        return [{"key": CANARY, "status": "up"}]
+        return [{"key": CANARY, "status": "up"}, {"key": "gh", "status": CANARY}]
+
+    def status(self) -> dict[str, Any]:
+        self.asked.append("status")
+        return {"version": CANARY, "policy": {"revision": "r", "mode": "enforce"}}
 
     async def tools(self, client: str) -> list[dict[str, Any]]:
         self.asked.append("tools")
@@ -117,6 +121,7 @@ def asker(
         change_server=made.change_server, pins=cast(PinsApi, made), approvals=cast(ApprovalsApi, made),
         list_prompts=made.tools, list_resources=made.resources, output=made.output,
         audit=cast(Any, made), calls=cast(CallsApi, made), facts=made.facts, explain=made.explain,
+        status=made.status,
         page=cast(Page, OpenedPage(made)) if page else None,
     )  # fmt: skip
     transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))
@@ -194,7 +199,21 @@ async def test_with_the_right_it_is_served(route: ApiRoute) -> None:
     # Of the audit log nothing is signed yet.
     assert answer.status_code == (404 if route.operation == "show_audit_head" else 200), answer.text
     assert "no such path" not in answer.text and len(made.asked) == bool(route.area)
-    assert set(asked) == ({(route.area, route.act)} if route.area else set())
+    all_rights = {(area.removeprefix("admin:"), act) for area in AREAS for act in ("read", "write")}
+    more = {"me": all_rights, "show_status": {("audit", "read")}}
+    assert set(asked) == ({(route.area, route.act)} if route.area else set()) | more.get(route.operation, set())
+
+
+async def test_me_names_the_rights_of_whoever_asks() -> None:
+    ask, _ = asker(lambda who, area, act: (area, act) in {("servers", "read"), ("pins", "read"), ("pins", "write")})
+    answer = await ask.get(API + "me", headers=KEY)
+    assert answer.json() == {"principal": "key:ci", "rights": {"servers": ["read"], "pins": ["read", "write"]}}
+
+
+async def test_one_server_is_the_row_of_its_key() -> None:
+    ask, _ = asker(may_all)
+    assert (await ask.get(API + "servers/gh", headers=KEY)).json() == {"key": "gh", "status": CANARY}
+    assert (await ask.get(API + "servers/nope", headers=KEY)).status_code == 404
 
 
 @each
@@ -240,7 +259,7 @@ async def test_a_method_that_no_row_has_is_refused_before_the_credential(path: s
         assert answer.headers["allow"] == ", ".join(allowed) and not made.asked
 
 
-@pytest.mark.parametrize("path", ["nothing", "servers/gh", "servers/gh/explode", "approvals/a/b", "grants/a/b"])
+@pytest.mark.parametrize("path", ["nothing", "servers/gh/a/b", "servers/gh/explode", "approvals/a/b", "grants/a/b"])
 async def test_who_has_no_credential_or_right_does_not_learn_what_is_not_there(path: str) -> None:
     area = path.partition("/")[0]
     for headers, may, status in (

@@ -28,6 +28,7 @@ NAMES = {"ann": ["role:dev"], "lea": ["role:lead"], "leo": ["role:lead"]}
 WRITES = [("POST", "/console/session"), ("DELETE", "/console/session"), ("DELETE", "/console/sessions"),
           ("POST", "/console/session/step-up"), ("POST", "/api/v1/approvals/apr_000000000000/decisions"),
           ("POST", "/api/v1/pins"), ("DELETE", "/api/v1/grants/x")]  # fmt: skip
+LEADS = {"approvals": ["read", "write"], "servers": ["read"], "secrets": ["read"]}
 READS = ["/console/session", "/api/v1/me", "/api/v1/servers", "/api/v1/approvals", "/api/v1/approvals/events"]
 __all__ = ["peers"]
 
@@ -109,7 +110,7 @@ def test_the_document_has_no_data_and_forbids_everything_it_does_not_need(town: 
 def test_a_session_has_the_rights_of_its_principal_and_shows_itself(tab: Tab, town: Bed) -> None:
     about = tab.ask("GET", "/console/session").json()
     assert (about["principal"], about["way"]) == ("local", "link") and about["seconds_left"] > 11 * 3600
-    assert tab.ask("GET", "/api/v1/me").json() == {"principal": "local"}
+    assert tab.ask("GET", "/api/v1/me").json()["principal"] == "local"
     assert [row["key"] for row in tab.ask("GET", "/api/v1/servers").json()["servers"]] == ["bank"]
     assert tab.ask("GET", "/api/v1/servers").headers["cache-control"] == "no-store"
     (cookie,) = [one for one in tab.client.cookies.jar]
@@ -275,7 +276,8 @@ def test_a_console_that_is_off_is_not_there(peers: None, tmp_path: Path, argumen
         for path in ("/", "/console", "/console/session", "/console/codes"):
             assert httpx.get(f"{town.process.admin}{path}").status_code == 404
         with_session = {"Cookie": "sluice-1=x", "X-Sluice-Page": "x", **bearer("lea")}
-        assert httpx.get(f"{town.process.admin}/api/v1/me", headers=with_session).json() == {"principal": "key:lea"}
+        whose = httpx.get(f"{town.process.admin}/api/v1/me", headers=with_session).json()
+        assert whose == {"principal": "key:lea", "rights": LEADS}
         assert run(town.folder, "console", "-c", "sluice.yaml").returncode == 2
         file = town.folder / "sluice.yaml"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"console": {"enabled": True}}))

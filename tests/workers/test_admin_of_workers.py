@@ -284,3 +284,29 @@ def test_every_worker_takes_a_server_into_use_restarts_it_and_disables_it_also_o
 def row(process: Sluice, key: str) -> Json:
     done = run(process, "servers", "--json")
     return next(row for row in json.loads(done.stdout)["servers"] if row["key"] == key)
+
+
+def test_status_one_server_and_the_calls_are_those_of_all_workers(town: Sluice) -> None:
+    token = (town.config.parent / "state" / "operator.token").read_text()
+    with httpx.Client(base_url=town.admin, headers={"Authorization": f"Bearer {token}"}, timeout=20) as http:
+        status = http.get("/api/v1/status")
+        as_described(status)
+        assert status.json()["status"] == "ready" and status.json()["policy"]["mode"] == "enforce"
+        (row,) = [one for one in http.get("/api/v1/servers").json()["servers"] if one["key"] == "bank"]
+        one = http.get("/api/v1/servers/bank")
+        as_described(one)
+        assert set(one.json()) == set(row) and http.get("/api/v1/servers/none").status_code == 404
+        for who in (ONE, OTHER):
+            params: Json = {"name": "math__add", "arguments": {}}
+            headers = modern_headers(who, "tools/call", params)
+            httpx.post(town.url, json=modern_body("tools/call", params), headers=headers, timeout=20)
+
+        def callers() -> set[str]:
+            found = http.get("/api/v1/calls?tool=math__add").json()["calls"]
+            return {call["principal"] for call in found if not call["is_open"]}
+
+        until(lambda: callers() == {f"key:{ONE}", f"key:{OTHER}"})
+        call = http.get("/api/v1/calls?tool=math__add").json()["calls"][0]["id"]
+        story = http.get(f"/api/v1/calls/{call}")
+        as_described(story)
+        assert story.json()["call"]["id"] == call

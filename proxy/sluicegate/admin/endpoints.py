@@ -19,7 +19,7 @@ from sluicegate.admin.credentials import header
 from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
-from sluicegate.admin.routes import ACTIONS, openapi
+from sluicegate.admin.routes import ACTIONS, AREAS, openapi
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 
 Answer = AdminResponse | EventStreamResponse
@@ -61,6 +61,7 @@ class AdminDeps:
     """What an explanation has to know: client, method and target to the facts, or to why there are none."""
     explain: Callable[[str, str, str, Json | None], Awaitable[Json | str]] | None = None
     """The decision for client, method, target and arguments, with its rows; or why there is none."""
+    status: Callable[[], Json] = dict  # the version of Sluice, and which policy is in force
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
 
@@ -77,7 +78,18 @@ class ApiRequest:
 
 
 async def me(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(200, {"principal": asked.who})
+    rights = {area: [act for act in ("read", "write") if sources.may(asked.who, area, act)] for area in AREAS}
+    return json_response(200, {"principal": asked.who, "rights": {area: acts for area, acts in rights.items() if acts}})
+
+
+async def show_status(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    """Whether Sluice is well, in one answer; the newest checkpoint is for who may read the log."""
+    reasons, status = sources.ready(), dict(sources.status())
+    if sources.audit is not None and sources.may(asked.who, "audit", "read"):
+        head = sources.audit.head()
+        status["audit"] = {"problem": sources.audit.problem or "", "signed": None if head is None else head.to_json()}
+    ready: Json = {"status": "not ready" if reasons else "ready", "reasons": reasons, "notes": sources.notes()}
+    return json_response(200, ready | status)
 
 
 async def show_openapi(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -86,6 +98,12 @@ async def show_openapi(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 async def list_servers(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(200, {"servers": await sources.describe_servers()})
+
+
+async def show_server(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    key = asked.parts[1]
+    row = next((row for row in await sources.describe_servers() if row["key"] == key), None)
+    return error_response(404, f"there is no server {key}") if row is None else json_response(200, row)
 
 
 async def change_server(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
@@ -224,6 +242,8 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "me": me,
     "openapi": show_openapi,
     "list_servers": list_servers,
+    "show_server": show_server,
+    "show_status": show_status,
     **{f"{action}_server": change_server for action in ACTIONS},
     "show_output": show_output,
     "list_tools": list_tools,

@@ -33,6 +33,7 @@ _LOOK_EVERY: Final = 1.0
 _CIRCUITS: Final = ("closed", "half-open", "open")
 MAX_BEHIND: Final = 1_000
 _LOG: Final = re.compile("servers/[^/]+/log")
+_SERVER: Final = re.compile("servers/[^/]+")
 
 
 class Gateway:
@@ -81,6 +82,8 @@ class Gateway:
                 return await self._metrics(scope, peers)
             case "/readyz":
                 return await self._ready(scope, peers)
+            case "status":
+                return _status(await _all(scope, peers), self._down())
             case "servers":
                 return _joined(await _all(scope, peers), "servers", _servers)
             case "approvals" | "grants" as name:
@@ -91,6 +94,8 @@ class Gateway:
                 return await self._events(scope, body, peers)
             case "tools" | "prompts" | "resources" | "policy/facts":
                 return await self._of_client(scope, peers)
+            case path if _SERVER.fullmatch(path):
+                return _one_server(await _all(scope, peers))
             case path if _LOG.fullmatch(path):
                 return _outputs(await _all(scope, peers))
         return await self._whoever_has_it(scope, body, peers)
@@ -299,6 +304,32 @@ async def _page(scope: Scope, answers: list[AdminResponse | None], name: str) ->
     pages = [json.loads(answer.body) for answer in there]
     page = await merge_pages([{**one, "rows": one[name]} for one in pages], asked)
     return json_response(_DONE, {name: page.pop("rows"), **page})
+
+
+def _one_server(answers: list[AdminResponse | None]) -> AdminResponse:
+    rows = [answer for answer in answers if answer is not None]
+    if not rows or (bad := next((answer for answer in rows if answer.status_code != _DONE), None)):
+        return bad if rows and bad else _nobody()
+    return json_response(_DONE, _server([json.loads(answer.body) for answer in rows]))
+
+
+def _status(answers: list[AdminResponse | None], down: Sequence[str]) -> AdminResponse:
+    """That of all: ready if each is, and of what each has signed what is oldest."""
+    there = [answer for answer in answers if answer is not None]
+    if not there or (bad := next((answer for answer in there if answer.status_code != _DONE), None)):
+        return bad if there and bad else _nobody()
+    found = [json.loads(answer.body) for answer in there]
+    whole: Json = dict(found[0])
+    for name in ("reasons", "notes"):
+        whole[name] = list(dict.fromkeys(text for one in found for text in one[name]))
+    whole["reasons"] += down
+    whole["status"] = "not ready" if whole["reasons"] else "ready"
+    if all("audit" in one for one in found):
+        signed = [one["audit"]["signed"] for one in found]
+        oldest = min((one for one in signed if one is not None), key=lambda one: one["time"]) if all(signed) else None
+        problem = next((one["audit"]["problem"] for one in found if one["audit"]["problem"]), "")
+        whole["audit"] = {"problem": problem, "signed": oldest}
+    return json_response(_DONE, whole)
 
 
 def _outputs(answers: list[AdminResponse | None]) -> AdminResponse:

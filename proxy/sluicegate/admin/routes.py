@@ -110,13 +110,19 @@ ROUTES: Final = (
              summary="the page of one approval, for its requester"),
     ApiRoute(method="POST", path=PAGE, operation="decide_on_page", is_open=True, media="text/html", audit="approval",
              summary="the requester's decision on that page"),
-    ApiRoute(method="GET", path=API + "me", operation="me", response=_object(principal=_STRING),
-             summary="whose credential this is"),
+    ApiRoute(method="GET", path=API + "me", operation="me", summary="whose credential this is, and its rights",
+             response=_object(principal=_STRING, rights={"type": "object", "additionalProperties": _list(_STRING)})),
     ApiRoute(method="GET", path=API + "openapi.json", operation="openapi", summary="this table, as OpenAPI 3.1",
              response=_object(openapi=_STRING, paths=_ROW)),
     ApiRoute(method="GET", path=API + "servers", operation="list_servers", area="servers",
              summary="the servers and their health",
              response=_object(servers=_list(_object(key=_STRING, status=_STRING)))),
+    ApiRoute(method="GET", path=API + "servers/{key}", operation="show_server", area="servers",
+             summary="one server and its health", response=_object(key=_STRING, status=_STRING)),
+    ApiRoute(method="GET", path=API + "status", operation="show_status", area="servers",
+             summary="whether Sluice is ready, its version, the policy in force and the newest checkpoint",
+             response=_object({"audit": _ROW}, status={"enum": ["ready", "not ready"]}, reasons=_list(_STRING),
+                              notes=_list(_STRING), version=_STRING, policy=_object(revision=_STRING, mode=_STRING))),
     *(ApiRoute(method="POST", path=f"{API}servers/{{key}}/{action}", operation=f"{action}_server", area="servers",
                act="write", audit="admin", summary=f"{action} one server", request=_exactly(),
                response=_object(server=_STRING, action={"const": action}, open_calls=_COUNT)) for action in ACTIONS),
@@ -177,6 +183,7 @@ ROUTES: Final = (
     ApiRoute(method="DELETE", path=API + "grants/{id}", operation="revoke_grant", area="grants", act="write",
              audit="approval", summary="revoke one", response=_GRANT),
 )  # fmt: skip
+AREAS: Final = tuple(dict.fromkeys(one.area for one in ROUTES if one.area))
 
 
 def needs_step_up(method: str, path: str) -> bool:

@@ -6,7 +6,7 @@ from functools import partial
 
 from starlette.types import ASGIApp
 
-from sluicegate import admin
+from sluicegate import __version__, admin
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.calls import CallsApi
@@ -86,6 +86,10 @@ def admin_application(
             audit=audit,
             calls=None if audit is None else _calls(audit),
             notes=judges.notes,
+            status=lambda: {
+                "version": __version__,
+                "policy": {"revision": judges.judge.revision(), "mode": judges.config.policy.mode},
+            },
         ),
     )
 
