@@ -50,6 +50,7 @@ async def stream(
         if "next" in page:
             more = {"total": page["total"], "next": page["next"]}
             yield b"event: more\ndata: %b\n\n" % json.dumps(more).encode("ascii")
+        yield b": live\n\n"  # what follows are changes
         quiet = 0
         while is_allowed() and not (is_behind or desk.is_closing):
             changed: Approval | None = None

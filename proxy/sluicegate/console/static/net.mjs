@@ -133,9 +133,21 @@ export class Resource {
     this.failure = signal(/** @type {Failure | null} */ (null));
     this.at = signal(0);
     this.turn = 0;
+    /** @type {Promise<void> | null} */
+    this.begun = null;
   }
 
-  async load(background = true) {
+  /** Regions that show the same and ask at once ask once. */
+  load(background = true) {
+    if (this.begun === null) {
+      this.begun = this.ask(background);
+      queueMicrotask(() => { this.begun = null; });
+    }
+    return this.begun;
+  }
+
+  /** @param {boolean} background */
+  async ask(background) {
     const turn = ++this.turn;
     try {
       const data = await (typeof this.path === "string" ? get(this.path, background) : this.path(background)).catch((problem) => {

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
 import { signal } from "./vendor/signals.mjs";
 import htm from "./vendor/htm.mjs";
 import { confirmIdentity, stepUp, session } from "./net.mjs";
-import { now, onChange } from "./live.mjs";
+import { now, onChange, opened } from "./live.mjs";
 
 export const html = htm.bind(h);
 export { Fragment };
@@ -78,8 +78,10 @@ export function Countdown({ until, label }) {
 /** Loads a resource, again at each change, while its region is shown. @param {import("./net.mjs").Resource} resource */
 export function useLive(resource) {
   useEffect(() => {
-    void resource.load();
-    return onChange(() => void resource.load());
+    let isShown = true;
+    void opened.then(() => isShown && resource.load());
+    const leave = onChange(() => void resource.load());
+    return () => { isShown = false; leave(); };
   }, [resource]);
 }
 
