@@ -1,6 +1,7 @@
 """`init`: a new config file, commented, or made from what a desktop client has."""
 
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ import typer
 from sluicegate import config
 from sluicegate.cli.output import Code, count, info, printable, stop
 from sluicegate.cli.programs import make_absolute
-from sluicegate.cli.snippet import Desktop, client_of, snippet
 from sluicegate.cli.template import new_file
+from sluicegate.desktop.clients import CLIENTS, client_of
+from sluicegate.desktop.edit import snippet
 from sluicegate.desktop.read import Imported, NotAClientConfig, read
 
 
@@ -32,7 +34,7 @@ def init(
             "--for",
             metavar="CLIENT",
             show_default=False,
-            help=f"The client to print a snippet for, else that of --from: {', '.join(Desktop)}.",
+            help=f"The client to print a snippet for, else that of --from: {', '.join(CLIENTS)}.",
         ),
     ] = None,
     config_file: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="The file to write.")] = Path(
@@ -41,8 +43,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Write a new config file. --from imports the servers of a desktop client."""
-    if for_ is not None and for_ not in list(Desktop):
-        stop(Code.USAGE, f"{for_} is not a client that Sluice knows; --for takes one of {', '.join(Desktop)}")
+    if for_ is not None and for_ not in CLIENTS:
+        stop(Code.USAGE, f"{for_} is not a client that Sluice knows; --for takes one of {', '.join(CLIENTS)}")
     imported = _import(from_) if from_ else Imported()
     for key, server in imported.servers.items():
         imported.notes += [f"{key}: {note}" for note in make_absolute(server)]
@@ -54,9 +56,12 @@ def init(
     info(f"wrote {config_file}" + (f" with {count(len(imported.servers), 'server')}" if from_ else ""))
     for finding in config.check(config_file).findings:
         info(str(finding))
-    client = Desktop(for_) if for_ else (client_of(from_, imported.root) if from_ else Desktop.CLAUDE_DESKTOP)
-    info(f"next: sluice check -c {config_file}; then add this to the config of your client ({client.value}):")
-    info(snippet(client, *sluice_command(config_file)))
+    client = for_ or (client_of(from_, imported.root) if from_ else "claude-desktop")
+    info(f"next: sluice check -c {config_file}; then add this to the config of your client ({client}):")
+    about, (command, args) = CLIENTS[client], sluice_command(config_file)
+    info(snippet(Path(about.linux[0]).suffix, about.root, {"sluice": about.sluice(command, args)}))
+    if client == "claude-code":
+        info(f"or run: {shlex.join(['claude', 'mcp', 'add', '--scope', 'user', 'sluice', '--', command, *args])}")
 
 
 def _import(path: Path) -> Imported:

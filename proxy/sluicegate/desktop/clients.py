@@ -14,16 +14,18 @@ from typing import Any, Final
 @dataclass(frozen=True, slots=True)
 class DesktopClient:
     """`root` is the section that holds the servers. `linux`, `mac` and `windows` are its files, the first that exists
-    counts. `entry` is what an entry has beside command and args, `renamed` their other names. `processes` are names of
-    its programs."""
+    counts. `marks` are names of files and folders that only this client uses. `processes` are names of its programs.
+    An entry has `first` before its command, which is called `command`, and `last` behind its args."""
 
     root: str = "mcpServers"
     linux: tuple[str, ...] = ()
     mac: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
-    entry: Mapping[str, Any] = field(default_factory=dict)
+    first: Mapping[str, Any] = field(default_factory=dict)
     command: str = "command"
+    last: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self, platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> list[Path]:
         home = Path(environ.get("USERPROFILE" if platform == "win32" else "HOME") or Path.home())
@@ -50,9 +52,7 @@ class DesktopClient:
 
     def sluice(self, command: str, args: list[str]) -> dict[str, Any]:
         """The entry that starts Sluice."""
-        named = {"name": "sluice"} if self.command == "cmd" else {}
-        about = {key: value for key, value in self.entry.items() if key in ("type", "enabled")}
-        return about | named | {self.command: command, "args": args} | dict(self.entry)
+        return {**self.first, self.command: command, "args": args, **self.last}
 
 
 def _everywhere(path: str, **more: Any) -> DesktopClient:
@@ -75,28 +75,40 @@ CLIENTS: Final = {
         windows=("APPDATA/Claude/claude_desktop_config.json",),
         processes=("Claude", "claude-desktop"),
     ),
-    "claude-code": _everywhere("CLAUDE/.claude.json", processes=("claude",), entry=_STDIO),
-    "cursor": _everywhere("~/.cursor/mcp.json", processes=("cursor", "Cursor")),
-    "vscode": _code("mcp.json", root="servers", entry=_STDIO),
+    "claude-code": _everywhere(
+        "CLAUDE/.claude.json", marks=(".claude.json", ".mcp.json"), processes=("claude",), first=_STDIO
+    ),
+    "cursor": _everywhere("~/.cursor/mcp.json", marks=(".cursor",), processes=("cursor", "Cursor")),
+    "vscode": _code("mcp.json", root="servers", first=_STDIO),
     "windsurf": DesktopClient(
         linux=("CONFIG/devin/mcp_config.json", "~/.codeium/windsurf/mcp_config.json"),
         mac=("~/.config/devin/mcp_config.json", "~/.codeium/windsurf/mcp_config.json"),
         windows=("APPDATA/devin/mcp_config.json", "~/.codeium/windsurf/mcp_config.json"),
-        processes=("windsurf", "Windsurf", "devin", "Devin"),
+        marks=("mcp_config.json",), processes=("windsurf", "Windsurf", "devin", "Devin"),
     ),
     "zed": DesktopClient(
         root="context_servers", linux=("CONFIG/zed/settings.json",), mac=("~/.config/zed/settings.json",),
-        windows=("APPDATA/Zed/settings.json",), processes=("zed", "zed-editor", "Zed"), entry={"env": {}},
+        windows=("APPDATA/Zed/settings.json",), processes=("zed", "zed-editor", "Zed"), last={"env": {}},
     ),
     # its own 10 seconds are short for a first start of many servers
     "codex": _everywhere(
-        "CODEX/config.toml", root="mcp_servers", processes=("codex",), entry={"startup_timeout_sec": 60}
+        "CODEX/config.toml", root="mcp_servers", processes=("codex",), last={"startup_timeout_sec": 60}
     ),
-    "gemini": _everywhere("~/.gemini/settings.json", processes=("gemini",)),
+    "gemini": _everywhere("~/.gemini/settings.json", marks=(".gemini",), processes=("gemini",)),
     "goose": DesktopClient(
         root="extensions", linux=("CONFIG/goose/config.yaml",), mac=("~/.config/goose/config.yaml",),
         windows=("APPDATA/Block/goose/config/config.yaml",), processes=("goose", "goosed", "Goose"),
-        entry={"type": "stdio", "enabled": True, "timeout": 300}, command="cmd",
+        first={"type": "stdio", "name": "sluice", "enabled": True}, command="cmd", last={"timeout": 300},
     ),
-    "cline": _code("globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"),
+    "cline": _code(
+        "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json", marks=("cline_mcp_settings.json",)
+    ),
 }  # fmt: skip
+
+
+def client_of(file: Path, root: str) -> str:
+    """Whose file it is, by the name of the section that holds the servers, and by the names of file and folder."""
+    by_root = {about.root: client for client, about in CLIENTS.items() if about.root != "mcpServers"}
+    by_mark = {mark: client for client, about in CLIENTS.items() for mark in about.marks}
+    found = (by_mark[name] for name in reversed(file.absolute().parts[-2:]) if name in by_mark)
+    return by_root.get(root) or next(found, "claude-desktop")

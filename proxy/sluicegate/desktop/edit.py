@@ -45,7 +45,7 @@ def edited(data: bytes, suffix: str, root: str, remove: frozenset[str], add: Map
     plain = text.replace("\r\n", "\n")
     if newline == "\r\n" and plain.count("\n") != text.count("\r\n"):
         raise CannotEdit("it has line ends of both kinds")
-    changed = {".toml": _in_toml, ".yaml": _in_yaml, ".yml": _in_yaml}.get(suffix, _in_json)(plain, root, gone, add)
+    changed = _FORMS.get(suffix, _in_json)(plain, root, gone, add)
     result = mark + changed.replace("\n", newline).encode("utf-8")
     try:
         after = parse(result, suffix)
@@ -55,6 +55,11 @@ def edited(data: bytes, suffix: str, root: str, remove: frozenset[str], add: Map
     if (after or {}) not in (wanted, {key: value for key, value in wanted.items() if key != root or value}):
         raise CannotEdit("its form is one that Sluice cannot edit in place")
     return result
+
+
+def snippet(suffix: str, root: str, add: Mapping[str, Any]) -> str:
+    """What `edited` writes into a file that has nothing else."""
+    return _FORMS.get(suffix, _in_json)("", root, frozenset(), add).rstrip("\n")
 
 
 # ---------------------------------------------------------------- JSON with comments
@@ -173,7 +178,7 @@ def _toml_key(name: str) -> str:
 
 
 def _in_yaml(text: str, root: str, gone: frozenset[str], add: Mapping[str, Any]) -> str:
-    """Each entry of ours is one line of JSON, which YAML reads alike."""
+    """Values of ours are JSON, which YAML reads alike."""
     lines = text.split("\n")
     head = next((at for at, line in enumerate(lines) if re.match(rf"{root}:\s*(\{{\}}|null|~)?\s*(#.*)?$", line)), None)
     if head is None:
@@ -191,7 +196,11 @@ def _in_yaml(text: str, root: str, gone: frozenset[str], add: Mapping[str, Any])
             is_gone = _yaml_name(line) in gone
         if not is_gone or not line.strip():
             left.append(line)
-    ours = [f"{indent}{json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in add.items()]
+    ours = []
+    for name, entry in add.items():
+        ours.append(f"{indent}{_yaml_key(name)}:")
+        values = ((_yaml_key(key), json.dumps(value, ensure_ascii=False)) for key, value in entry.items())
+        ours += [f"{indent * 2}{key}: {value}" for key, value in values]
     if not any(re.match(r"\s*[^\s#]", line) for line in ours + left):
         lines[head] += " {}"
     return "\n".join([*lines[: head + 1], *ours, *left, *lines[end:]])
@@ -200,3 +209,10 @@ def _in_yaml(text: str, root: str, gone: frozenset[str], add: Mapping[str, Any])
 def _yaml_name(line: str) -> str:
     name = re.match(r"""\s*(?:"([^"]*)"|'([^']*)'|([^:#]+?))\s*:""", line)
     return next((part for part in name.groups() if part is not None), "") if name else ""
+
+
+def _yaml_key(name: str) -> str:
+    return name if re.fullmatch(r"[a-z]{2,}", name) and parse(name.encode(), ".yaml") == name else json.dumps(name)
+
+
+_FORMS: Final = {".toml": _in_toml, ".yaml": _in_yaml, ".yml": _in_yaml}
