@@ -60,12 +60,16 @@ def variant(text: str, suffix: str, name: str) -> bytes | None:
         "comments": commented.encode(), "empty": b"", "absent": None,
         "tabs": (text.replace("  ", "\t") if suffix == ".json" else text.replace(" = ", "\t=\t")).encode(),
         "one line": json.dumps(json.loads(text)).encode() if suffix == ".json" else text.rstrip("\n").encode(),
+        "compact": json.dumps(json.loads(text), separators=(",", ":")).encode() if suffix == ".json" else text.encode(),
         "trailing comma": text.replace("]\n}", "],\n}").encode() if suffix == ".json" else text.encode(),
     }  # fmt: skip
     return texts.get(name, text.encode())
 
 
-VARIANTS = ("lf", "crlf", "bom", "comments", "tabs", "one line", "trailing comma", "symlink", "0600", "empty", "absent")
+VARIANTS = (
+    "lf", "crlf", "bom", "comments", "tabs", "one line", "compact", "trailing comma", "symlink", "0600", "empty",
+    "absent",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("form", VARIANTS)

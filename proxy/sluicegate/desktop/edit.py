@@ -17,7 +17,7 @@ Json = dict[str, Any]
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"')
-_WORD = re.compile(r"[^\s,\]}/]+")
+_WORD = re.compile(r"[^\s,:\[\]{}/\"]+")
 _INDENT = re.compile(r"\n([ \t]+)\S")
 _TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
@@ -139,7 +139,7 @@ def _value_end(text: str, at: int) -> int:
     while True:
         at = _skip(text, at)
         char = text[at : at + 1]
-        token = _STRING.match(text, at) if char == '"' else None if char in "{[]}," else _WORD.match(text, at)
+        token = _STRING.match(text, at) if char == '"' else None if char in "{[]},:" else _WORD.match(text, at)
         depth += (char in "{[") - (char in "]}") if char else 0
         at = token.end() if token else at + 1
         if depth == 0 or not char:
