@@ -1,4 +1,5 @@
 /** Overview: is it well, and does it need me? */
+import { useEffect } from "./vendor/hooks.mjs";
 import { Resource } from "./net.mjs";
 import { oldest, waiting, yours } from "./approvals.mjs";
 import { Countdown, Peer, Region, ToolClass, Verdict, ago, html, plural, useLive } from "./ui.mjs";
@@ -6,9 +7,16 @@ import { servers, stateOf } from "./servers.mjs";
 
 const pins = new Resource("/api/v1/pins");
 const audit = new Resource("/api/v1/audit/head");
+const denied = new Resource("/api/v1/calls?outcome=denied&since=1h&limit=5");
+const SELDOM = 30_000; // a search in the log is dearer than a list
 
 export function Overview() {
   for (const resource of [waiting, servers, pins, audit]) useLive(resource);
+  useEffect(() => {
+    void denied.load();
+    const timer = setInterval(() => { if (!document.hidden) void denied.load(); }, SELDOM);
+    return () => clearInterval(timer);
+  }, []);
   return html`<header class="head"><h1>Overview</h1></header>
     <${Needs} />
     <div class="tiles">
@@ -27,6 +35,11 @@ export function Overview() {
           <ul class="rows">${[...data.servers].sort(troubled).slice(0, 8).map((/** @type {any} */ one) => html`<li><a class="row" href=${`/console/servers/${encodeURIComponent(one.key)}`}>
             <span class="row-top"><b><${Peer} text=${one.key} /></b><${Verdict} word=${stateOf(one)} /></span>
             ${one.last_error && stateOf(one) !== "up" && html`<span class="row-sub"><${Peer} text=${one.last_error} /></span>`}</a></li>`)}</ul>`}<//></section>
+      <section class="panel" aria-labelledby="o-denied"><header><h2 id="o-denied">Denied in the last hour</h2><a href="/console/activity?outcome=denied&since=1h">All</a></header>
+        <${Region} resource=${denied} title="Calls" isEmpty=${(/** @type {any} */ data) => data.calls.length === 0} empty=${html`<p>No call was denied.</p>`}>${(/** @type {any} */ data) => html`
+          <ul class="rows">${data.calls.map((/** @type {any} */ one) => html`<li><a class="row" href=${`/console/activity/${encodeURIComponent(one.id)}?outcome=denied`}>
+            <span class="row-top"><span class="name"><${Peer} text=${one.server ?? ""} /><span class="slash">/</span><b><${Peer} text=${one.own ?? one.asked ?? one.method} /></b></span><span class="dim">${ago(one.time)}</span></span>
+            <span class="row-sub"><span>for <${Peer} text=${one.principal} /></span>${one.rule && html`<span>by <${Peer} text=${one.rule} /></span>`}</span></a></li>`)}</ul>`}<//></section>
     </div>`;
 }
 

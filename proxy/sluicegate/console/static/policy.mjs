@@ -8,6 +8,14 @@ import { go, query } from "./router.mjs";
 const METHODS = { "tools/call": "call a tool", "prompts/get": "get a prompt", "resources/read": "read a resource" };
 /** What was typed as arguments: it may hold a secret, and never stands in the address. */
 const typed = signal("");
+/** The arguments of a question that another page asks. @param {any} values */
+export const fillIn = (values) => { typed.value = values === undefined || Object.keys(values).length === 0 ? "" : JSON.stringify(values, null, 2); };
+
+/** Where a recorded call is asked about again; empty for a method that no row is about. @param {any} call */
+export function asPolicyQuestion({ principal, method, server, own }) {
+  if (!METHODS[method] || !server || own === undefined) return "";
+  return `/console/policy?${new URLSearchParams({ as: principal, method, target: `${server}/${own}` })}`;
+}
 
 export function Policy() {
   const asked = Object.fromEntries(["as", "method", "target"].map((name) => [name, query.value.get(name) ?? ""]));
