@@ -237,3 +237,82 @@ def test_unknown_clients_and_none_exit_2(home: Path) -> None:
     for words in (["install"], ["install", "emacs"], ["uninstall"], ["install", "cursor", "--all"]):
         refused = sluice(home, *words)
         assert refused.returncode == 2 and "cursor" in refused.stderr
+
+
+FOREIGN = {"command": "/opt/other/thing", "args": ["x"]}
+
+
+@pytest.mark.parametrize(("entry", "words"), [(FOREIGN, ["--keep"]), ({"type": "ws", "url": "wss://x"}, [])])
+def test_another_entry_called_sluice_comes_back_into_a_file_that_was_edited(
+    entry: Json, words: list[str], home: Path
+) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    before = {"mcpServers": {"sluice": entry, "b": {"type": "ws", "url": "wss://y"}}}
+    path.write_text(json.dumps(before))
+    done = sluice(home, "install", "cursor", "--yes", *words)
+    assert done.returncode == 0 and "another entry, sluice, is replaced" in done.stderr, done.stderr
+    path.write_text(path.read_text() + "\n")
+    assert "put back: sluice" in sluice(home, "uninstall", "cursor", "--yes").stdout
+    assert json.loads(path.read_text()) == before
+
+
+def test_a_read_only_file_is_left_alone_and_nothing_else_is_written(home: Path) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    path.write_text(text_of("cursor"))
+    path.chmod(0o444)
+    refused = sluice(home, "install", "cursor", "--yes")
+    assert refused.returncode == 1 and f"{path}: the file is read-only\nnothing was changed" in refused.stderr
+    assert path.read_text() == text_of("cursor") and not (home / ".config").exists()
+    path.chmod(0o644)
+    assert sluice(home, "install", "cursor", "--yes").returncode == 0
+    path.chmod(0o444)
+    refused = sluice(home, "uninstall", "cursor", "--yes")
+    assert refused.returncode == 1 and "the file is read-only" in refused.stderr
+    path.chmod(0o644)
+    assert sluice(home, "uninstall", "cursor", "--yes").returncode == 0 and path.read_text() == text_of("cursor")
+
+
+def test_one_broken_file_is_named_and_the_other_clients_are_uninstalled(home: Path) -> None:
+    paths = {client: CLIENTS[client].file() for client in ("claude-desktop", "cursor", "gemini")}
+    for client, path in paths.items():
+        path.parent.mkdir(parents=True)
+        path.write_text(text_of(client))
+    assert sluice(home, "install", "--all", "--yes").returncode == 0
+    paths["cursor"].write_text('{"mcpServers": {')
+    assert "not readable: 1:17" in sluice(home, "status").stdout
+    done = sluice(home, "uninstall", "--all", "--yes")
+    assert (
+        done.returncode == 1 and f"cursor: Sluice cannot edit {paths['cursor']}: it cannot be read: 1:17" in done.stderr
+    )
+    assert done.stdout.count("byte for byte") == 2 and paths["cursor"].read_text() == '{"mcpServers": {'
+    for client in ("claude-desktop", "gemini"):
+        assert paths[client].read_text() == text_of(client)
+
+
+def test_a_broken_file_without_a_journal_is_not_called_uninstalled(home: Path) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    path.write_text("{,")
+    for command in ("install", "uninstall"):
+        refused = sluice(home, command, "cursor", "--yes")
+        assert refused.returncode == 1 and f"cursor: Sluice cannot edit {path}: 1:2" in refused.stderr
+    assert path.read_text() == "{,"
+
+
+def test_all_says_that_no_client_is_on_the_machine(home: Path) -> None:
+    for command in ("install", "uninstall"):
+        done = sluice(home, command, "--all", "--yes")
+        assert done.returncode == 0 and "none of these clients is on this machine" in done.stderr
+    assert not list(home.iterdir())
+
+
+def test_a_user_without_a_home_folder_gets_a_sentence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.delenv("HOME")
+    refused = sluice(home, "install", "--all")
+    assert (refused.returncode, refused.stderr) == (3, "this user has no home folder: set $HOME\n")

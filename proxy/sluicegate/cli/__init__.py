@@ -91,6 +91,9 @@ def main() -> None:
         for reason in error.args:
             info(str(reason))
         raise SystemExit(Code.CONFIG if isinstance(error, ConfigError) else Code.UNREACHABLE) from None
-    except Exception:  # noqa: BLE001 - the last resort: the person who ran the command is shown what failed
+    except Exception as error:  # noqa: BLE001 - the last resort: the person who ran the command is shown what failed
+        if isinstance(error, RuntimeError) and "home directory" in str(error):  # as `Path.home` raises it
+            info("this user has no home folder: set $HOME")
+            raise SystemExit(Code.CONFIG) from None
         info(f"internal error; please report this with what you did:\n{traceback.format_exc()}")
         raise SystemExit(Code.INTERNAL) from None

@@ -90,7 +90,10 @@ def _chosen(clients: list[str] | None, all_: bool) -> list[str]:
     for name in clients or ():
         if name not in CLIENTS:
             stop(Code.USAGE, f"{printable(name)} is not a client that Sluice supports; these are: {NAMES}")
-    return list(dict.fromkeys(clients or [name for name in CLIENTS if CLIENTS[name].is_here()]))
+    chosen = list(dict.fromkeys(clients or [name for name in CLIENTS if CLIENTS[name].is_here()]))
+    if not chosen:
+        info(f"none of these clients is on this machine: {NAMES}")
+    return chosen
 
 
 def _config_path(named: Path | None) -> Path:
@@ -130,24 +133,34 @@ def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, state: 
     plan = _Plan(client, about.file())
     try:
         data = changes.contents(plan.path)
+        changes.require_writable(plan.path)
         names = {} if keep or not data else _moving(plan, data, taken)
         command, args = sluice_command(path)
         ours = about.sluice(command, args)
         suffix = plan.path.suffix.lower()
-        if data and not names and changes.entry(data, suffix, about.root) == ours:
+        replaced = changes.entry(data, suffix, about.root) if data else None
+        if not names and replaced == ours:
             return plan
         after = edited(data or b"", suffix, about.root, frozenset(names), {changes.NAME: ours})
         document = parse(data, suffix) if data and data.strip() else {}
     except (OSError, CannotEdit, NotAClientConfig) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        hint = f"sluice init --for {client} prints what to add; --keep moves no servers"
-        stop(Code.NEGATIVE, f"{client}: Sluice cannot edit {plan.path}: {why}", hint)
+        hint = "nothing was changed"
+        if isinstance(error, CannotEdit):
+            hint += f"; sluice init --for {client} prints what to add; --keep moves no servers"
+        stop(Code.NEGATIVE, _cannot_edit(client, error), hint)
     section = (document or {}).get(about.root) or {}
-    plan.change = FileChange(
-        str(plan.path), about.root, data, after, changes.mode_of(plan.path), {name: section[name] for name in names}
-    )
+    gone = {name: section[name] for name in names}
+    if replaced is not None and not changes.is_sluice(replaced) and changes.NAME not in names:
+        gone[changes.NAME] = replaced
+        plan.notes.append(f"another entry, {changes.NAME}, is replaced; sluice uninstall puts it back")
+    plan.change = FileChange(str(plan.path), about.root, data, after, changes.mode_of(plan.path), gone)
     plan.moved = names
     return plan
+
+
+def _cannot_edit(client: str, error: Exception) -> str:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{client}: Sluice cannot edit {CLIENTS[client].file()}: {why}"
 
 
 def _moving(plan: _Plan, data: bytes, taken: dict[str, Any]) -> dict[str, str]:
@@ -245,28 +258,38 @@ def uninstall(
     chosen = _chosen(clients, all_)
     path = _config_path(config_file)
     journals = {client: Journal(_state(path), client) for client in chosen}
-    try:
-        rows = [_row(client, journals[client]) for client in chosen]
-        if dry_run or not any(row["installed"] for row in rows):
-            _show_rows(rows, as_json, "Sluice is not installed", "Sluice would be taken out")
-            return
-        if not as_json:
-            _show_rows(rows, as_json, "Sluice is not installed", "Sluice is installed")
-        _ask(yes)
-        for row in rows:
-            if row["installed"]:
+    problems: list[str] = []
+    rows = [_row(client, journals[client], problems) for client in chosen]
+    if dry_run or not any(row["installed"] for row in rows):
+        _show_rows(rows, as_json, "Sluice would be taken out")
+        stop(Code.NEGATIVE if problems else Code.OK, *problems)
+    if not as_json:
+        _show_rows(rows, as_json, "Sluice is installed")
+    _ask(yes)
+    for row in rows:
+        if row["installed"]:
+            try:
                 row["done"] = _removed(row["client"], journals[row["client"]])
-    except (OSError, Changed, CannotEdit) as error:
-        stop(Code.NEGATIVE, f"nothing more was changed: {error}")
-    _show_rows(rows, as_json, "Sluice is not installed", "")
+            except (OSError, Changed, CannotEdit, NotAClientConfig) as error:
+                problems.append(_cannot_edit(row["client"], error))
+    _show_rows(rows, as_json, "is left as it is")
+    stop(Code.NEGATIVE if problems else Code.OK, *problems)
 
 
-def _row(client: str, journal: Journal) -> dict[str, Any]:
+def _row(client: str, journal: Journal, problems: list[str]) -> dict[str, Any]:
+    """What cannot be read counts as not installed, unless the journal has it. It is left alone, and is a problem."""
     about = CLIENTS[client]
     path = about.file()
-    found = changes.contents(path)
-    entry = changes.entry(found, path.suffix.lower(), about.root) if found else None
-    return {"client": client, "file": str(path), "installed": bool(journal.changes()) or changes.is_sluice(entry)}
+    is_installed = False
+    try:
+        is_installed = bool(journal.changes())
+        found = changes.contents(path)
+        entry = changes.entry(found, path.suffix.lower(), about.root) if found and not is_installed else None
+        is_installed = is_installed or changes.is_sluice(entry)
+    except (OSError, Changed, NotAClientConfig) as error:
+        problems.append(_cannot_edit(client, error))
+        return {"client": client, "file": str(path), "installed": False, "done": "cannot be read"}
+    return {"client": client, "file": str(path), "installed": is_installed}
 
 
 def _removed(client: str, journal: Journal) -> str:
@@ -283,12 +306,14 @@ def _removed(client: str, journal: Journal) -> str:
     return done
 
 
-def _show_rows(rows: list[dict[str, Any]], as_json: bool, without: str, otherwise: str) -> None:
+def _show_rows(rows: list[dict[str, Any]], as_json: bool, otherwise: str) -> None:
     if as_json:
         print_json({"clients": rows})
         return
     for row in rows:
-        print_out(f"{row['client']}: {row.get('done') or (otherwise if row['installed'] else without)}")
+        print_out(
+            f"{row['client']}: {row.get('done') or (otherwise if row['installed'] else 'Sluice is not installed')}"
+        )
 
 
 def status(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
@@ -318,6 +343,8 @@ def _found_state(client: str, command: str, args: list[str]) -> str:
         entry = changes.entry(data, file.suffix.lower(), about.root) if data else None
     except OSError:
         return "not readable"
+    except NotAClientConfig as error:
+        return f"not readable: {error}"
     if entry is None or not changes.is_sluice(entry):
         return "not installed"
     program = Path(str(entry.get(about.command)))

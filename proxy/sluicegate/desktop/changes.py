@@ -4,6 +4,7 @@ The journal of a client is a file in `state.dir/desktop`, for its owner alone: a
 """
 
 import base64
+import errno
 import json
 import os
 import secrets
@@ -92,6 +93,16 @@ def contents(path: Path) -> bytes | None:
         return None
 
 
+def require_writable(path: Path) -> None:
+    """Raises `PermissionError` where a change would fail, or where the file is marked as read-only."""
+    target = path.resolve()
+    if target.exists() and not target.stat().st_mode & 0o222:
+        raise PermissionError(errno.EACCES, "the file is read-only")
+    folder = next(one for one in target.parents if one.exists())
+    if not all(os.access(one, os.W_OK) for one in (target, folder) if one.exists()):
+        raise PermissionError(errno.EACCES, "you may not write there")
+
+
 def mode_of(path: Path) -> int:
     return path.stat().st_mode & 0o777 if path.exists() else private.FILE
 
@@ -110,6 +121,7 @@ def undo(change: FileChange) -> str:
     """Makes the file what it was before, or, where it was edited since, takes Sluice out of it and puts the entries
     back that were moved. What was done, in words. Raises `CannotEdit`."""
     path = Path(change.path)
+    require_writable(path)
     found = contents(path)
     if found == change.before:
         return "is as it was"
@@ -126,8 +138,8 @@ def undo(change: FileChange) -> str:
     except NotAClientConfig as error:
         raise CannotEdit(f"it cannot be read: {error}") from None
     servers = (document or {}).get(change.root) or {}
-    back = {name: entry for name, entry in change.moved.items() if name not in servers}
     ours = frozenset({NAME} if is_sluice(servers.get(NAME)) else ())
+    back = {name: entry for name, entry in change.moved.items() if name not in servers.keys() - ours}
     replace(path, edited(found, path.suffix.lower(), change.root, ours, back), mode_of(path))
     return "was edited since: Sluice is taken out" + (f", and put back: {', '.join(back)}" if back else "")
 
@@ -142,11 +154,8 @@ def take_out(path: Path, root: str) -> bool:
 
 
 def entry(data: bytes, suffix: str, root: str) -> Any:
-    """That of the name `sluice`, whatever it is; None without one, and in a file that cannot be read."""
-    try:
-        document = parse(data, suffix) if data.strip() else None
-    except NotAClientConfig:
-        return None
+    """That of the name `sluice`, whatever it is; None without one. Raises `NotAClientConfig`."""
+    document = parse(data, suffix) if data.strip() else None
     section = document.get(root) if isinstance(document, dict) else None
     return section.get(NAME) if isinstance(section, dict) else None
 
