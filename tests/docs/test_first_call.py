@@ -1,4 +1,4 @@
-"""First steps: the README's call without a client gets the answer that is shown, and `init` does what is said of it."""
+"""First steps: what the README and the desktop pages show is what `curl`, `sluice install` and `sluice init` do."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import httpx
+import pytest
 from command_line import run
 from e2e.servers import MCP2
 from e2e.sluice_process import sluice
@@ -16,10 +17,12 @@ README = (ROOT / "README.md").read_text("utf-8")
 SECTION = README.split("## A first call without a client")[1].split("\n## ")[0]
 
 
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
 def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    return found[1]
+    return blocks(SECTION, language)[0]
 
 
 def test_the_call_of_the_readme_gets_the_answer_that_is_shown(tmp_path: Path) -> None:
@@ -38,20 +41,51 @@ def test_the_call_of_the_readme_gets_the_answer_that_is_shown(tmp_path: Path) ->
     assert block("text").partition("2026")[0] in answer.text
 
 
-def test_the_commands_of_the_desktop_tutorial_take_a_clients_servers_over(tmp_path: Path) -> None:
+@pytest.fixture
+def client_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder with a Claude Desktop whose one server is `time`."""
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    programs = tmp_path / ".local" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "uvx").write_text("#!/bin/sh\n")
+    (programs / "uvx").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    file = tmp_path / ".config" / "Claude" / "claude_desktop_config.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}))
+    return file
+
+
+def test_the_commands_of_the_desktop_tutorial_print_what_is_shown(client_file: Path, tmp_path: Path) -> None:
     tutorial = (ROOT / "docs" / "tutorials" / "desktop.md").read_text("utf-8")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "uvx").write_text("#!/bin/sh\n")
-    (tmp_path / "bin" / "uvx").chmod(0o755)
-    own = {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}
-    (tmp_path / "claude_desktop_config.json").write_text(json.dumps(own))
-    lines = tutorial.split("```sh\n")[1].split("```")[0].splitlines()
-    assert all(line in README for line in lines)
-    init, check = (run(tmp_path, *line.split()[1:], env={"PATH": str(tmp_path / "bin")}) for line in lines)
+    dry, install, status = (line for lines in blocks(tutorial, "sh") for line in lines.splitlines())
+    assert blocks(README, "sh")[1].splitlines()[1:] == [install, status] and dry == f"{install} --dry-run"
+    shown, note = (text.replace("/home/ann", str(tmp_path)) for text in blocks(tutorial, "text"))
+    before = client_file.read_bytes()
+    done = run(tmp_path, *dry.split()[1:])
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown, note) and client_file.read_bytes() == before
+    done = run(tmp_path, *install.split()[1:], "--yes")
+    assert (done.returncode, done.stdout) == (0, shown)
+    (entry,) = json.loads(client_file.read_text())["mcpServers"].values()
+    (in_tutorial,) = json.loads(blocks(tutorial, "json")[0].replace("/home/ann", str(tmp_path)))["mcpServers"].values()
+    assert entry.keys() == in_tutorial.keys() and entry["args"][-3:] == in_tutorial["args"]
+    assert re.search(r"^claude-desktop +installed ", run(tmp_path, *status.split()[1:]).stdout, re.MULTILINE)
+    for command in (tutorial, README):
+        assert "`sluice uninstall --all`" in command
+    assert run(tmp_path, "uninstall", "--all", "--yes").returncode == 0 and client_file.read_bytes() == before
+
+
+def test_the_commands_of_the_guide_take_a_clients_servers_over(client_file: Path, tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "how-to" / "clients.md").read_text("utf-8").split("## Edit the client's file yourself")[1]
+    own = client_file.read_bytes()
+    (tmp_path / client_file.name).write_bytes(own)
+    init, check = (run(tmp_path, *line.split()[1:]) for line in blocks(guide, "sh")[0].splitlines())
     assert (init.returncode, check.returncode) == (0, 0), init.stderr + check.stderr
-    assert json.loads((tmp_path / "claude_desktop_config.json").read_text()) == own
+    assert (tmp_path / client_file.name).read_bytes() == own
     config = YAML(typ="safe").load(tmp_path / "sluice.yaml")
-    assert config["servers"]["time"]["command"] == str(tmp_path / "bin" / "uvx")
+    assert config["servers"]["time"]["command"] == str(tmp_path / ".local" / "bin" / "uvx")
     (entry,) = json.loads(init.stderr[init.stderr.index("{") :])["mcpServers"].values()
-    shown = json.loads(tutorial.split("```json\n")[1].split("```")[0])["mcpServers"]["sluice"]
+    shown = json.loads(blocks(guide, "json")[0])["mcpServers"]["sluice"]
     assert entry["args"] == [*shown["args"][:2], str(tmp_path / "sluice.yaml")] and entry.keys() == shown.keys()
