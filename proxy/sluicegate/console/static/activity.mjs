@@ -10,7 +10,7 @@ import { Plot, ms } from "./plot.mjs";
 const MAX_ROWS = 500;
 const SECOND = 1_000; // the first rows are asked for again at most that often
 const FILTERS = { who: "Who", server: "Server", tool: "Tool", verdict: "Verdict", outcome: "Outcome", q: "Text", since: "Since", until: "Until" };
-const HINTS = { who: "key:NAME", tool: "NAME, or with *", q: "in names, rules, arguments", since: "1h, or a date" };
+const HINTS = { who: "key:NAME", tool: "NAME, or with *", q: "any word", since: "1h, or a date" };
 const CHOICES = {
   verdict: ["allow", "deny", "ask", "would_deny"],
   outcome: ["ok", "tool_error", "protocol_error", "denied", "waiting", "timeout", "cancelled", "unknown"],
@@ -148,12 +148,13 @@ function Filters() {
     if (next.toString() !== filters()) go(pathOf(next.toString()));
   };
   const until = query.value.get("until");
-  return html`<form class="filters" onSubmit=${submit} onChange=${submit} aria-label="Filter calls">${Object.entries(FILTERS).map(([name, title]) => {
+  const [isOpen] = useState(innerWidth > 640 || filters() !== "");
+  return html`<details class="filter-box" open=${isOpen}><summary>Filters</summary><form class="filters" onSubmit=${submit} onChange=${submit} aria-label="Filter calls">${Object.entries(FILTERS).map(([name, title]) => {
     const value = query.value.get(name) ?? "";
     if (name === "until") return until && html`<p class="note">Calls before <${Peer} text=${until} />. <a href=${pathOf(withoutUntil())}>Back to the newest</a><input type="hidden" name="until" value=${until} /></p>`;
     return html`<label>${title}${CHOICES[name] ? html`<select name=${name}><option value="">any</option>${CHOICES[name].map((/** @type {string} */ word) => html`<option value=${word} selected=${word === value}>${word.replaceAll("_", " ")}</option>`)}</select>`
       : html`<input name=${name} value=${value} placeholder=${HINTS[name]} data-filter=${name === "q" ? "" : undefined} spellcheck="false" autocomplete="off" />`}</label>`;
-  })}<button class="hidden" tabindex="-1">Filter</button></form>`;
+  })}<button class="hidden" tabindex="-1">Filter</button></form></details>`;
 }
 
 function withoutUntil() {
@@ -216,7 +217,7 @@ function Story({ story, reload }) {
       ${one.trace && html`<dt>Trace</dt><dd><code><${Peer} text=${one.trace} /></code></dd>`}<dt>Call</dt><dd><code><${Peer} text=${one.id} /></code></dd></dl>
     <${Recorded} title="Arguments" of="the client" value=${one.arguments} digest=${one.arguments_digest} />
     <${Recorded} title="Result" of="the server" value=${one.result} digest=${one.result_digest} isCut=${one.result_cut} />
-    <section class="block"><h2>Timing</h2><div class="scroll"><table class="plain"><tbody>${one.timing.map((/** @type {any} */ at) => html`<tr><td class="dim"><${Time} at=${at.time} /></td><td><${Peer} text=${at.stage} /></td><td>${ms(at.seconds)}</td></tr>`)}</tbody></table></div></section>
+    <section class="block"><h2>Timing</h2><div class="scroll"><table class="plain tight"><tbody>${one.timing.map((/** @type {any} */ at) => html`<tr><td class="dim"><${Time} at=${at.time} /></td><td><${Peer} text=${at.stage} /></td><td>${ms(at.seconds)}</td></tr>`)}</tbody></table></div></section>
     ${one.approvals.length > 0 && html`<section class="block"><h2>Approvals</h2><ul class="sentences">${one.approvals.map((/** @type {any} */ at) => html`
       <li><a href=${`/console/approvals/${encodeURIComponent(at.id)}`}><${Peer} text=${at.id} /></a> <${Peer} text=${at.state ?? ""} class="strong" />${at.approver && html` by <${Peer} text=${at.approver} />`}${at.comment && html` “<${Peer} text=${at.comment} />”`} <span class="dim"><${Time} at=${at.time} /></span></li>`)}</ul></section>`}
     ${one.rounds.length > 0 && html`<section class="block"><h2>Other rounds</h2><ul class="sentences">${one.rounds.map((/** @type {any} */ at) => html`
