@@ -316,3 +316,33 @@ def test_a_user_without_a_home_folder_gets_a_sentence(home: Path, monkeypatch: p
     monkeypatch.delenv("HOME")
     refused = sluice(home, "install", "--all")
     assert (refused.returncode, refused.stderr) == (3, "this user has no home folder: set $HOME\n")
+
+
+def test_status_names_a_second_file_of_one_client(home: Path) -> None:
+    first, second = CLIENTS["windsurf"].files()
+    for path in (first, second):
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+    assert f"windsurf has a second file, {second}" in sluice(home, "status").stderr
+    second.unlink()
+    second.symlink_to(first)
+    assert "second file" not in sluice(home, "status").stderr, "both are the same"
+
+
+def test_status_names_a_client_that_runs_since_before_the_change(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = Path("/proc/self/comm")
+    if not name.exists():
+        pytest.skip("no /proc")
+    mine = (name.read_text().strip(),)
+    monkeypatch.setitem(CLIENTS, "cursor", type(CLIENTS["cursor"])(linux=("~/.cursor/mcp.json",), processes=mine))
+    assert "restart it" not in sluice(home, "status").stderr, "nothing was installed"
+    assert sluice(home, "install", "cursor", "--yes").returncode == 0
+    journal = home / ".local/state/sluice/desktop/cursor.json"
+    os.utime(journal, (2**32, 2**32))  # after this process began
+    assert "cursor runs since before the last change" in sluice(home, "status").stderr
+    (row,) = (
+        row for row in json.loads(sluice(home, "status", "--json").stdout)["clients"] if row["client"] == "cursor"
+    )
+    assert os.getpid() in row["restart"] and row["shadowed"] == []
+    os.utime(journal, (1, 1))
+    assert "restart it" not in sluice(home, "status").stderr

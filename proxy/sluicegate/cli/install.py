@@ -120,11 +120,14 @@ def _server_keys(text: str) -> set[str]:
         return set()
 
 
-def _state(path: Path) -> Path:
+def _find_state(path: Path) -> Path | None:
     """`state.dir`, also where the config is about to be written."""
     draft = config.draft(path) if path.is_file() else config.Source(str(path), path.parent, value={})
-    found = None if draft is None else config.state_of(draft)
-    return found if found is not None else stop(Code.CONFIG, f"{path} does not say where its state is: sluice check")
+    return None if draft is None else config.state_of(draft)
+
+
+def _state(path: Path) -> Path:
+    return _find_state(path) or stop(Code.CONFIG, f"{path} does not say where its state is: sluice check")
 
 
 def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, state: Path) -> _Plan:
@@ -318,19 +321,29 @@ def _show_rows(rows: list[dict[str, Any]], as_json: bool, otherwise: str) -> Non
 
 def status(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show which desktop clients start Sluice. And which of them run, so that they have to be restarted after a
-    change."""
+    change. Their ages are compared on Linux alone."""
     path = _config_path(config_file)
     command, args = sluice_command(path)
+    state = _find_state(path)
     rows = []
     for client, about in CLIENTS.items():
         file = about.file()
         row: dict[str, Any] = {"client": client, "state": _found_state(client, command, args), "file": str(file)}
-        rows.append(row | {"running": changes.running(about.processes)})
+        pids = changes.running(about.processes)
+        at = Journal(state, client).written_at() if state else None
+        old = [pid for pid in pids if at is not None and changes.began_before(pid, at)]
+        rows.append(row | {"running": pids, "restart": old, "shadowed": [str(one) for one in about.shadowed()]})
     if as_json:
         print_json({"config": str(path), "clients": rows})
         return
     cells = [[row["client"], row["state"], "yes" if row["running"] else "no", row["file"]] for row in rows]
     print_out(table([["CLIENT", "STATE", "RUNNING", "FILE"], *cells]))
+    for row in rows:
+        if row["restart"]:
+            which = ", ".join(map(str, row["restart"]))
+            info(f"note  {row['client']} runs since before the last change of its file (process {which}): restart it")
+        for other in row["shadowed"]:
+            info(f"note  {row['client']} has a second file, {other}: it may read that one")
 
 
 def _found_state(client: str, command: str, args: list[str]) -> str:

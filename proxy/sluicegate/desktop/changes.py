@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -47,6 +48,9 @@ class Journal:
 
     def __init__(self, state: Path, client: str) -> None:
         self._file = state / "desktop" / f"{client}.json"
+
+    def written_at(self) -> float | None:
+        return self._file.stat().st_mtime if self._file.exists() else None
 
     def changes(self) -> list[FileChange]:
         """Raises `OSError`, and `Changed` where the journal is not as it was written."""
@@ -194,3 +198,13 @@ def running(names: Iterable[str]) -> list[int]:
     listed = subprocess.run(["/bin/ps", "-axco", "pid=,comm="], capture_output=True, text=True, check=False).stdout
     rows = (line.split(maxsplit=1) for line in listed.splitlines())
     return sorted(int(row[0]) for row in rows if len(row) == 2 and row[1].strip() in wanted)
+
+
+def began_before(process: int, moment: float) -> bool:
+    """Whether a process is older; False where there is no /proc, and where it has ended."""
+    try:
+        uptime = float(Path("/proc/uptime").read_text("ascii").split()[0])
+        began = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
+    except OSError:
+        return False
+    return time.time() - uptime + int(began) / os.sysconf("SC_CLK_TCK") < moment

@@ -45,6 +45,11 @@ class DesktopClient:
         found = self.files()
         return next((path for path in found if path.exists()), found[0])
 
+    def shadowed(self) -> list[Path]:
+        """Other files of the client that are there, too: which of them it reads depends on its version."""
+        first = self.file()
+        return [path for path in self.files() if path.exists() and not path.samefile(first)]
+
     def is_here(self) -> bool:
         """Whether its file is on this machine, or the folder that only this client makes."""
         found = self.file()
