@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -346,3 +347,19 @@ def test_status_names_a_client_that_runs_since_before_the_change(home: Path, mon
     assert os.getpid() in row["restart"] and row["shadowed"] == []
     os.utime(journal, (1, 1))
     assert "restart it" not in sluice(home, "status").stderr
+
+
+def test_uninstall_names_the_mistake_in_a_config_that_was_broken_since(home: Path) -> None:
+    path = CLIENTS["cursor"].file()
+    path.parent.mkdir()
+    path.write_text(text_of("cursor"))
+    assert sluice(home, "install", "cursor", "--yes").returncode == 0
+    config = home / ".config" / "sluice" / "sluice.yaml"
+    right = config.read_text()
+    config.write_text("servers:\n  a: [\n")
+    after = path.read_bytes()
+    refused = sluice(home, "uninstall", "cursor", "--yes")
+    assert refused.returncode == 3 and f"{config}:3:1 " in refused.stderr and path.read_bytes() == after
+    assert re.search(r"^cursor +installed ", sluice(home, "status").stdout, re.MULTILINE)
+    config.write_text(right)
+    assert sluice(home, "uninstall", "cursor", "--yes").returncode == 0 and path.read_text() == text_of("cursor")

@@ -127,7 +127,10 @@ def _find_state(path: Path) -> Path | None:
 
 
 def _state(path: Path) -> Path:
-    return _find_state(path) or stop(Code.CONFIG, f"{path} does not say where its state is: sluice check")
+    if found := _find_state(path):
+        return found
+    errors = map(str, config.check(path).errors)
+    stop(Code.CONFIG, *errors, f"{path} does not say where its state is, which has what the clients' files were")
 
 
 def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, state: Path) -> _Plan:
