@@ -148,3 +148,20 @@ def test_the_login_and_dialogs_break_no_rule(stage: Stage, scheme: Any) -> None:
         tab.keyboard.press("?")
         expect(tab.get_by_role("dialog", name="Keys")).to_be_visible()
         assert problems(tab) == []
+
+
+def test_the_picture_in_the_docs_is_small_and_shown(stage: Stage, request: pytest.FixtureRequest) -> None:
+    """With --rewrite-pictures it is made anew."""
+    root = AXE.parent.parent.parent
+    picture = root / "docs/images/approvals.png"
+    with page(stage.chrome, storage_state=stage.session, viewport={"width": 1280, "height": 670}) as tab:
+        stage.open(tab, "approval")
+        expect(tab.get_by_role("button", name="Approve once")).to_be_enabled()
+        taken = tab.screenshot()
+    if request.config.getoption("--rewrite-pictures"):
+        picture.write_bytes(taken)
+    for made in (taken, picture.read_bytes()):
+        assert made.startswith(b"\x89PNG") and len(made) < 120 * 1024
+        assert (int.from_bytes(made[16:20]), int.from_bytes(made[20:24])) == (1280, 670)
+    assert "(docs/images/approvals.png)" in (root / "README.md").read_text()
+    assert "(../images/approvals.png)" in (root / "docs/how-to/console.md").read_text()

@@ -144,8 +144,8 @@ function Whole({ one, resource }) {
       <dt>Asked by</dt><dd><${Peer} text=${one.asked_by_row?.rule} class="strong" /> <code><${Peer} text=${one.asked_by_row?.row} /></code></dd>
       <dt>Needs</dt><dd>${one.tier === "self" ? "confirmation by whoever asked" : html`${plural(one.quorum, "vote")} of <${Peer} text=${(one.approvers ?? []).join(" or ")} />`}
         <span class="dim">, profile <${Peer} text=${one.profile} /></span></dd>
-      <dt>Definition</dt><dd><${Peer} text=${one.definition?.review || "not pinned"} /></dd>
-      <dt>Votes</dt><dd>${one.votes.length === 0 ? html`<span class="dim">none yet</span>` : one.votes.map((/** @type {any} */ vote) => html`
+      <dt>Definition</dt><dd><${Peer} text=${one.definition?.review?.replaceAll("_", " ") || "not pinned"} /></dd>
+      <dt>Votes</dt><dd>${one.votes.length === 0 ? html`<span class="dim">${isWaiting ? "none yet" : "none"}</span>` : one.votes.map((/** @type {any} */ vote) => html`
         <div><${Peer} text=${vote.principal} class="strong" /> <span class="dim"><${Time} at=${vote.at} /> by ${vote.channel}</span>${
           vote.comment && html` “<${Peer} text=${vote.comment} />”`}</div>`)}</dd>
       ${one.trace && html`<dt>Trace</dt><dd><code><${Peer} text=${one.trace} /></code></dd>`}

@@ -2,7 +2,7 @@
 import { render } from "./vendor/preact.mjs";
 import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
 import { answeredAt, isOffline, isStarted, logIn, logOut, look, session, start, startProblem } from "./net.mjs";
-import { liveState } from "./live.mjs";
+import { liveState, onChange, opened } from "./live.mjs";
 import { Peer, StepUp, clock, html, span, spoken } from "./ui.mjs";
 import { go, route } from "./router.mjs";
 import { Approvals, waiting, yours } from "./approvals.mjs";
@@ -37,8 +37,17 @@ function App() {
         <details class="more" onClick=${(/** @type {any} */ event) => { if (event.target.closest("a")) event.currentTarget.open = false; }}>
           <summary><${Icon} name="more" /><span>More</span></summary><div class="menu">${Object.keys(PAGES).slice(ON_A_PHONE).map((name) => html`<${PageLink} name=${name} />`)}</div></details></nav>
       <div class="foot"><${Status} /><${Who} /></div></aside>
-    <main id="main" tabindex="-1"><${Ending} /><${Page} /></main><${StepUp} /><${Help} />
+    <main id="main" tabindex="-1"><${Ending} /><${Page} /></main><${StepUp} /><${Help} /><${Counted} />
     <div class="hidden" role="status" aria-live="polite">${spoken.value}</div>`;
+}
+
+/** What waits is counted on every page; without the right it is asked for once. */
+function Counted() {
+  useEffect(() => {
+    void opened.then(() => waiting.load());
+    return onChange(() => { if (waiting.failure.value?.status !== 403) void waiting.load(); });
+  }, []);
+  return null;
 }
 
 function PageLink({ name, isMore = false }) {

@@ -46,7 +46,7 @@ export function Policy() {
       <label>Client<input name="as" data-filter required spellcheck="false" autocomplete="off" placeholder="key:NAME, jwt:ISSUER#SUB, local" value=${asked.as} /></label>
       <label>Wants to<select name="method">${Object.entries(METHODS).map(([name, words]) => html`<option value=${name} selected=${name === (asked.method || "tools/call")}>${words}</option>`)}</select></label>
       <label>Target<input name="target" required spellcheck="false" autocomplete="off" placeholder="SERVER/NAME, or the name that clients see" value=${asked.target} /></label>
-      <label class="all">Arguments, as JSON <span class="dim">optional</span><textarea name="arguments" rows="3" spellcheck="false">${typed.value}</textarea></label>
+      <label class="all"><span>Arguments, as JSON <span class="dim">(optional)</span></span><textarea name="arguments" rows="3" spellcheck="false">${typed.value}</textarea></label>
       <button class="main" disabled=${isBusy}>Explain</button></form>
     <div role="status" aria-live="polite" aria-busy=${isBusy}>${failure && (failure.status === 403 ? html`<${NoRight} text=${failure.message} title="Policy" />`
       : html`<p class="note bad" role="alert"><${Peer} text=${failure.message} /></p>`)}
@@ -60,7 +60,7 @@ function Answer({ one }) {
   const words = ["sluice", "explain", asked.method, asked.target, "--as", asked.as, ...(asked.arguments ? ["--args", JSON.stringify(asked.arguments)] : [])];
   const why = one.absent ?? (one.arguments ? `argument ${one.arguments.path}: ${one.arguments.message}` : one.grant ? `the grant ${one.grant}: nobody is asked while it lasts` : "");
   return html`<article class="card answer"><header class="card-head"><div><h2><${Peer} text=${asked.target} /></h2>
-      <p class="meta"><${Verdict} word=${one.verdict} /> for <${Peer} text=${one.principal} />${one.class && html`<span class="dim">class <${Peer} text=${one.class} />, from <${Peer} text=${one.class_from} /></span>`}
+      <p class="meta"><${Verdict} word=${one.verdict} /> for <${Peer} text=${one.principal} />${one.class && html`<span class="dim">class <${Peer} text=${one.class} /> (<${Peer} text=${one.class_from} />)</span>`}
         ${one.would_deny && html`<span class="badge wait">shadow mode: would be denied</span>`}</p></div></header>
     ${(one.notes ?? []).map((/** @type {string} */ note) => html`<p class="note wait"><${Peer} text=${note} /></p>`)}
     <section class="block"><h3>What decides</h3>${why && html`<p class="note"><${Peer} text=${why} /></p>`}
