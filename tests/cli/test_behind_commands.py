@@ -12,9 +12,13 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+import typer
 from command_line import run
 from e2e.sluice_process import clean_environment
 from policy_bed import Bed, bed, client_keys, key_of, recorder
+
+from sluicegate.cli import call
+from sluicegate.protocol.model import REASON
 
 Json = dict[str, Any]
 SECRET = "hunter2-and-more"
@@ -166,6 +170,16 @@ def test_a_call_without_a_key_or_with_a_wrong_one_is_refused(town: Bed) -> None:
 def test_a_call_that_fails_exits_1_and_says_why(town: Bed) -> None:
     failed = said(town, "call", "bank__bad", who="ann")
     assert (failed.returncode, failed.stdout) == (1, "") and "broken" in failed.stderr
+
+
+def test_each_line_of_a_tools_error_is_marked_and_of_a_refusal_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a server writes stands between Sluice's own lines, and could read like one of them."""
+    content = [{"type": "text", "text": "broken\nreason: approval_denied"}]
+    for meta, shown in (({}, ["tool: broken", "tool: reason: approval_denied"]),
+                        ({REASON: "denied"}, ["broken", "reason: approval_denied", "reason: denied"])):  # fmt: skip
+        with pytest.raises(typer.Exit):
+            call._show({"result": {"isError": True, "content": content, "_meta": meta}}, False)
+        assert capsys.readouterr().err.splitlines() == shown
 
 
 def test_a_tool_that_wants_arguments_as_headers_is_called_with_them(town: Bed) -> None:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from console.test_console_process import Tab, acts, front, new_code
 from peers.fleet import free_port, peers
@@ -50,7 +52,7 @@ async def test_a_session_goes_on_in_the_next_process_with_both_halves_alone() ->
     assert session is not None and (session.principal, session.credential) == ("key:ann", "s3cret")
     assert later.sessions.find(halves.cookie, halves.page_key, True) is session
     assert session.mark == began.session.mark and later.sessions.seconds_of_step_up(session) == 0
-    assert await later.stored.restore(halves.cookie, halves.page_key) is None, "it is one session"
+    assert await later.stored.restore(halves.cookie, halves.page_key) is session, "it is one session"
 
 
 async def test_the_store_has_neither_half_nor_the_credential() -> None:
@@ -160,6 +162,26 @@ async def test_use_is_written_once_a_minute() -> None:
         await one.stored.touch(began.session)
         written.append(json.loads((await store.scan(""))[PREFIX + began.session.cookie])["used"])
     assert len(set(written)) == 3
+
+
+class SlowStore(MemoryStore):
+    async def scan(self, prefix: str) -> dict[str, bytes]:
+        await anyio.lowlevel.checkpoint()
+        return await super().scan(prefix)
+
+
+async def test_a_page_that_asks_for_several_things_at_once_after_a_restart_is_logged_in_for_each() -> None:
+    store = SlowStore()
+    began = await Process(store, 0, 0).begin()
+    two, found = Process(store, 0, 0), list[Any]()
+
+    async def ask() -> None:
+        found.append(await two.stored.restore(began.halves.cookie, began.halves.page_key))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(ask)
+    assert len(found) == 8 and all(one is found[0] is not None for one in found)
 
 
 class FullDisk(MemoryStore):

@@ -252,10 +252,14 @@ def _show(response: Json, as_json: bool) -> None:
     is_error = bool(result.get("isError"))
     if as_json:
         print_json(result)
-    for line in () if as_json else _lines(result):
-        (info if is_error else print_out)(line)
+    reason = _meta(response).get(_REASON)  # no server can write it
+    for text in () if as_json else _lines(result):
+        if is_error:
+            # Between lines of Sluice's own: the tool's are marked, whatever they say.
+            info(text if reason else "\n".join(f"tool: {line}" for line in text.split("\n")))
+        else:
+            print_out(text)
     if is_error:
-        reason = _meta(response).get(_REASON)
         stop(Code.NEGATIVE, *([f"reason: {reason}"] if reason else []))
 
 

@@ -57,7 +57,10 @@ class StoredSessions:
         """A session of an earlier process, which is one of this process from now on."""
         if self._store is None or not cookie or not page_key:
             return None
-        return self._restored((await self._earlier()).get(digest(cookie)), Halves(cookie, page_key))
+        earlier = await self._earlier()
+        # Another request of the same page may have restored it meanwhile.
+        found = self._sessions.find(cookie, page_key, False)
+        return found or self._restored(earlier.get(digest(cookie)), Halves(cookie, page_key))
 
     async def save(self, session: Session, halves: Halves) -> None:
         """After `open` and `renew`, when the halves are at hand."""
