@@ -12,7 +12,19 @@ from typing import Any
 import anyio
 import jsonschema
 import pytest
-from audit_kit import CLIENT, DIGEST_KEY, ITEM, OK, TARGET, make_call, one_call, open_audit, records, segments
+from audit_kit import (
+    CLIENT,
+    DIGEST_KEY,
+    ITEM,
+    OK,
+    TARGET,
+    check_one,
+    make_call,
+    one_call,
+    open_audit,
+    records,
+    segments,
+)
 
 from sluicegate.audit import credentials
 from sluicegate.audit import record as composing
@@ -359,3 +371,55 @@ async def test_a_record_that_takes_long_delays_no_other_and_is_written_at_the_st
             assert await asked
     assert slow.trail.composing.done() and 0.0 < slow.trail.compose_seconds < 10.0
     assert [found["call"] for found in records(tmp_path) if "call" in found] == ["c2", "c1"]
+
+
+async def test_a_client_whose_records_take_long_delays_those_of_another_by_one(tmp_path: Path) -> None:
+    large, other = {"t": "x" * 5_000}, replace(CLIENT, principal="key:other")
+    async with open_audit(tmp_path) as audit:
+        for number in range(40):
+            audit.outcome(make_call(f"c{number}", large), Failure(-32602, "no"), 0.1)
+        assert await asyncio.gather(*(audit.intent(make_call(id, large, client=other)) for id in ("o1", "o2")))
+    calls = [found["call"] for found in records(tmp_path) if "call" in found]
+    assert len(calls) == 42 and calls.index("o1") <= 1 and calls.index("o2") <= 3
+
+
+@pytest.mark.parametrize("arguments", [{"t": "x" * 5_000}, {"t": "small"}])
+async def test_a_call_that_is_cancelled_while_its_intent_is_composed_has_both_records_in_order(
+    arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, encode = threading.Event(), composing.canonical
+
+    def wait(value: Any) -> str:
+        assert value is not arguments or len(value["t"]) < 100 or go.wait(10)
+        return encode(value)
+
+    monkeypatch.setattr(composing, "canonical", wait)
+    async with open_audit(tmp_path) as audit:
+        call = make_call("c1", arguments)
+        asked = asyncio.ensure_future(audit.intent(call))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
+        audit.outcome(call, None, 0.1)
+        go.set()
+    written = [found for found in records(tmp_path) if "call" in found]
+    assert [(found["type"], found.get("outcome")) for found in written] == [("intent", None), ("outcome", "cancelled")]
+    assert "arguments_digest" in written[0] and check_one(tmp_path).ok
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError, TimeoutError, ValueError])
+async def test_whatever_ends_the_composing_of_a_record_is_counted_as_a_lost_one(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, encode = {"t": "x" * 5_000}, composing.canonical
+
+    def fail(value: Any) -> str:
+        if value is large:
+            raise error
+        return encode(value)
+
+    monkeypatch.setattr(composing, "canonical", fail)
+    async with open_audit(tmp_path) as audit:
+        assert not await audit.intent(make_call("c1", large))
+        audit.outcome(make_call("c2", large), Failure(-32602, "no"), 0.1)
+    assert audit.tally().lost == 2

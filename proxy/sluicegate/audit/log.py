@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -19,7 +20,8 @@ from sluicegate.audit import checkpoint, retain
 from sluicegate.audit.auth_failures import IdentityFailures
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, Signer
 from sluicegate.audit.publish import Publisher, read_newest
-from sluicegate.audit.record import Composer, needs_intent
+from sluicegate.audit.queue import Done
+from sluicegate.audit.record import Body, Composer, needs_intent
 from sluicegate.audit.redact import Redactor
 from sluicegate.audit.segment import Lock
 from sluicegate.audit.settings import AuditSettings
@@ -27,7 +29,7 @@ from sluicegate.audit.sinks import AuditSink
 from sluicegate.audit.writer import AuditWriter, WriterCounts
 from sluicegate.metrics import Tally
 from sluicegate.protocol.jsonrpc import Json
-from sluicegate.protocol.model import Call, Outcome, Target, Trail
+from sluicegate.protocol.model import Call, Outcome, Target
 from sluicegate.store import private
 
 log = logging.getLogger(__name__)
@@ -57,7 +59,8 @@ class AuditLog:
         self._failures = IdentityFailures(lambda fields: self.note("identity", fields))
         self._refused = self._lost = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="audit compose")
-        self._composing: set[asyncio.Task[bytes | None]] = set()
+        self._composing: set[asyncio.Task[Done | None]] = set()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by principal
         self._writer: AuditWriter | None = None
         self._publisher: Publisher | None = None
         self._sinks: list[AuditSink] = []
@@ -91,7 +94,7 @@ class AuditLog:
     async def stop(self) -> None:
         """Everything is written, signed and published; sinks go on from where they are at the next start."""
         self._failures.flush()
-        if self._composing:
+        while self._composing:
             await asyncio.wait(self._composing)
         self._thread.shutdown()
         if self._writer is not None:
@@ -117,11 +120,11 @@ class AuditLog:
         body = self.composer.intent(call, about, approval)
         if isinstance(body, bytes):
             return writer.inbox.ask(body, id)
-        return self._ask_later(self._compose(body, call.trail), id)
+        return self._ask_later(self._compose(body, call, lambda composed: writer.inbox.ask(composed, id)))
 
-    async def _ask_later(self, composing: asyncio.Task[bytes | None], id: str) -> bool:
-        body = await asyncio.shield(composing)
-        return body is not None and self._writer is not None and await self._writer.inbox.ask(body, id)
+    async def _ask_later(self, composing: asyncio.Task[Done | None]) -> bool:
+        done = await asyncio.shield(composing)
+        return done is not None and await done
 
     def _without_record(self) -> bool:
         if self.settings.on_failure == "allow_and_alarm":
@@ -135,10 +138,11 @@ class AuditLog:
         id = call.trail.id
         about = self._open.pop(id, None)
         body, closes = self.composer.outcome(call, about, outcome, seconds), id if about else ""
-        if isinstance(body, bytes):
+        composing = call.trail.composing
+        if isinstance(body, bytes) and (composing is None or composing.done()):
             self._put(body, closes)
-        else:
-            self._compose(body, call.trail, lambda composed: self._put(composed, closes))
+        else:  # behind the intent, which may still be composed where the call was cancelled
+            self._compose(body, call, lambda composed: self._put(composed, closes))
 
     def note(self, type: str, fields: Json) -> None:
         """A decision, approval, pin, policy, identity or administrative record. Never waits."""
@@ -150,21 +154,21 @@ class AuditLog:
             return False
         return await self._writer.inbox.ask(self.composer.note(type, fields), signs=signed)
 
-    def _compose(
-        self, body: Callable[[], bytes], trail: Trail, then: Callable[[bytes], None] | None = None
-    ) -> asyncio.Task[bytes | None]:
-        """A record whose texts take long to search is composed in a thread of its own, one after the other: the
-        writer has others' records meanwhile. The trail says when it is done, and what it took: whoever sent those
-        texts pays and waits for it. None: it cannot be composed, so there is none."""
+    def _compose(self, body: Body, call: Call, put: Callable[[bytes], Done | None]) -> asyncio.Task[Done | None]:
+        """A record whose texts take long to search is composed in a thread of its own and then `put`, though its call
+        be cancelled. Each principal has one there at a time, in order: those of another wait for one of it, not for
+        all. The trail says when it is done, and what it took: whoever sent those texts pays and waits for it. None:
+        it cannot be composed, so there is none, or nobody waits for it."""
+        trail, principal = call.trail, call.client.principal
 
-        async def compose() -> bytes | None:
-            composed, seconds = await asyncio.get_running_loop().run_in_executor(self._thread, _timed, body)
-            trail.compose_seconds += seconds
-            if composed is None:
-                self._lost += 1
-            elif then is not None:
-                then(composed)
-            return composed
+        async def compose() -> Done | None:
+            async with self._turns.setdefault(principal, asyncio.Lock()):
+                composed, seconds = await asyncio.get_running_loop().run_in_executor(self._thread, _timed, body)
+                trail.compose_seconds += seconds
+                if composed is None:
+                    self._lost += 1
+                    return None
+                return put(composed)
 
         task = trail.composing = asyncio.get_running_loop().create_task(compose())
         self._composing.add(task)
@@ -228,12 +232,12 @@ class AuditLog:
                 await anyio.to_thread.run_sync(retain.delete, self.settings.path, segment)
 
 
-def _timed(body: Callable[[], bytes]) -> tuple[bytes | None, float]:
-    """The record and the processor's seconds."""
+def _timed(body: Body) -> tuple[bytes | None, float]:
+    """The record, None where it cannot be composed, and the processor's seconds."""
     since = time.thread_time()
     try:
-        composed = body()
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        composed = body if isinstance(body, bytes) else body()
+    except Exception:  # whatever it was: this record is lost, and that is counted
         log.exception("an audit record cannot be composed")
         return None, time.thread_time() - since
     return composed, time.thread_time() - since

@@ -148,7 +148,7 @@ class Trail:
         self.wait_seconds = 0.0
         self.audit_seconds = 0.0
         self.compose_seconds = 0.0
-        self.composing: Future[bytes | None] | None = None
+        self.composing: Future[Any] | None = None
 
     @property
     def target(self) -> Target | None:

@@ -71,11 +71,11 @@ class LoopBudget:
         self,
         clock: Callable[[], float] = time.perf_counter,
         part: float = PART,
-        used: Callable[[], float] = time.thread_time,
+        used: Callable[[], float] = time.process_time,
         everybody: "LoopBudget | None" = None,
     ) -> None:
-        """`used` is the processor's time that the loop has taken, `everybody` by default the budget of all peers of the
-        running loop."""
+        """`used` is the processor's time of all threads, for each holds the interpreter's lock. `everybody` is by
+        default the budget of all peers of the running loop."""
         self.turn = asyncio.Lock()
         self._part, self._clock, self._used = part, clock, used
         self._level = self._due = self._start = 0.0
