@@ -73,6 +73,7 @@ BROAD_EXCEPTS = {
     "proxy/sluicegate/listen/listener.py": "a listener's request",
     "proxy/sluicegate/listen/jsonrpc_session.py": "a listener's request",
     "proxy/sluicegate/listen/asgi.py": "a listener's request",
+    "proxy/sluicegate/audit/log.py": "a record that is composed",
     "proxy/sluicegate/telemetry.py": "supervise",
     "proxy/sluicegate/__main__.py": "the command line's main",
     "proxy/sluicegate/cli/__init__.py": "the command line's main",

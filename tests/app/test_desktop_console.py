@@ -79,7 +79,9 @@ async def test_the_port_is_open_while_a_person_uses_it_and_closes_when_nobody_do
         background = await tab.get(f"{url}/session", headers=own | {"X-Sluice-Background": "1"})
         assert background.status_code == 200 and await is_open(url), "neither of them is a person's"
         clock.now += 2
+        assert url in (own_pages := console._inner.services.own_pages)
         await until_closed(url)
+        assert url not in own_pages, "another program may listen there now"
         again = (await code(console)).json()["url"]
         assert await is_open(again)
         stale = own | {"Origin": again.removesuffix("/console")}

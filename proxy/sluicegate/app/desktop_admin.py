@@ -77,7 +77,8 @@ class DesktopConsole:
             self._console = Console(self._application, settings.names(self._config), note, needs_step_up, self._clock)
             wire = listening.ConnectionLimits(connections=_CONNECTIONS)
             self._port = AddressServer(asgi(_of_sessions(self._console)), _LOOPBACK, 0, wire, drain=0.0)
-            url = f"http://{_LOOPBACK}:{self._port.bind()}"
+            self._port.bind()
+            url = _url(self._port)
             self._inner.services.own_pages.add(url)
             await group.start(self._port.run)
             group.start_soon(telemetry.supervise, "console", self._close_when_idle)
@@ -88,9 +89,14 @@ class DesktopConsole:
         assert self._port is not None and self._console is not None
         while self._clock() < max(self._asked, self._console.last_used) + IDLE:  # noqa: ASYNC110 - a time ends it
             await anyio.sleep(LOOK_EVERY)
+        self._inner.services.own_pages.remove(_url(self._port))
         self._port.stop(now=True)
         self._port = self._console = None
         log.info("console closed: nobody used it", extra={"seconds": IDLE})
+
+
+def _url(port: AddressServer) -> str:
+    return f"http://{_LOOPBACK}:{port.port}"
 
 
 def _of_sessions(console: Console) -> ASGIApp:

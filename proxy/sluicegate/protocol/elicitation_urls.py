@@ -40,6 +40,11 @@ class OwnUrls:
             self._names.add(found[0])
             self._ports.add(found[1])
 
+    def remove(self, url: str) -> None:
+        """Sluice listens there no more: another program may."""
+        if (found := address(url)) is not None:
+            self._ports.discard(found[1])
+
     def __contains__(self, url: object) -> bool:
         found = address(url)
         if found is None or found[1] not in self._ports:
