@@ -13,7 +13,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SHORT := tests/http tests/runtime tests/downstream tests/listen tests/store tests/workers tests/app tests/audit tests/cli \
   tests/config tests/frames tests/e2e/test_clients.py tests/e2e/test_stdio_shared.py
 
-.PHONY: demo test short under-load compat lint docs bench mutants soak accept lock clean
+.PHONY: demo test short under-load compat lint docs bench mutants soak accept dist lock clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=...)"; exit 1; }
@@ -62,14 +62,18 @@ mutants: $(VENV)/.ready  ## how many mutants of a random sample the tests kill; 
 soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many times
 	SLUICE_CRASH_ROUNDS=200 $(BIN)/python -m pytest tests/audit/test_audit_crash.py $(ARGS)
 
-accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages
+accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --packages
 	PYTHONPATH=.:tests $(BIN)/python tests/accept/run.py $(ARGS)
 
+dist: $(VENV)/.ready  ## the sdist and the wheel, in dist/, with their checksums
+	rm -rf dist
+	$(BIN)/python deploy/release.py dist
+
 lock: $(VENV)/.ready  ## newest versions within the floors of pyproject.toml, with hashes and without addresses
-	$(BIN)/uv pip compile pyproject.toml --extra otel --group test --group lint --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra otel --group test --group lint --group release --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 	$(BIN)/uv pip compile --group docs --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o docs/requirements.lock
 
 clean:
-	rm -rf .venv .venv-* .peers site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* .peers dist site .mypy_cache .ruff_cache .pytest_cache

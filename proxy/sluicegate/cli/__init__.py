@@ -35,6 +35,7 @@ GROUPS: Final = {
     "audit": ("The audit log: verify, read and export it.", ("verify", "tail", "search", "export", "approvals")),
     "policy": ("Test and compare a policy before it is in force.", ("test", "diff")),
     "config": ("The format of the config file.", ("check:schema",)),
+    "grafana": ("The dashboard and the alerts.", ("export",)),
 }
 """What a group is about, and its functions. Their module has the group's name, or the one before a colon."""
 
