@@ -65,7 +65,7 @@ soak: $(VENV)/.ready  ## the tests that take long: crashes under load, many time
 accept: $(VENV)/.ready  ## whole first lists beside a load; ARGS="--starts 100 --jobs 2", --load, --delay; --console: the pages; --packages
 	PYTHONPATH=.:tests $(BIN)/python tests/accept/run.py $(ARGS)
 
-dist: $(VENV)/.ready  ## the sdist and the wheel, in dist/, with their checksums
+dist: $(VENV)/.ready  ## the sdist, the wheel and a bill of materials, in dist/, with their checksums
 	rm -rf dist
 	$(BIN)/python deploy/release.py dist
 

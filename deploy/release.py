@@ -8,13 +8,21 @@ the variable, or the time of the commit, or that of the sdist that these sources
 
 import argparse
 import hashlib
+import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).resolve().parent.parent
-UV = Path(sys.executable).with_name("uv")
+VENDORED = ROOT / "proxy/sluicegate/console/static/manifest.json"
+UV, CYCLONEDX = (Path(sys.executable).with_name(name) for name in ("uv", "cyclonedx-py"))
 
 
 def epoch() -> str:
@@ -30,6 +38,42 @@ def epoch() -> str:
 def build(folder: Path, environ: dict[str, str]) -> None:
     command = [UV, "build", "--no-build-isolation", "--python", sys.executable, "--no-create-gitignore"]
     subprocess.run([*command, "--quiet", "--offline", "--out-dir", folder, ROOT], check=True, env=environ)
+
+
+def bill_of_materials(wheel: Path, environ: dict[str, str]) -> str:
+    """CycloneDX 1.6 of what an installation of the wheel is on this system, and of the modules that it carries."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder], check=True, env=environ)
+        python = Path(folder) / "bin/python"
+        command = [UV, "pip", "install", "--quiet", "--python", python, "--constraint", ROOT / "requirements.lock"]
+        subprocess.run([*command, f"{wheel}[otel]"], check=True, env=environ)
+        options = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible", "--spec-version", "1.6"]
+        command = [CYCLONEDX, "environment", *options, folder]
+        bill = json.loads(subprocess.run(command, check=True, capture_output=True, env=environ).stdout)
+    product, version = bill["metadata"]["component"], wheel.name.split("-")[1]
+    product |= {"version": version, "purl": f"pkg:pypi/{product['name']}@{version}"}
+    modules = list(vendored(json.loads(VENDORED.read_text("utf-8"))))
+    bill["components"] += modules
+    root = next(one for one in bill["dependencies"] if one["ref"] == product["bom-ref"])
+    root["dependsOn"] = sorted([*root.get("dependsOn", ()), *(one["bom-ref"] for one in modules)])
+    text = json.dumps(bill, indent=2, sort_keys=True) + "\n"
+    if wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
+        sys.exit(f"the bill of materials is not valid: {wrong}")
+    return text
+
+
+def vendored(rows: Iterable[dict[str, str]]) -> Iterable[dict[str, Any]]:
+    """A package from npm for all of its files that the wheel carries."""
+    packages: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        package = packages.setdefault(row["package"], {
+            "type": "library", "bom-ref": f"{row['package']}=={row['version']}", "name": row["package"],
+            "version": row["version"], "purl": f"pkg:npm/{row['package'].replace('@', '%40')}@{row['version']}",
+            "licenses": [{"license": {"id": row["license"]}}], "components": [],
+        })  # fmt: skip
+        hashes = [{"alg": "SHA-256", "content": row["sha256"]}]
+        package["components"].append({"type": "file", "name": f"console/static/{row['path']}", "hashes": hashes})
+    return packages.values()
 
 
 def checksums(folder: Path) -> str:
@@ -49,6 +93,10 @@ def main() -> None:
         sys.exit(f"{folder} is not empty")
     environ = os.environ | {"SOURCE_DATE_EPOCH": epoch()}
     build(folder, environ)
+    if not options.packages:
+        (wheel,) = folder.glob("*.whl")
+        name = "-".join(wheel.name.split("-")[:2])
+        (folder / f"{name}.cdx.json").write_text(bill_of_materials(wheel, environ))
     (folder / "SHA256SUMS").write_text(checksums(folder))
     print((folder / "SHA256SUMS").read_text(), end="")
 

@@ -1,18 +1,28 @@
-"""The wheel and the sdist: the same sources give the same bytes, and both carry what they need."""
+"""The wheel, the sdist and what is beside them: the same sources give the same bytes, and all carry what they need."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 import zipfile
+from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.requirements import Requirement
+from trove_classifiers import classifiers as CLASSIFIERS
+
+from sluicegate import __version__
 
 ROOT = Path(__file__).parents[2]
+VENDORED = json.loads((ROOT / "proxy/sluicegate/console/static/manifest.json").read_text())
 EPOCH = "1763900000"  # an even second, as the times in a zip are
 
 
@@ -25,7 +35,7 @@ def sources() -> list[Path]:
     return [path for path in ROOT.rglob("*") if path.is_file() and not left_out & set(path.relative_to(ROOT).parts)]
 
 
-def build_in(folder: Path, files: list[Path], *, umask: int, age: float, zone: str) -> Path:
+def build_in(folder: Path, files: list[Path], *words: str, umask: int, age: float, zone: str) -> Path:
     """Copies the files in their order, with other times and modes, and builds them there."""
     moment = time.time() - age
     for file in files:
@@ -38,7 +48,7 @@ def build_in(folder: Path, files: list[Path], *, umask: int, age: float, zone: s
     link.symlink_to("../../ARCHITECTURE.md")
     made = folder.with_name(f"{folder.name}-made")
     environ = os.environ | {"SOURCE_DATE_EPOCH": EPOCH, "TZ": zone, "PYTHONHASHSEED": zone[-1]}
-    command = [sys.executable, "deploy/release.py", made, "--packages"]
+    command = [sys.executable, "deploy/release.py", made, *words]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environ, umask=umask)
     return made
 
@@ -60,9 +70,15 @@ def sdist(made: Path) -> Path:
 
 def test_two_builds_in_other_folders_at_other_times_are_the_same_bytes(made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "down"
-    again = build_in(folder, sources()[::-1], umask=0o077, age=86400 * 400, zone="XYZ-9")
-    assert (again / "SHA256SUMS").read_text() == (made / "SHA256SUMS").read_text()
-    assert len((made / "SHA256SUMS").read_text().splitlines()) == 2
+    again = build_in(folder, sources()[::-1], "--packages", umask=0o077, age=86400 * 400, zone="XYZ-9")
+    first, second = ((one / "SHA256SUMS").read_text().splitlines() for one in (made, again))
+    assert len(second) == 2 and set(second) < set(first)
+
+
+def test_the_checksums_are_those_of_every_file(made: Path) -> None:
+    done = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=made, capture_output=True, text=True, check=True)
+    checked = {line.partition(":")[0] for line in done.stdout.splitlines()}
+    assert checked == {path.name for path in made.iterdir()} - {"SHA256SUMS"}
 
 
 def test_no_file_of_a_package_has_a_time_or_a_mode_of_this_machine(wheel: Path, sdist: Path) -> None:
@@ -91,6 +107,46 @@ def test_the_wheel_has_the_program_and_what_it_reads(wheel: Path) -> None:
     assert code | {f"sluicegate/grafana/{name}" for name in grafana} <= names
     extra = {name.split("/")[1] for name in names - code}
     assert extra == {"grafana", "policies"}, "no tests, no scratch files"
+
+
+def test_the_wheel_has_the_notices_of_all_that_it_carries(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name.partition("/licenses/")[2]: name for name in archive.namelist() if "/licenses/" in name}
+        notices = archive.read(held["proxy/sluicegate/console/THIRD-PARTY-NOTICES.txt"]).decode()
+        metadata = BytesParser().parsebytes(archive.read(f"{wheel.name.partition('-py3')[0]}.dist-info/METADATA"))
+    assert "LICENSE" in held
+    for row in VENDORED:
+        assert f"{row['package']} {row['version']}" in notices and Path(row["path"]).name in notices
+        assert row["license"] in metadata["License-Expression"].split(" AND ")
+    assert "gitleaks" in notices
+
+
+def test_the_classifiers_exist_and_name_only_systems_that_tests_run_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(project["classifiers"]) <= CLASSIFIERS
+    systems = [one for one in project["classifiers"] if one.startswith("Operating System ::")]
+    assert systems == ["Operating System :: POSIX :: Linux"]
+    assert "macOS and Windows" in (ROOT / "docs/explanation/limits.md").read_text()
+
+
+def test_the_bill_of_materials_names_each_requirement_and_each_module_of_others(made: Path) -> None:
+    bill = json.loads(next(made.glob("*.cdx.json")).read_text())
+    assert not JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill))
+    assert str(made.parent) not in json.dumps(bill) and "file:" not in json.dumps(bill)
+    packages = {one["purl"].rpartition("@")[0]: one for one in bill["components"]}
+    for requirement in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]:
+        assert f"pkg:pypi/{Requirement(requirement).name.replace('_', '-').lower()}" in packages, requirement
+    files = [
+        (part["name"], part["hashes"][0]["content"])
+        for one in packages.values() if one["purl"].startswith("pkg:npm/") for part in one["components"]
+    ]  # fmt: skip
+    assert sorted(files) == sorted((f"console/static/{row['path']}", row["sha256"]) for row in VENDORED)
+    assert bill["metadata"]["component"]["version"] == __version__
+    assert not {"pytest", "hatchling", "pip"} & {one["name"] for one in bill["components"]}
+
+
+def test_the_changelog_has_the_version_that_is_built() -> None:
+    assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
 
 
 @pytest.fixture(scope="module")
