@@ -68,7 +68,17 @@ def test_the_steps_of_the_image_make_a_sluice_that_runs(tmp_path: Path) -> None:
     packages = prefix.glob("sluice/lib/python*/site-packages/*.dist-info")
     installed = {path.name.split("-")[0].lower() for path in packages}
     assert "sluicegate" in installed and not installed & {"pytest", "mypy", "hypothesis", "pip_tools"}
+    notes_nothing_of_the_build(next(prefix.glob("sluice/lib/python*/site-packages")))
     holds_what_it_needs(prefix / "sluice/bin", tmp_path)
+
+
+def notes_nothing_of_the_build(site: Path) -> None:
+    """No times and no folders: the layer is the same in each build."""
+    notes = {path.name for path in next(site.glob("sluicegate-*.dist-info")).iterdir()}
+    assert not notes & {"uv_cache.json", "direct_url.json"}, "the time of the wheel, and where it was"
+    compiled = list((site / "sluicegate").rglob("*.pyc"))
+    assert compiled and {path.read_bytes()[4:8] for path in compiled} == {b"\1\0\0\0"}, "by content (PEP 552)"
+    assert DOCKERFILE.count("PYC_INVALIDATION_MODE=UNCHECKED_HASH") == DOCKERFILE.count("--compile-bytecode") == 1
 
 
 def holds_what_it_needs(programs: Path, folder: Path) -> None:
@@ -112,6 +122,17 @@ def outside() -> dict[str, str]:
 def test_the_image_runs_without_root() -> None:
     assert instructions("USER")[0] == "10001" and instructions("USER")[-1] == "10001"
     assert instructions("ENTRYPOINT") == ['["sluice"]']
+    assert any("useradd" in line and "chmod 700 /var/lib/sluice" in line for line in instructions("RUN"))
+
+
+def test_the_default_image_can_start_servers_from_npm_and_pypi() -> None:
+    """The links lead where the official image of Node has npm, and what is fetched lies where the user may write."""
+    stage = DOCKERFILE.split("FROM ")[-1]
+    assert stage.startswith("slim AS sluice\n") and "HOME=/var/lib/sluice" in stage
+    for copied in ("/usr/local/bin/node", "/usr/local/lib/node_modules/npm", "/opt/uv/bin/uv", "/opt/uv/bin/uvx"):
+        assert re.search(rf"^COPY --from=(node|build) .*{copied} ", stage, re.M), copied
+    links = dict(re.findall(r"ln -s (\S+) /usr/local/bin/(\w+)", stage))
+    assert links == {f"../lib/node_modules/npm/bin/{name}-cli.js": name for name in ("npm", "npx")}
 
 
 # ---------------------------------------------------------------- the stack
