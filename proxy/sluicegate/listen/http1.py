@@ -19,7 +19,6 @@ from sluicegate.http.hosts import Address, authority
 from sluicegate.listen.http_exchange import error_body
 from sluicegate.listen.http_request import STATUS_LINE, Give, Headers, HttpRequest, RequestHead, Serve
 from sluicegate.listen.settings import ConnectionLimits
-from sluicegate.runtime.timers import timers_of
 from sluicegate.runtime.write_coalescer import write_coalescer_of
 
 _TRIM_AT: Final = 64 * 1024
@@ -124,7 +123,7 @@ class Http1(asyncio.Protocol):
         self._received = UnansweredBytes() if wire.is_shared else None
         self._connections, self._tasks = connections, tasks
         self.loop = asyncio.get_running_loop()
-        self.outbox, self.alarms = write_coalescer_of(self.loop), timers_of(self.loop)
+        self.outbox = write_coalescer_of(self.loop)
         self.writable = asyncio.Event()
         self.writable.set()
         self._parser = httptools.HttpRequestParser(self)

@@ -12,7 +12,6 @@ from sluicegate.http.hosts import Address
 from sluicegate.listen.http_request import Headers, HttpRequest, render
 from sluicegate.listen.settings import StreamTiming
 from sluicegate.protocol.jsonrpc import INVALID_REQUEST, RequestId, Response, encode
-from sluicegate.runtime.timers import Timer
 
 # Rendered once: these lines are in every answer.
 _JSON: Final = b"content-type: application/json\r\ncache-control: no-store\r\ncontent-length: %d\r\n"
@@ -42,7 +41,7 @@ class HttpExchange:
     """`peer` is the client, as far as its connection shows it; `head` is what it said before the body."""
 
     # As in `HttpRequest`, the class has the values that most keep.
-    _timer: asyncio.TimerHandle | Timer | None = None
+    _timer: asyncio.TimerHandle | None = None
     _task: asyncio.Task[None] | None = None
     _over: asyncio.Future[None] | None = None
     cors: Sequence[tuple[bytes, bytes]] = ()
@@ -110,8 +109,7 @@ class HttpExchange:
 
     def arm(self) -> None:
         """From now on a silence becomes a stream, and a stream shows now and then that it is alive."""
-        loop = self.peer.loop
-        self._timer = self.peer.alarms.set(loop, loop.time() + self._pace.open_after, self._tick)
+        self._timer = self.peer.loop.call_later(self._pace.open_after, self._tick)
 
     def disarm(self) -> None:
         if self._timer is not None:

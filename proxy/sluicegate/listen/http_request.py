@@ -16,7 +16,6 @@ from typing import Final, Protocol
 from sluicegate.http.hosts import Address, HostOriginPolicy
 from sluicegate.protocol.modern_client import Routing
 from sluicegate.runtime.loop_budget import LoopBudget
-from sluicegate.runtime.timers import CoarseTimers
 from sluicegate.runtime.write_coalescer import WriteCoalescer
 
 
@@ -98,7 +97,6 @@ class HttpConnection(Protocol):
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     outbox: WriteCoalescer
-    alarms: CoarseTimers
     writable: asyncio.Event
     """Set while the write buffer has room."""
     server: Address | None
@@ -161,10 +159,6 @@ class HttpRequest:
     @property
     def client(self) -> Address | None:
         return self._connection.client
-
-    @property
-    def alarms(self) -> CoarseTimers:
-        return self._connection.alarms
 
     @property
     def size(self) -> int:

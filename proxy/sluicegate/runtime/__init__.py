@@ -1,1 +1,1 @@
-"""What every connection of the event loop shares: timers, writes, and how long one peer may work."""
+"""What every connection of the event loop shares: deadlines, writes, and how long one peer may work."""

@@ -1,8 +1,6 @@
-"""A deadline that news of the work moves, on the coarse timers of the event loop."""
+"""A deadline that news of the work moves."""
 
 import asyncio
-
-from sluicegate.runtime.timers import CoarseTimers, timers_of
 
 
 class AnswerDeadline:
@@ -12,14 +10,10 @@ class AnswerDeadline:
 
     _has_ended = False
 
-    def __init__(
-        self, timeout: float, max_time: float, loop: asyncio.AbstractEventLoop | None = None,
-        timers: CoarseTimers | None = None,
-    ) -> None:  # fmt: skip
-        """A caller that already has `loop` and `timers` passes them, which saves two lookups."""
+    def __init__(self, timeout: float, max_time: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """A caller that already has `loop` passes it, which saves a lookup."""
         self._timeout, self._max_time = timeout, max_time
         self._loop = loop or asyncio.get_running_loop()
-        self._timers = timers or timers_of(self._loop)
 
     def renew(self) -> None:
         self._due = min(self._loop.time() + self._timeout, self._end)
@@ -32,11 +26,11 @@ class AnswerDeadline:
         now = loop.time()
         self._end = now + self._max_time
         self._due = min(now + self._timeout, self._end)
-        self._timer = self._timers.set(loop, self._due, self._look)
+        self._timer = loop.call_at(self._due, self._look)
 
     def _look(self) -> None:
         if self._loop.time() < self._due:
-            self._timer = self._timers.set(self._loop, self._due, self._look)
+            self._timer = self._loop.call_at(self._due, self._look)
         else:
             self._has_ended = True
             self._task.cancel()

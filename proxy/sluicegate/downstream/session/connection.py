@@ -42,7 +42,6 @@ from sluicegate.protocol.model import Call, Era, Failure, Outcome, Updated
 from sluicegate.protocol.modern_server import Headers
 from sluicegate.protocol.revisions import Revision
 from sluicegate.runtime.deadline import AnswerDeadline
-from sluicegate.runtime.timers import timers_of
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +142,6 @@ class ServerConnection:
         self._garbage = 0
         self._may_batch = self._is_retired = False
         self._loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
-        self._timers = timers_of(self._loop)
         self._updated: Updated = lambda params: None
         self.unwatched: dict[str, None] = {}  # resources that nobody wants any more, of which it may still speak
 
@@ -260,7 +258,7 @@ class ServerConnection:
             return AnswerDeadline(settings.list_timeout, settings.list_timeout)
         # <= 2025-11-25 basic/utilities/tasks: it has no news until the task has an end
         timeout = settings.max_time if method == "tasks/result" else settings.timeout
-        return AnswerDeadline(timeout, settings.max_time, self._loop, self._timers)
+        return AnswerDeadline(timeout, settings.max_time, self._loop)
 
     def retire(self, why: str, all_lost: bool = True) -> None:
         """No new requests; where `all_lost`, the open ones end too. `drained` is set when none is left."""
