@@ -5,9 +5,9 @@ from typing import Any
 
 import httpx
 import pytest
+from admin_deps import admin_deps
 
 from sluicegate.admin import AdminSettings, application
-from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.http.hosts import ServedNames
 from sluicegate.protocol.jsonrpc import Json
 
@@ -29,7 +29,7 @@ def asker(
     peer: tuple[str, int] = LOOPBACK, reasons: list[str] | None = None, at: str = "http://127.0.0.1:7411", **given: Any
 ) -> httpx.AsyncClient:
     names = ServedNames(("Admin.acme.com",), ("https://App.acme.com",), trusted_proxies=given.get("proxies", ()))
-    sources = AdminDeps(
+    sources = admin_deps(
         ready=lambda: list(reasons or []),
         metrics=given.get("metrics", lambda: lambda: (b"sluice_sessions 0\n", "text/plain; version=1")),
         describe_servers=servers,
@@ -243,6 +243,6 @@ async def test_what_is_not_http_is_left_alone() -> None:
     def must_not(*_: object) -> Any:
         raise AssertionError("nothing is sent")
 
-    sources = AdminDeps(list, None, list, list_tools, str, lambda who, area, act: False)
+    sources = admin_deps()
     given: Callable[..., Any] = application(AdminSettings(TOKEN), sources)
     await given({"type": "lifespan"}, must_not, must_not)

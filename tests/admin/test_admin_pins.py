@@ -4,9 +4,9 @@ from typing import Any
 
 import httpx
 import pytest
+from admin_deps import admin_deps
 
 from sluicegate.admin import AdminSettings, application
-from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.admin.routes import MAX_BODY
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, Pinned
 from sluicegate.policy.pins import Found, fingerprint
@@ -26,15 +26,15 @@ async def no_tools(client: str) -> list[Json] | None:
     return None
 
 
-async def asker(pinned: bool = True, peer: str = "127.0.0.1") -> tuple[httpx.AsyncClient, DefinitionPins]:
+async def asker(peer: str = "127.0.0.1") -> tuple[httpx.AsyncClient, DefinitionPins]:
     board = DefinitionPins({"gh": Pinned("review", "id")}, MemoryStore(), clock=lambda: 0.0)
     for item in (OLD, NEW):
         await board.meet("gh", "modern", "", "tool", {"x": Found(fingerprint(item), item)})
-    sources = AdminDeps(
+    sources = admin_deps(
         ready=list, metrics=None, describe_servers=no_servers, list_tools=no_tools,
         principal_of=lambda key: "key:ci" if key == "client-key" else None,
         may=lambda who, area, act: who == "local",
-        pins=board if pinned else None,
+        pins=board,
     )  # fmt: skip
     app = application(AdminSettings("operator-secret"), sources)
     transport = httpx.ASGITransport(app=app, client=(peer, 5000))  # type: ignore[arg-type]
@@ -124,5 +124,3 @@ async def test_other_methods_other_paths_and_bodies_without_end_are_refused() ->
     assert (await ask.post("/api/v1/servers", json={})).status_code == 405
     large = await ask.post(PATH, content=b" " * (MAX_BODY + 1), headers={"Content-Type": "application/json"})
     assert large.status_code == 413
-    ask, _ = await asker(pinned=False)
-    assert (await ask.get(PATH)).status_code == (await ask.post(PATH, json=wanted())).status_code == 404

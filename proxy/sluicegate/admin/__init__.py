@@ -22,7 +22,7 @@ from sluicegate.admin.approval_page import Page
 from sluicegate.admin.credentials import bearer, header, is_loopback_peer, peer_of
 from sluicegate.admin.endpoints import ENDPOINTS, AdminDeps, Answer, ApiRequest
 from sluicegate.admin.response import AdminResponse, error_response, json_response, read_body
-from sluicegate.admin.routes import API, JSON, MAX_BODY, PAGE, ROUTES, ApiRoute
+from sluicegate.admin.routes import API, JSON, MAX_BODY, ROUTES, ApiRoute
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
@@ -63,8 +63,7 @@ class _Admin:
         self._forwarded = ForwardedHeaders(settings.names)
         paths: dict[str, list[ApiRoute]] = {}
         for one in ROUTES:
-            if one.path != PAGE or sources.page is not None:
-                paths.setdefault(one.path, []).append(one)
+            paths.setdefault(one.path, []).append(one)
         self._router = Router(
             [Route(path, _Endpoint(partial(self._dispatch, rows))) for path, rows in paths.items()],
             redirect_slashes=False,
@@ -105,8 +104,7 @@ class _Admin:
             return await self._ready(request.scope)
         if route.operation == "metrics":
             return await self._metrics()
-        page = self._sources.page  # the link is the credential
-        return error_response(404, "no such path") if page is None else await _page(page, request)
+        return await _page(self._sources.page, request)  # the link is the credential
 
     async def _ready(self, scope: Scope) -> AdminResponse:
         reasons = self._sources.ready()
@@ -184,8 +182,7 @@ class _Admin:
             lambda: self._principal(scope) == who and self._sources.may(who, route.area, route.act),
         )  # fmt: skip
         endpoint = ENDPOINTS.get(route.operation)
-        answer = None if endpoint is None else await endpoint(self._sources, asked)
-        return answer or error_response(404, "no such path")
+        return error_response(404, "no such path") if endpoint is None else await endpoint(self._sources, asked)
 
 
 async def _json_body(request: Request) -> bytes | AdminResponse:

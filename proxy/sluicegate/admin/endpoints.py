@@ -1,7 +1,6 @@
 """Who answers an operation of the admin API, once the credential and the right are judged.
 
-Knows no other room: what it shows and does comes from functions it is given. None stands for something that is not
-there, because it is not configured or has never been.
+Knows no other room: what it shows and does comes from functions it is given. None stands for what is not configured.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,14 +11,13 @@ from starlette.requests import Request
 
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
-from sluicegate.admin.audit import AuditHeads
-from sluicegate.admin.audit import show as show_head
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.credentials import header
 from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
 from sluicegate.admin.routes import ACTIONS, AREAS, openapi
+from sluicegate.audit.log import AuditLog
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 
 Answer = AdminResponse | EventStreamResponse
@@ -32,7 +30,7 @@ async def nobody(credential: str) -> tuple[None, str]:
     return None, "credential"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdminDeps:
     """What the admin port can tell, as functions."""
 
@@ -43,23 +41,23 @@ class AdminDeps:
     list_tools: Callable[[str], Awaitable[list[Json] | None]]  # as that client sees them; None: no such client
     principal_of: Callable[[str], str | None]  # whose credential this is, as far as it is known without waiting
     may: Callable[[str, str, str], bool]  # whether a principal may read or write: servers, tools, approvals, ...
-    change_server: ChangeServer | None = None
-    list_prompts: Callable[[str], Awaitable[list[Json] | None]] | None = None
-    list_resources: Callable[[str, str], Awaitable[Json | str]] | None = None
+    change_server: ChangeServer
+    list_prompts: Callable[[str], Awaitable[list[Json] | None]]
+    list_resources: Callable[[str, str], Awaitable[Json | str]]
     """A page of them as a client sees them, after a cursor; or why there is none."""
-    output: Callable[[str, str], Json | None] | None = None
+    output: Callable[[str, str], Json | None]
     """What a server wrote to stderr after a position."""
-    pins: PinsApi | None = None  # None: nothing is pinned
-    approvals: ApprovalsApi | None = None  # None: nobody is asked anything
-    audit: AuditHeads | None = None
+    pins: PinsApi
+    approvals: ApprovalsApi
+    audit: AuditLog | None = None
     calls: CallsApi | None = None  # None: no audit log is kept
     denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
     admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
     refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
-    page: Page | None = None  # None: nobody is sent a link
-    facts: Callable[[str, str, str], Awaitable[Json | str]] | None = None
+    page: Page
+    facts: Callable[[str, str, str], Awaitable[Json | str]]
     """What an explanation has to know: client, method and target to the facts, or to why there are none."""
-    explain: Callable[[str, str, str, Json | None], Awaitable[Json | str]] | None = None
+    explain: Callable[[str, str, str, Json | None], Awaitable[Json | str]]
     """The decision for client, method, target and arguments, with its rows; or why there is none."""
     status: Callable[[], Json] = dict  # the version of Sluice, and which policy is in force
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
@@ -106,10 +104,8 @@ async def show_server(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return error_response(404, f"there is no server {key}") if row is None else json_response(200, row)
 
 
-async def change_server(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
+async def change_server(sources: AdminDeps, asked: ApiRequest) -> Answer:
     """An action has no parameters, so that its body is an empty object."""
-    if sources.change_server is None:
-        return None
     if asked.body.strip() not in (b"", b"{}"):
         return error_response(400, "the body is {}")
     _, key, action = asked.parts
@@ -120,8 +116,8 @@ async def list_tools(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return await _listed(asked, "tools", sources.list_tools)
 
 
-async def list_prompts(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    return None if sources.list_prompts is None else await _listed(asked, "prompts", sources.list_prompts)
+async def list_prompts(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return await _listed(asked, "prompts", sources.list_prompts)
 
 
 async def _listed(asked: ApiRequest, name: str, rows_of: Callable[[str], Awaitable[list[Json] | None]]) -> Answer:
@@ -134,9 +130,7 @@ async def _listed(asked: ApiRequest, name: str, rows_of: Callable[[str], Awaitab
     return json_response(200, {"as": client, name: rows})
 
 
-async def list_resources(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    if sources.list_resources is None:
-        return None
+async def list_resources(sources: AdminDeps, asked: ApiRequest) -> Answer:
     client, cursor = _single(asked, "as", "local"), _single(asked, "cursor", "")
     if client is None or cursor is None or set(asked.query) - {"as", "cursor"}:
         return error_response(400, "the query is ?as=ID&cursor=CURSOR, each at most once")
@@ -152,9 +146,7 @@ def _single(asked: ApiRequest, name: str, otherwise: str) -> str | None:
     return values[0] if len(values) == 1 else None
 
 
-async def show_output(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    if sources.output is None:
-        return None
+async def show_output(sources: AdminDeps, asked: ApiRequest) -> Answer:
     after = _single(asked, "after", "")
     if after is None or set(asked.query) - {"after"}:
         return error_response(400, "the query is ?after=POSITION, once, or nothing")
@@ -162,17 +154,15 @@ async def show_output(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
     return error_response(404, f"there is no server {asked.parts[1]}") if found is None else json_response(200, found)
 
 
-async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    return None if sources.pins is None else json_response(*show(sources.pins, asked.query))
+async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*show(sources.pins, asked.query))
 
 
-async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    return None if sources.pins is None else json_response(*await accept(sources.pins, asked.body, asked.who))
+async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*await accept(sources.pins, asked.body, asked.who))
 
 
-async def find_facts(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    if sources.facts is None:
-        return None
+async def find_facts(sources: AdminDeps, asked: ApiRequest) -> Answer:
     given = [asked.query.get(name, ()) for name in ("as", "method", "target")]
     if len(asked.query) != 3 or any(len(values) != 1 for values in given):
         return error_response(400, "the query is ?as=ID&method=METHOD&target=TARGET, each once")
@@ -180,9 +170,7 @@ async def find_facts(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
     return error_response(400, found) if isinstance(found, str) else json_response(200, found)
 
 
-async def explain(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    if sources.explain is None:
-        return None
+async def explain(sources: AdminDeps, asked: ApiRequest) -> Answer:
     try:
         value = decode(asked.body)
     except Malformed as problem:
@@ -197,7 +185,14 @@ async def explain(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
 
 
 async def show_audit_head(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*show_head(sources.audit))
+    """The newest signed checkpoint, as `audit verify --checkpoint` takes it, for whoever keeps it where this machine's
+    owner cannot reach."""
+    if sources.audit is None:
+        return _no_log()
+    if (head := sources.audit.head()) is None:
+        why = sources.audit.problem or "the first records are not ten seconds old"
+        return error_response(404, f"nothing is signed yet: {why}")
+    return json_response(200, head.to_json())
 
 
 async def list_calls(sources: AdminDeps, asked: ApiRequest) -> Answer:
@@ -212,21 +207,15 @@ def _no_log() -> Answer:
     return error_response(404, "no audit log is kept: see audit.enabled")
 
 
-async def look_at_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    if sources.approvals is None:
-        return None
+async def look_at_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return json_response(*await sources.approvals.get(asked.parts, asked.query, asked.who))
 
 
-async def follow_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    if sources.approvals is None:
-        return None
+async def follow_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return EventStreamResponse(sources.approvals.events(asked.who, asked.may_go_on))
 
 
-async def act_on_approval(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    if sources.approvals is None:
-        return None
+async def act_on_approval(sources: AdminDeps, asked: ApiRequest) -> Answer:
     scope = asked.request.scope
     if len(keys := header(scope, "idempotency-key")) > 1:
         return error_response(400, "one Idempotency-Key at most")
@@ -234,11 +223,11 @@ async def act_on_approval(sources: AdminDeps, asked: ApiRequest) -> Answer | Non
     return json_response(*await sources.approvals.post(asked.parts, asked.body, key, asked.who, channel))
 
 
-async def revoke_grant(sources: AdminDeps, asked: ApiRequest) -> Answer | None:
-    return None if sources.approvals is None else json_response(*await sources.approvals.delete(asked.parts, asked.who))
+async def revoke_grant(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return json_response(*await sources.approvals.delete(asked.parts, asked.who))
 
 
-ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer | None]]]] = {
+ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer]]]] = {
     "me": me,
     "openapi": show_openapi,
     "list_servers": list_servers,
