@@ -1,27 +1,25 @@
 """A careful GET of a small document that somebody else may have named: bounded in size, time, redirects and reach.
 
-The address is resolved once, judged, and connected to as it is; Host and TLS keep the name. No cookies, no
-credentials, no environment. A redirect leaves the origin never. Knows documents as bytes.
+The address is resolved once, judged, and connected to as it is, by the client in `http.client`; Host and TLS keep the
+name. No cookies, no credentials, no environment. A redirect leaves the origin never. Knows documents as bytes.
 """
 
-import socket
 import ssl
-from collections.abc import Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import urljoin
 
 import anyio
 import httpx
 
-from sluicegate.http.addresses import is_literal
+from sluicegate.http.client.pool import HttpClient, Route
 from sluicegate.http.egress import Blocked, Egress
 
 MAX_BYTES: Final = 256 * 1024
 WITHIN: Final = 5.0
 _MAX_REDIRECTS: Final = 3
-_MAX_ADDRESSES: Final = 3
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
-_HEADERS: Final = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "sluice"}
+_HEADERS: Final = [(b"accept", b"application/json"), (b"accept-encoding", b"identity"), (b"user-agent", b"sluice")]
 
 
 class Unfetched(Exception):
@@ -39,12 +37,11 @@ class Fetcher:
         try:
             with anyio.fail_after(self.within):
                 return await self._follow(httpx.URL(url), httpx.URL(configured), whose)
-        except Blocked as refused:
-            raise Unfetched(str(refused)) from None
         except TimeoutError:
             raise Unfetched(f"no answer within {self.within:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
-            raise Unfetched(type(error).__name__) from None
+            refused = error.__cause__
+            raise Unfetched(str(refused) if isinstance(refused, Blocked) else type(error).__name__) from None
 
     async def _follow(self, url: httpx.URL, configured: httpx.URL, whose: str) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):
@@ -60,43 +57,25 @@ class Fetcher:
 
     async def _ask(self, url: httpx.URL, whose: str, is_named: bool) -> bytes | str:
         """Returns the body, or the URL that it moved to."""
-        if self.egress.proxy is not None:
-            if is_literal(url.host):
-                self.egress.permit(whose, url.host, [url.host], is_named=is_named)
-            return await self._get(url, None)
-        addresses = await self._resolve(url, whose, is_named)
-        for address in addresses[:-1]:
-            try:
-                return await self._get(url, address)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
-                continue
-        return await self._get(url, addresses[-1])
-
-    async def _resolve(self, url: httpx.URL, whose: str, is_named: bool) -> Sequence[str]:
-        found = await anyio.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-        addresses = dict.fromkeys(str(info[4][0]) for info in found)
-        return self.egress.permit(whose, url.host, addresses, is_named=is_named)[:_MAX_ADDRESSES]
-
-    async def _get(self, url: httpx.URL, address: str | None) -> bytes | str:
-        """`sni_hostname` is also what the certificate is checked against."""
-        there = url if address is None else url.copy_with(host=address)
-        headers = {**_HEADERS, "host": url.netloc.decode("ascii")}
-        timeout = httpx.Timeout(self.within, connect=self.within / 2)
         self._context = self._context or httpx.create_ssl_context()
-        client = httpx.AsyncClient(verify=self._context, trust_env=False, timeout=timeout, proxy=self.egress.proxy)
-        async with client, client.stream(
-            "GET", there, headers=headers, extensions={"sni_hostname": url.host}
-        ) as answer:  # fmt: skip
-            if answer.status_code in _MOVED:
-                return str(answer.headers.get("location", ""))
-            if answer.status_code != 200:
-                raise Unfetched(f"HTTP {answer.status_code}")
+        permit = partial(self.egress.permit, whose, is_named=is_named)
+        client = HttpClient(
+            ssl_context=self._context, connect_timeout=self.within / 2, route=Route(permit, self.egress.proxy)
+        )
+        try:
+            reply = await client.exchange(url, _HEADERS, b"", "GET")
+            if reply.status in _MOVED:
+                return reply.headers.get(b"location", b"").decode("latin-1")
+            if reply.status != 200:
+                raise Unfetched(f"HTTP {reply.status}")
             body = bytearray()
-            async for chunk in answer.aiter_raw():
+            async for chunk in reply:
                 body += chunk
                 if len(body) > MAX_BYTES:
                     raise Unfetched(f"more than {MAX_BYTES} bytes")
             return bytes(body)
+        finally:
+            await client.aclose()
 
 
 def _check(url: httpx.URL, configured: httpx.URL) -> None:
