@@ -26,7 +26,7 @@ from sluicegate.approval.record import Approval, CallBinding
 from sluicegate.approval.repository import ALL
 from sluicegate.approval.states import TRANSITIONS
 from sluicegate.audit.log import AuditLog
-from sluicegate.audit.read import last_calls
+from sluicegate.audit.newest import last_calls
 from sluicegate.audit.redact import Redactor
 from sluicegate.catalog_cache import Resolver
 from sluicegate.catalog_cache.definition_pins import DefinitionPins

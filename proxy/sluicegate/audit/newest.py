@@ -24,6 +24,7 @@ from sluicegate.audit.recover import File, list_files, load
 
 BLOCK: Final = 256 * 1024
 PAGE_SECONDS: Final = 0.7
+GLANCE_SECONDS: Final = 0.2
 STORY_SECONDS: Final = 2.0
 PROOF_SECONDS: Final = 0.5
 MAX_STORY: Final = 200
@@ -209,6 +210,14 @@ def calls(
             break
     page.calls.sort(key=lambda row: str(row["time"]), reverse=True)
     return page
+
+
+def last_calls(directory: Path, principal: str, count: int = 10) -> list[Record]:
+    """The newest calls of somebody that have ended, newest first, as far back as a glance reaches."""
+    found = calls(directory, CallFilter(principal=principal), 2 * count, seconds=GLANCE_SECONDS).calls
+    wanted = ("time", "method", "server", "own", "outcome", "reason")
+    ended = [row for row in found if not row["is_open"]][:count]
+    return [{name: row[name] for name in wanted if name in row} for row in ended]
 
 
 def _row(

@@ -4,11 +4,9 @@ Reads what is there and proves nothing: whether it can be believed says `verify`
 """
 
 import heapq
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,19 +129,3 @@ def _add_approval(row: Record, approval: Record, record: Record) -> None:
         wanted = ("approver", "channel", "state", "comment", "scope")
         said = {name: approval[name] for name in wanted if name in approval}
         row["decisions"] = [*row["decisions"], {"time": record["time"], **said}]
-
-
-def last_calls(directory: Path, principal: str, count: int = 10, size: int = 256 * 1024) -> list[Record]:
-    """The newest calls of somebody, newest first, found in the last `size` bytes of each segment that is written."""
-    found = [one for path in directory.glob("*.jsonl") for one in _last_of(path, principal, count, size)]
-    wanted = ("time", "method", "server", "own", "outcome", "reason")
-    newest = sorted(found, key=lambda one: str(one.get("time")), reverse=True)[:count]
-    return [{name: one[name] for name in wanted if name in one} for one in newest]
-
-
-def _last_of(path: Path, principal: str, count: int, size: int) -> list[Record]:
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-        found = [load(line) for line in reversed(file.read().splitlines())]
-    mine = (one for one in found if one and one.get("type") == "outcome" and one.get("principal") == principal)
-    return list(islice(mine, count))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from sluicegate.audit import chain
 from sluicegate.audit.chain import START, ChainHead, Link
@@ -132,15 +132,16 @@ def _note(found: Recovered, place: Link, line: bytes) -> None:
 
 
 def _remainder(path: Path, end: int) -> Torn | None:
+    torn = rest_from(path, end)
+    return torn if torn.bytes else None
+
+
+def rest_from(path: Path, start: int) -> Torn:
+    """What stands in a file from a place on."""
     size, hash = 0, sha256()
     with path.open("rb") as stream:
-        stream.seek(end)
-        for chunk in _chunks(stream):
+        stream.seek(start)
+        while chunk := stream.read(_CHUNK):
             size += len(chunk)
             hash.update(chunk)
-    return Torn(size, hash.hexdigest()) if size else None
-
-
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    while chunk := stream.read(_CHUNK):
-        yield chunk
+    return Torn(size, hash.hexdigest())

@@ -8,16 +8,14 @@ chained, too, but whoever may write the file could have made it anew: so the len
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from sluicegate.audit import chain, checkpoint
 from sluicegate.audit.chain import START, ChainHead, Link
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, is_introduced, is_signed, key_id, read_public
-from sluicegate.audit.recover import File, load, look, sort_files
+from sluicegate.audit.recover import File, load, look, rest_from, sort_files
 
-_CHUNK: Final = 1024 * 1024
 MAX_NOTES: Final = 100
 
 
@@ -85,7 +83,7 @@ def _writer(file: File) -> str:
 
 
 def _judge_foreign(file: File, torn: Sequence[Any], report: VerifyReport) -> None:
-    if {"bytes": file.size, "sha256": _hash_from(file.path, 0)[1]} in torn:
+    if {"bytes": file.size, "sha256": rest_from(file.path, 0).hash} in torn:
         report.notes.append(f"{file.path.name}: cut while it was begun, as the log says")
     elif file.size == 0:
         report.findings.append(AuditFinding(file.path.name, 0, 0, "is empty: no record is in it"))
@@ -189,12 +187,13 @@ class _Walk:
     def _judge_remainder(self, path: str, start: int, following: File | None) -> None:
         """Bytes behind the last record that the next segment follows: that must have been said there."""
         opening = following.opening if following is not None else {}
-        size, hash = _hash_from(Path(path), start)
-        if "loss" not in opening and opening.get("torn") != {"bytes": size, "sha256": hash}:
-            self._break(self._head.seq + 1, f"{_bytes(size)} more than the next segment knows of: put in or changed")
+        rest = rest_from(Path(path), start)
+        if "loss" not in opening and opening.get("torn") != {"bytes": rest.bytes, "sha256": rest.hash}:
+            more = f"{_bytes(rest.bytes)} more than the next segment knows of"
+            self._break(self._head.seq + 1, f"{more}: put in or changed")
         if self._holds_checkpoint(Path(path), start):
             self._break(self._head.seq + 1, "signed records stand in what was given up: they were changed")
-        self._note(f"{self._file}: what is at its end ({_bytes(size)}) is no record, as the next segment says")
+        self._note(f"{self._file}: what is at its end ({_bytes(rest.bytes)}) is no record, as the next segment says")
 
     def _holds_checkpoint(self, path: Path, start: int) -> bool:
         with path.open("rb") as stream:
@@ -352,16 +351,6 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     while line := stream.readline(chain.MAX_LINE):
         yield start, line
         start += len(line)
-
-
-def _hash_from(path: Path, start: int) -> tuple[int, str]:
-    size, hash = 0, sha256()
-    with path.open("rb") as stream:
-        stream.seek(start)
-        while chunk := stream.read(_CHUNK):
-            size += len(chunk)
-            hash.update(chunk)
-    return size, hash.hexdigest()
 
 
 def read_kept(path: Path) -> Iterator[Checkpoint]:
