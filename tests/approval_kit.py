@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue, ApprovalSettings
-from sluicegate.approval.record import BUILT_IN, Approval, ProfileSnapshot
+from sluicegate.approval.record import Approval
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approve import ApproveDeps, approve
+from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import Call, Client, Decision, Outcome, Result, Target, Trail, Verdict
@@ -18,7 +19,7 @@ from sluicegate.store.memory import MemoryStore
 TOOL = Target("bank", "tool", "pay", "b__pay", {"name": "pay", "description": "Pays.", "inputSchema": {}})
 ANN = Client("key:ann", ("role:dev",), "ann")
 LEA, LEO = Client("key:lea", ("role:lead",), "lea"), Client("key:leo", ("role:lead",), "leo")
-CAREFUL = {**BUILT_IN, "brief": ProfileSnapshot("brief", "other", 1, ("role:lead",), expires=5.0)}
+CAREFUL = {**BUILT_IN, "brief": ApprovalProfile("brief", "other", 1, ("role:lead",), expires=5.0)}
 
 
 class Clock:

@@ -11,10 +11,11 @@ import pytest
 from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
 
 from sluicegate.approval import eligibility, messages, presentation, repository
-from sluicegate.approval.record import BUILT_IN, Approval, bind, new_id, session_mark
+from sluicegate.approval.record import Approval, bind, new_id, session_mark
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.approval.webhook import Receiver, Webhooks, payload
 from sluicegate.audit.redact import canonical
+from sluicegate.policy.profiles import BUILT_IN
 from sluicegate.protocol.model import ApprovalRef, Client, Failure, Result, refuse
 
 DEV = Client("key:ann", ("role:dev",), "ann", session="s1", info={"name": "ide\u202e", "version": "1.0", "x": 1})

@@ -16,7 +16,6 @@ from sluicegate import config
 from sluicegate.app import explain_facts, policy_loading
 from sluicegate.app import settings as room_settings
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
-from sluicegate.approval.record import ProfileSnapshot
 from sluicegate.approval.vote_request import VoteRequest
 from sluicegate.audit.redact import Redactor
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
@@ -39,10 +38,7 @@ TOOLS = ["get_x", "get_y", "delete_x", "x", "put[x]"]
 URIS = ["file:///a", "file:///a/../b", "x:y"]
 RULES = ArgumentRules({("git", "get_x"): Schema({"properties": {"n": {"maximum": 1}}})}, {("git", "get_x"): "1"})
 LEAD = Client("key:lea", ("role:lead", "role:ops"), "lea")
-TERMS = {
-    one.name: ProfileSnapshot(one.name, one.tier, one.quorum, tuple(one.approvers), remember=("once", "session", "15m"))
-    for one in PROFILES.values()
-}
+TERMS = {one.name: replace(one, remember=("once", "session", "15m")) for one in PROFILES.values()}
 
 definitions = st.dictionaries(
     st.sampled_from(TOOLS),

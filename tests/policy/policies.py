@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 PROFILES: Mapping[str, ApprovalProfile] = {
     **BUILT_IN,
-    "one-of-ops": ApprovalProfile("one-of-ops", "other", 1, frozenset({"role:ops"})),
+    "one-of-ops": ApprovalProfile("one-of-ops", "other", 1, ("role:ops",)),
     "ask-twice": ApprovalProfile("ask-twice", "self", 2),
 }
 

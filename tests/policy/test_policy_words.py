@@ -243,10 +243,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_of_approvals_the_strictest_counts_and_equals_go_by_name() -> None:
-    own, one = ApprovalProfile("a", "self", 5, frozenset({"x"})), ApprovalProfile("b", "other", 1, frozenset({"x"}))
-    two, twin = ApprovalProfile("c", "other", 2, frozenset({"x"})), ApprovalProfile("d", "other", 2, frozenset({"x"}))
+    own, one = ApprovalProfile("a", "self", 5, ("x",)), ApprovalProfile("b", "other", 1, ("x",))
+    two, twin = ApprovalProfile("c", "other", 2, ("x",)), ApprovalProfile("d", "other", 2, ("x",))
     assert strictest([own, one]) is one and strictest([twin, one, two]) is two
-    assert strictest([two, replace(twin, approvers=frozenset({"y"}))]) is None
+    assert strictest([two, replace(twin, approvers=("y",))]) is None
     assert own.deciders == frozenset() and own.strictness == (0, 0) and two.strictness == (1, 2)
 
 

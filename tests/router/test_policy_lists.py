@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import Front, Scripted
 
-from sluicegate.approval.record import ProfileSnapshot
 from sluicegate.guards import ORDER, chain
 from sluicegate.guards.approve import approve
 from sluicegate.guards.enforce import enforce
@@ -63,9 +62,7 @@ def guarded(front: Front, judge: PolicyEngine) -> dict[str, Guard | None]:
     guards["name"] = name(front.resolver.resolve, lambda key: front.lists.namings[key].uris)
     guards["enforce"] = enforce(judge.decide, judge.check_arguments, judge.explains)
     town = Town()
-    known = judge.in_force.rulebook.policy.profiles.values()
-    terms = {one.name: ProfileSnapshot(one.name, one.tier, one.quorum, tuple(one.approvers)) for one in known}
-    town.desk.settings = replace(town.desk.settings, profiles=terms)
+    town.desk.settings = replace(town.desk.settings, profiles=judge.in_force.rulebook.policy.profiles)
     guards["approve"] = approve(town.desk, town.means())
     return guards
 

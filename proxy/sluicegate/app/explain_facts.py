@@ -20,7 +20,7 @@ from sluicegate.approval import eligibility
 from sluicegate.approval.grants import PLACE as GRANTS
 from sluicegate.approval.grants import Grant, Grants
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import ProfileSnapshot, bind
+from sluicegate.approval.record import bind
 from sluicegate.catalog.names import SEPARATOR, prefix_of
 from sluicegate.catalog.snapshot import KINDS, ServerNaming, Snapshot
 from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
@@ -33,6 +33,7 @@ from sluicegate.policy.csv_rows import Row, read_rows
 from sluicegate.policy.explain import Explanation
 from sluicegate.policy.facts import Candidate, Facts, GrantFact, State
 from sluicegate.policy.pins import fingerprint
+from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.policy.roles import principal_of
 from sluicegate.policy.rules import PolicyRules
 from sluicegate.policy.target import KINDS as KIND_OF
@@ -75,7 +76,7 @@ class ServerFacts:
     wholes: Wholes
     pins: DefinitionPins
     grants: Iterable[Grant]
-    profiles: Mapping[str, ProfileSnapshot]
+    profiles: Mapping[str, ApprovalProfile]
     learned: Callable[[str], list[str]] = lambda uri: []
 
     @property

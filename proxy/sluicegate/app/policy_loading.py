@@ -38,9 +38,12 @@ def sources(config: Config) -> PolicySources:
 
 def profiles(config: Config) -> dict[str, ApprovalProfile]:
     own = {
-        name: ApprovalProfile(name, profile.tier, profile.quorum, frozenset(profile.approvers))
+        name: ApprovalProfile(
+            name, profile.tier, profile.quorum, profile.approvers, profile.channels, profile.expires, profile.remember,
+            profile.require_reason,
+        )
         for name, profile in config.approvals.profiles.items()
-    }
+    }  # fmt: skip
     return {**BUILT_IN, **own}
 
 

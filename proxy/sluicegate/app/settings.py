@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from sluicegate.app import policy_loading
 from sluicegate.approval.queue import ApprovalSettings as Approvals
-from sluicegate.approval.record import BUILT_IN, ProfileSnapshot
 from sluicegate.approval.webhook import Receiver
 from sluicegate.audit.settings import AuditSettings, Checkpointing, Redaction, Rotation, SinkSettings
 from sluicegate.catalog.list_bounds import Bounds
@@ -76,14 +76,7 @@ def bounds(config: Config) -> Bounds:
 
 def approvals(config: Config) -> Approvals:
     section = config.approvals
-    own = {
-        name: ProfileSnapshot(
-            name, profile.tier, profile.quorum, profile.approvers, profile.channels, profile.expires, profile.remember,
-            profile.require_reason,
-        )
-        for name, profile in section.profiles.items()
-    }  # fmt: skip
-    return Approvals(section.hold_for, {**BUILT_IN, **own}, config.limits.pending_approvals)
+    return Approvals(section.hold_for, policy_loading.profiles(config), config.limits.pending_approvals)
 
 
 def receivers(config: Config) -> tuple[Receiver, ...]:

@@ -11,14 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from sluicegate.approval.record import (
-    Approval,
-    CallBinding,
-    Scope,
-    new_id,
-    read_binding,
-    session_mark,
-)
+from sluicegate.approval.record import Approval, CallBinding, Scope, new_id, read_binding, session_mark
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store, Write

@@ -17,18 +17,12 @@ import anyio.to_thread
 
 from sluicegate.approval import eligibility, presentation
 from sluicegate.approval.grants import Grant, Grants
-from sluicegate.approval.record import (
-    Approval,
-    CallBinding,
-    ProfileSnapshot,
-    Vote,
-    new_id,
-    session_mark,
-)
+from sluicegate.approval.record import Approval, CallBinding, Vote, new_id, session_mark
 from sluicegate.approval.repository import ApprovalRepository, StoredApproval
 from sluicegate.approval.states import State
 from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest, unfit
 from sluicegate.audit.redact import canonical
+from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import Store, Write
@@ -44,7 +38,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class ApprovalSettings:
     hold_for: float = 45.0
-    profiles: Mapping[str, ProfileSnapshot] = field(default_factory=dict)
+    profiles: Mapping[str, ApprovalProfile] = field(default_factory=dict)
     per_client: int = 20
 
 

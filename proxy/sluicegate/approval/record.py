@@ -12,10 +12,10 @@ from typing import Any, Final, Literal, get_args
 from sluicegate.approval.states import FINISHED, WAITING, State, may_become
 from sluicegate.audit.record import fingerprint
 from sluicegate.audit.redact import canonical
+from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.jsonrpc import Json, decode_fast, dump
 from sluicegate.protocol.model import Client, Kind, Target
 
-Tier = Literal["self", "other"]
 Scope = Literal["once", "session", "15m"]
 Word = Literal["approve", "deny"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -24,37 +24,6 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 _NOT_BOUND: Final = frozenset({"_meta", "requestState", "inputResponses"})
 # Without letters and digits that are taken for one another (Crockford's base 32); 60 bits.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileSnapshot:
-    """A profile as it was when somebody was asked. `expires` is in seconds."""
-
-    name: str
-    tier: Tier
-    quorum: int = 1
-    approvers: tuple[str, ...] = ()
-    via: tuple[str, ...] = ("api",)
-    expires: float = 1800.0
-    remember: tuple[str, ...] = ("once",)
-    require_reason: bool = False
-
-    def describe(self) -> str:
-        """Who may approve, in words."""
-        if self.tier == "self":
-            return "whoever asked"
-        who = " or ".join(self.approvers)
-        return f"{self.quorum} of {who}, of different owners" if self.quorum > 1 else who
-
-
-BUILT_IN: Final[Mapping[str, ProfileSnapshot]] = {
-    terms.name: terms
-    for terms in (
-        ProfileSnapshot("confirm", "self", via=("elicitation", "api"), expires=300.0, remember=("once", "session")),
-        ProfileSnapshot("one-of-leads", "other", 1, ("role:lead",), expires=1800.0, remember=("once", "15m")),
-        ProfileSnapshot("two-person", "other", 2, ("role:lead",), expires=3600.0, require_reason=True),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +39,7 @@ class CallBinding:
     own: str
     definition: str
     rule: str
-    terms: ProfileSnapshot
+    terms: ApprovalProfile
     identity: str = ""
     credential: str = ""
 
@@ -146,7 +115,7 @@ class Approval:
 
 
 def read_binding(fields: Json) -> CallBinding:
-    return CallBinding(**{**fields, "terms": ProfileSnapshot(**_tuples(fields["terms"]))})
+    return CallBinding(**{**fields, "terms": ApprovalProfile(**_tuples(fields["terms"]))})
 
 
 def _tuples(fields: Mapping[str, Any]) -> Json:
@@ -161,7 +130,7 @@ def new_id(kind: str = "apr") -> str:
 
 
 def bind(
-    client: Client, method: str, target: Target, params: Json, rule: str, terms: ProfileSnapshot, identity: str = "",
+    client: Client, method: str, target: Target, params: Json, rule: str, terms: ApprovalProfile, identity: str = "",
 ) -> CallBinding:  # fmt: skip
     """The matter of a call. Two calls are the same one if their digests are: the order of members and the spelling
     of strings count nothing, any other difference does, between 1 and 1.0 too."""

@@ -18,10 +18,11 @@ import anyio
 from sluicegate.approval import messages, presentation
 from sluicegate.approval.grants import Grant
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import Approval, CallBinding, ProfileSnapshot, bind
+from sluicegate.approval.record import Approval, CallBinding, bind
 from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approval_tasks import ApprovalTasks
+from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.jsonrpc import Json, Notification
 from sluicegate.protocol.model import (
@@ -105,10 +106,10 @@ class _ApprovalFlow:
         self.call, self.target, self.decision = _without_answers(call), target, decision
         self.until = math.inf if is_task else time.monotonic() + queue.settings.hold_for
 
-    def terms(self) -> ProfileSnapshot | None:
+    def terms(self) -> ApprovalProfile | None:
         return self.queue.settings.profiles.get(self.decision.profile) if isinstance(self.decision, Ruling) else None
 
-    def binding(self, terms: ProfileSnapshot) -> CallBinding:
+    def binding(self, terms: ApprovalProfile) -> CallBinding:
         call = self.call
         identity = self.queue.identity_of(self.target.server)
         return bind(call.client, call.method, self.target, call.params, self.decision.rule, terms, identity)

@@ -1,5 +1,4 @@
-"""Approval profiles as far as a decision needs them: how strict they are. Who is asked, where and how long is the
-business of the approval room."""
+"""Approval profiles: how strict they are, which is what a decision needs, and how the approval room asks by them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,17 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class ApprovalProfile:
-    """Tier `self`: the requester confirms. Tier `other`: `quorum` of the `approvers`, never the requester."""
+    """Tier `self`: the requester confirms. Tier `other`: `quorum` of the `approvers`, never the requester. An approval
+    is stored with its profile as it was when somebody was asked. `expires` is in seconds."""
 
     name: str
     tier: Literal["self", "other"]
     quorum: int = 1
-    approvers: frozenset[str] = frozenset()
+    approvers: tuple[str, ...] = ()
+    via: tuple[str, ...] = ("api",)
+    expires: float = 1800.0
+    remember: tuple[str, ...] = ("once",)
+    require_reason: bool = False
 
     @property
     def strictness(self) -> tuple[int, int]:
@@ -27,7 +31,14 @@ class ApprovalProfile:
     @property
     def deciders(self) -> frozenset[str]:
         """Who can decide; for tier `self` that is the requester, whatever else is written."""
-        return self.approvers if self.tier == "other" else frozenset()
+        return frozenset(self.approvers) if self.tier == "other" else frozenset()
+
+    def describe(self) -> str:
+        """Who may approve, in words."""
+        if self.tier == "self":
+            return "whoever asked"
+        who = " or ".join(self.approvers)
+        return f"{self.quorum} of {who}, of different owners" if self.quorum > 1 else who
 
 
 def clash(one: ApprovalProfile, other: ApprovalProfile) -> bool:
@@ -67,12 +78,11 @@ def find_need(rows: Sequence[Row], profiles: Mapping[str, ApprovalProfile]) -> N
     return Need(next(row for row in rows if wanted[row.last].strictness == top))
 
 
-_LEADS: Final = frozenset({"role:lead"})
 BUILT_IN: Final[Mapping[str, ApprovalProfile]] = {
     profile.name: profile
     for profile in (
-        ApprovalProfile("confirm", "self"),
-        ApprovalProfile("one-of-leads", "other", 1, _LEADS),
-        ApprovalProfile("two-person", "other", 2, _LEADS),
+        ApprovalProfile("confirm", "self", via=("elicitation", "api"), expires=300.0, remember=("once", "session")),
+        ApprovalProfile("one-of-leads", "other", 1, ("role:lead",), expires=1800.0, remember=("once", "15m")),
+        ApprovalProfile("two-person", "other", 2, ("role:lead",), expires=3600.0, require_reason=True),
     )
 }
