@@ -21,15 +21,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from sluicegate.catalog.list_bounds import DEFAULT_BOUNDS, Bounds
-from sluicegate.catalog.snapshot import (
-    KINDS,
-    Entry,
-    ListSection,
-    ServerNaming,
-    Snapshot,
-    assemble,
-    listing,
-)
+from sluicegate.catalog.snapshot import KINDS, Entry, ListSection, ServerNaming, Snapshot, assemble, listing
 from sluicegate.catalog_cache import list_waits
 from sluicegate.catalog_cache.definition_pins import DefinitionPins, instructions_of
 from sluicegate.catalog_cache.list_waits import HangingStarts

@@ -13,14 +13,7 @@ from sluicegate.protocol.elicitation_urls import OwnUrls
 from sluicegate.protocol.input_requests_client import unanswered
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.legacy_server import URL_ELICITATION_REQUIRED
-from sluicegate.protocol.model import (
-    MISSING_CAPABILITY,
-    Call,
-    Failure,
-    InputRequired,
-    Outcome,
-    Result,
-)
+from sluicegate.protocol.model import MISSING_CAPABILITY, Call, Failure, InputRequired, Outcome, Result
 
 log = logging.getLogger(__name__)
 

@@ -17,15 +17,7 @@ from sluicegate.listen.replay import PUSH, PushQueue, priming
 from sluicegate.listen.resumable_response import ResumableResponse
 from sluicegate.listen.session_notifications import PROGRESS, TaskStarter
 from sluicegate.protocol import legacy_client
-from sluicegate.protocol.jsonrpc import (
-    Json,
-    Message,
-    Notification,
-    Request,
-    RequestId,
-    Response,
-    encode,
-)
+from sluicegate.protocol.jsonrpc import Json, Message, Notification, Request, RequestId, Response, encode
 from sluicegate.protocol.model import Client
 
 # Servers ask for roots right after the handshake, and clients open their stream right after it: no race between them.

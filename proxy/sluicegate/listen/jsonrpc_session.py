@@ -35,16 +35,7 @@ from sluicegate.protocol.jsonrpc import (
     read,
 )
 from sluicegate.protocol.methods import OF_A_CALL
-from sluicegate.protocol.model import (
-    Call,
-    Client,
-    Emit,
-    Failure,
-    InputRequired,
-    Outcome,
-    Result,
-    refuse,
-)
+from sluicegate.protocol.model import Call, Client, Emit, Failure, InputRequired, Outcome, Result, refuse
 from sluicegate.protocol.revisions import NEWEST_LEGACY
 
 log = logging.getLogger(__name__)

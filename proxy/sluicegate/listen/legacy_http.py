@@ -18,14 +18,7 @@ from sluicegate.listen.resumable_response import ResumableResponse
 from sluicegate.listen.sessions import Sessions
 from sluicegate.listen.streamable_http import EndpointContext, accepts, to_bytes, version
 from sluicegate.protocol import downgrade, legacy_client
-from sluicegate.protocol.jsonrpc import (
-    Message,
-    Notification,
-    Request,
-    Response,
-    encode,
-    is_id,
-)
+from sluicegate.protocol.jsonrpc import Message, Notification, Request, Response, encode, is_id
 from sluicegate.protocol.model import Call, Failure, InputRequired, Outcome, Result
 from sluicegate.protocol.revisions import LEGACY
 

@@ -12,27 +12,9 @@ from typing import Any
 from sluicegate.listen.client_channel import Asks, ClientChannel, Send, run_input_rounds
 from sluicegate.listen.session_notifications import SessionNotifications, TaskStarter
 from sluicegate.protocol import legacy_client
-from sluicegate.protocol.jsonrpc import (
-    INVALID_PARAMS,
-    Json,
-    Malformed,
-    Message,
-    Notification,
-    Request,
-    Response,
-)
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, Message, Notification, Request, Response
 from sluicegate.protocol.methods import ROOTS_CHANGED, SUBSCRIPTIONS
-from sluicegate.protocol.model import (
-    Call,
-    Client,
-    Emit,
-    Failure,
-    Handler,
-    InputRequired,
-    Outcome,
-    Result,
-    Trail,
-)
+from sluicegate.protocol.model import Call, Client, Emit, Failure, Handler, InputRequired, Outcome, Result, Trail
 from sluicegate.protocol.modern_client import Parsed
 from sluicegate.protocol.revisions import LOG_LEVELS, REVISIONS
 

@@ -38,15 +38,7 @@ from sluicegate.listen.streamable_http import (
     version,
 )
 from sluicegate.listen.worker_handoff import WorkerHandoff
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    Json,
-    Malformed,
-    Request,
-    Response,
-    encode,
-    read,
-)
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Json, Malformed, Request, Response, encode, read
 from sluicegate.protocol.model import MODERN, Handler, Trail
 from sluicegate.protocol.modern_client import is_modern
 

@@ -12,17 +12,7 @@ import anyio
 
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.methods import LISTS, OF_A_SESSION
-from sluicegate.protocol.model import (
-    Call,
-    Client,
-    Emit,
-    Failure,
-    Handler,
-    Outcome,
-    Result,
-    Trail,
-    not_found,
-)
+from sluicegate.protocol.model import Call, Client, Emit, Failure, Handler, Outcome, Result, Trail, not_found
 
 MAX_SUBSCRIPTIONS: Final = 1_000
 PROGRESS: Final = "notifications/progress"

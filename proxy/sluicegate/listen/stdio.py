@@ -17,15 +17,7 @@ from sluicegate.listen.legacy_session import SessionDeps
 from sluicegate.listen.line_streams import LineReader, LineWriter, Output, line_writer, lines
 from sluicegate.listen.settings import RequestLimits
 from sluicegate.protocol import reserved_keys
-from sluicegate.protocol.jsonrpc import (
-    INVALID_REQUEST,
-    MAX_NODES,
-    Json,
-    Malformed,
-    Response,
-    decode,
-    id_unread,
-)
+from sluicegate.protocol.jsonrpc import INVALID_REQUEST, MAX_NODES, Json, Malformed, Response, decode, id_unread
 from sluicegate.protocol.model import Ask, Client, Handler, Trail
 
 MAX_LINE: Final = 4 * 1024 * 1024

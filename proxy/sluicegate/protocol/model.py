@@ -18,15 +18,7 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from sluicegate.protocol import methods
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    Json,
-    Notification,
-    Response,
-    dump,
-    light,
-)
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response, dump, light
 
 MODERN = methods.MODERN
 

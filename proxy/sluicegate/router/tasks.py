@@ -14,13 +14,7 @@ import anyio
 from sluicegate.catalog.cursor import Position
 from sluicegate.catalog_cache import CatalogCache, MayList, ServerSnapshots
 from sluicegate.protocol import tasks
-from sluicegate.protocol.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    Json,
-    Notification,
-)
+from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, Notification
 from sluicegate.protocol.model import (
     Call,
     Failure,

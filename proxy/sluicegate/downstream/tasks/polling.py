@@ -19,14 +19,7 @@ from sluicegate.downstream.session.pending_request import PendingRequest
 from sluicegate.downstream.session.suspended import InteractiveExchange
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.protocol import legacy_server, modern_server, tasks
-from sluicegate.protocol.jsonrpc import (
-    INVALID_PARAMS,
-    Json,
-    Notification,
-    Response,
-    decode_fast,
-    dump,
-)
+from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json, Notification, Response, decode_fast, dump
 from sluicegate.protocol.model import Call, InputRequired, Outcome, OwnState, Result, refuse
 from sluicegate.runtime.deadline import AnswerDeadline
 
