@@ -1,6 +1,7 @@
 """Approvals in one process, the guard included: each ends in how many calls the server saw."""
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -550,6 +551,20 @@ async def test_an_approval_survives_its_process_and_is_used_once_after_it(tmp_pa
     assert reason(await later.run(amount=1)) == "approval_pending" and len(later.seen) == 1
     await first.close()
     await second.close()
+
+
+async def test_what_an_approver_is_shown_is_masked_in_a_thread(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes of arguments take 300 ms."""
+    threads: list[threading.Thread] = []
+    take = presentation.take
+
+    def noted(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return take(*args)
+
+    monkeypatch.setattr(presentation, "take", noted)
+    await town.pending(amount=1)
+    assert len(threads) == 1 and threads[0] is not threading.main_thread()
 
 
 async def test_without_a_record_nothing_is_asked_decided_or_run(town: Town) -> None:

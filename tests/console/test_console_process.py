@@ -242,6 +242,16 @@ def test_a_code_works_once_and_is_in_no_log(peers: None, tmp_path: Path) -> None
         assert good.status_code == 200, "whoever shares an address locks nobody out"
 
 
+def test_a_stolen_session_guesses_five_keys_a_minute_and_no_more(peers: None, tmp_path: Path) -> None:
+    with front(tmp_path) as town, Tab(town) as lea, Tab(town) as other:
+        assert lea.log_in("lea").status_code == other.log_in("lea").status_code == 200
+        path = "/console/session/step-up"
+        answers = [lea.ask("POST", path, json={"key": "wrong"}).status_code for _ in range(6)]
+        assert answers == [401] * 5 + [429]
+        assert lea.ask("POST", path, json={"key": key_of("lea")}).status_code == 429
+        assert other.ask("POST", path, json={"key": key_of("lea")}).status_code == 200, "counted by session"
+
+
 def test_a_key_that_is_revoked_ends_its_sessions_and_their_streams(peers: None, tmp_path: Path) -> None:
     with front(tmp_path) as town, Tab(town) as tab:
         tab.log_in("lea")

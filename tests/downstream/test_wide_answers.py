@@ -1,12 +1,15 @@
 """Servers whose messages have more values than are decoded: what becomes of the call, on each wire and in both eras."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
+from loop_steps import Steps
 from scripted_servers import LEGACY, MODERN, Asked, child, endpoint, event, legacy_start, modern_start, running
 from test_legacy_sse_servers import Older
 
+from sluicegate.downstream.session import connection
 from sluicegate.downstream.transport.stdio_transport import _EACH, StdioTransport
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.runtime.loop_budget import PIECE
@@ -72,6 +75,70 @@ async def test_an_event_of_the_2024_transport_ends_its_call_alone(decoded: list[
         assert await rig.reason("wide") == "result_too_large"
         assert await rig.tool("other") == "done"
     assert max(decoded) < 2 * MOST
+
+
+PARTS = "check_nodes", "decode_fast", "from_server"
+LARGE = {"content": [{"type": "text", "text": json.dumps("x" * 64 * 1024)}], "resultType": "complete"}
+
+
+class Pieces:
+    """In which step of the event loop each part of reading a large message was done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps, self._done = Steps(), dict[str, int]()
+        for name in PARTS:
+            module = connection.reserved_keys if name == "from_server" else connection
+            monkeypatch.setattr(module, name, partial(self._note, name, getattr(module, name)))
+
+    def _note(self, name: str, inner: Any, *args: Any) -> Any:
+        if len(next(part for part in args if isinstance(part, bytes))) > 32 * 1024:
+            self._done[name] = self.steps.now
+        return inner(*args)
+
+    def check(self) -> None:
+        """They are done one after the other, and others have their turn between."""
+        self.steps.stop()
+        assert tuple(self._done) == PARTS
+        assert len(set(self._done.values())) == len(PARTS), self._done
+
+
+@pytest.mark.parametrize("kind", ["body", "stream"])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_large_answer_over_http_is_read_in_pieces(
+    era: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(asked: Asked) -> None:
+        if not await (modern_start if era == "modern" else legacy_start)(asked):
+            answer = {"jsonrpc": "2.0", "id": asked.message["id"], "result": LARGE}
+            await (asked.reply(answer) if kind == "body" else asked.stream(event(answer)))
+
+    pieces = Pieces(monkeypatch)
+    async with endpoint(script) as (url, _), running(url=url, era=era) as rig:
+        assert len(await rig.tool("large", client=MODERN if era == "modern" else LEGACY)) == 64 * 1024
+    pieces.check()
+
+
+@pytest.mark.parametrize("modes", [(), ("modern",)], ids=["legacy", "modern"])
+async def test_a_large_answer_of_a_child_is_read_in_pieces(
+    modes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = Pieces(monkeypatch)
+    async with running(command=child(*modes), era="modern" if modes else "legacy") as rig:
+        text = "x" * 64 * 1024
+        assert await rig.tool("echo", {"text": text}) == {"text": text}
+    pieces.check()
+
+
+async def test_a_large_answer_on_an_event_stream_of_the_2024_transport_is_read_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def act(server: Older, asked: Asked) -> Json | None:
+        return LARGE
+
+    pieces = Pieces(monkeypatch)
+    async with endpoint(Older(act=act)) as (url, _), running(url=url) as rig:
+        assert len(await rig.tool("large")) == 64 * 1024
+    pieces.check()
 
 
 async def test_of_many_lines_at_once_a_piece_is_taken_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from listen_harness import Site, call, modern, open_session, patch, post, site, until
+from loop_steps import Steps
 from test_listen_sse import stream
 from test_listen_stdio import connected, request, tool
 from test_listen_stdio import modern as modern_line
@@ -195,22 +196,6 @@ def test_memory_is_that_of_all_parts() -> None:
     text = "é" * 100_000
     assert large_requests.memory_of({"a": [text, text]}) > 2 * sys.getsizeof(text)
     assert large_requests.memory_of([[0]] * 1_000) >= 1_000 * sys.getsizeof([0])
-
-
-class Steps:
-    """Counts the steps of the event loop."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self._loop = asyncio.get_running_loop()
-        self._count()
-
-    def _count(self) -> None:
-        self.now += 1
-        self._handle = self._loop.call_soon(self._count)
-
-    def stop(self) -> None:
-        self._handle.cancel()
 
 
 async def test_large_ones_of_a_client_are_decoded_in_turn_and_each_in_three_steps(
