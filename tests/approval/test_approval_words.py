@@ -1,6 +1,7 @@
 """What is shown, told and recorded of an approval, word for word: approvers decide by it, and programs read it."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -9,6 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
+from loop_steps import Steps
 
 from sluicegate.approval import eligibility, messages, presentation, repository
 from sluicegate.approval.record import Approval, bind, new_id, session_mark
@@ -274,9 +276,37 @@ async def test_what_the_store_holds_that_is_no_approval_counts_for_nothing(caplo
     await town.store.put("approval/open/apr_1", b"{}")
     assert await town.desk.get("apr_1") is None and await town.desk.book.opened() == {"apr_1": b"{}"}
     await town.desk.refresh()
-    assert town.desk.open_ones() == [] and await town.desk.book.finished() == []
+    assert town.desk.open_ones() == [] and await town.desk.book.finished(town.clock.now) == []
     await town.store.put("approval/shown/apr_1", b"[]")
     assert await town.desk.book.shown("apr_1") == {} == await town.desk.book.shown("apr_2")
+
+
+async def test_what_is_finished_is_read_from_the_store_once_in_pieces_and_the_newest_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    town, limit = Town(), 300
+    monkeypatch.setattr(repository, "MAX_FINISHED", limit)
+    first = await town.pending(amount=1)
+    denied = first.become("denied", ended=town.clock.now)
+    for number in range(3 * limit):
+        one = replace(denied, id=f"apr_{number:012}", created=denied.created - number)
+        await town.store.put(f"approval/done/{one.id}", one.encode())
+    steps, decode, decoded = Steps(), repository.decoded, Counter[int]()
+
+    def counted(raw: bytes) -> Approval | None:
+        decoded[steps.now] += 1
+        return decode(raw)
+
+    monkeypatch.setattr(repository, "decoded", counted)
+    found = await town.desk.book.finished(town.clock.now)
+    steps.stop()
+    assert {one.id for one in found} == {f"apr_{number:012}" for number in range(limit)}
+    assert decoded.total() == 3 * limit and max(decoded.values()) <= 50
+    decoded.clear()
+    await town.decide(first, LEA, "deny")
+    again = await town.desk.book.finished(town.clock.now)
+    assert first.id in {one.id for one in again} and len(again) == limit and decoded.total() <= 2
+    assert await town.desk.book.finished(town.clock.now + repository.KEPT) == []
 
 
 async def test_the_next_call_is_compared_with_the_last_one_that_ran() -> None:
@@ -286,7 +316,7 @@ async def test_the_next_call_is_compared_with_the_last_one_that_ran() -> None:
     await town.decide(approval)
     await town.run(amount=1)
     assert await town.desk.book.last(approval) == {"arguments": {"amount": 1}}
-    assert [one.id for one in await town.desk.book.finished()] == [approval.id]
+    assert [one.id for one in await town.desk.book.finished(town.clock.now)] == [approval.id]
     used = await town.get(approval.id)
     assert (used.state, used.by, used.ended) == ("consumed", "", 1_000_000.0)
 

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -336,6 +337,27 @@ def test_a_search_ends_when_its_time_is_used_up() -> None:
         bounded.BoundedPattern(r"(?:a|aa)+$").search("a" * 60 + "!")
     bounded.begin()
     assert bounded.BoundedPattern("a").search("a")
+
+
+def test_other_threads_run_while_a_long_text_is_searched() -> None:
+    """No thread takes the interpreter's lock from this one meanwhile: the search gives it up."""
+    go, ran = threading.Event(), threading.Event()
+
+    def run() -> None:
+        go.wait()
+        ran.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60.0)
+    try:
+        bounded.begin()
+        go.set()
+        with pytest.raises(TimeoutError):
+            bounded.BoundedPattern(r"(?:a|aa)+$").search("a" * 60 + "!" * 2_048)
+        assert ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 MOST_STEPS = 500_000  # at one position; what may take more has a limit of time

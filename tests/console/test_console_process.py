@@ -242,6 +242,17 @@ def test_a_code_works_once_and_is_in_no_log(peers: None, tmp_path: Path) -> None
         assert good.status_code == 200, "whoever shares an address locks nobody out"
 
 
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_login_is_read_up_to_a_bound(is_chunked: bool, peers: None, tmp_path: Path) -> None:
+    with front(tmp_path) as town, Tab(town) as tab:
+        parts = [b'{"key": "', *[b"x" * 1024] * 128, b'"}']
+        body: Any = iter(parts) if is_chunked else b"".join(parts)
+        headers = {"Content-Type": "application/json"}
+        answer = tab.ask("POST", "/console/session", content=body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]) == (413, "the body is larger than 131072 bytes")
+        assert not acts(town, "console_refused") and tab.log_in("lea").status_code == 200
+
+
 def test_a_stolen_session_guesses_five_keys_a_minute_and_no_more(peers: None, tmp_path: Path) -> None:
     with front(tmp_path) as town, Tab(town) as lea, Tab(town) as other:
         assert lea.log_in("lea").status_code == other.log_in("lea").status_code == 200

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sluicegate.console import sessions as console_sessions
 from sluicegate.console.sessions import (
     ATTEMPTS_WITHIN,
     CODE_LIFE,
@@ -144,3 +145,11 @@ def test_an_address_may_try_five_times_a_minute() -> None:
     assert attempts.allows("10.0.0.2"), "another address"
     clock.now += ATTEMPTS_WITHIN
     assert attempts.allows("10.0.0.1")
+
+
+def test_of_the_addresses_that_tried_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_sessions, "MAX_ADDRESSES", 3)
+    attempts = Attempts(Clock())
+    for number in range(100):
+        assert attempts.allows(f"10.0.0.{number}")
+    assert list(attempts._times) == ["10.0.0.97", "10.0.0.98", "10.0.0.99"]

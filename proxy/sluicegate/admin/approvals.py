@@ -84,7 +84,7 @@ class ApprovalsApi:
             return 400, {"error": f"states are {', '.join(TRANSITIONS)}"}
         # Whoever asks for what is pending asks what waits for somebody's word.
         wanted = WAITING if state == "pending" else {state} if state else set(TRANSITIONS)
-        found = self._desk.open_ones() + ([] if wanted <= WAITING else await self._desk.book.finished())
+        found = self._desk.open_ones() + ([] if wanted <= WAITING else await self._desk.book.finished(self._clock()))
         roles = self._people.roles_of(who)
         mine = [one for one in found if one.state in wanted and server in ("", one.matter.server)]
 

@@ -440,6 +440,7 @@ class ApprovalQueue:
 
     def _notice(self, approval: Approval) -> None:
         if approval.is_finished:
+            self.book.add(approval)
             self._drop(approval.id)
             self._raw.pop(approval.id, None)
             self._whole.pop(approval.id, None)

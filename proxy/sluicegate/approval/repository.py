@@ -4,10 +4,13 @@ What is open and what is finished stand apart, so that whoever looks for what wa
 people look at is kept beside an approval and leaves with it: a day after it is finished.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import anyio
 
 from sluicegate.approval import presentation
 from sluicegate.approval.record import Approval
@@ -16,6 +19,9 @@ from sluicegate.store import Store, Write
 
 KEPT: Final = 24 * 3600.0
 """Seconds that a finished approval, its arguments included, can still be looked at. The audit log has the rest."""
+MAX_FINISHED: Final = 2_000
+"""Finished approvals that are listed, the newest: what a list looks through is bounded however many end in a day."""
+_AT_ONCE: Final = 50  # that are decoded in one step of the event loop
 
 ALL: Final = "approval/"
 OPEN: Final = "approval/open/"
@@ -42,6 +48,9 @@ class ApprovalRepository:
     def __init__(self, store: Store, is_mine: Callable[[str], bool] = lambda principal: True) -> None:
         self.store = store
         self.is_mine = is_mine
+        self._finished: dict[str, Approval] = {}
+        self._is_read = False  # what an earlier process finished
+        self._reading = anyio.Lock()
 
     async def read(self, id: str) -> StoredApproval | None:
         for place in (OPEN, _DONE):
@@ -94,9 +103,25 @@ class ApprovalRepository:
         """All that are not finished, by id, as they are written."""
         return {key.removeprefix(OPEN): raw for key, raw in (await self.store.scan(OPEN)).items()}
 
-    async def finished(self) -> list[Approval]:
-        found = map(self.decoded, (await self.store.scan(_DONE)).values())
-        return [approval for approval in found if approval is not None]
+    async def finished(self, now: float) -> list[Approval]:
+        """The newest `MAX_FINISHED` of the last day, in no order. The store is read once; others come by `add`."""
+        async with self._reading:
+            if not self._is_read:
+                for number, raw in enumerate((await self.store.scan(_DONE)).values()):
+                    if number % _AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                    if (approval := self.decoded(raw)) is not None:
+                        self.add(approval)
+                self._is_read = True
+        return [one for one in self._newest() if now - (one.ended or one.created) < KEPT]
+
+    def add(self, finished: Approval) -> None:
+        self._finished[finished.id] = finished
+        if len(self._finished) >= 2 * MAX_FINISHED:
+            self._finished = {one.id: one for one in self._newest()}
+
+    def _newest(self) -> list[Approval]:
+        return sorted(self._finished.values(), key=lambda one: one.created, reverse=True)[:MAX_FINISHED]
 
     # ------------------------------------------------------------ what people look at
 
