@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from sluicegate.protocol.jsonrpc import (
     Response,
     SharedList,
     TooMany,
+    check_in_pieces,
     check_nodes,
     decode,
     decode_fast,
@@ -212,6 +214,25 @@ def test_the_values_that_are_counted_on_the_bytes_are_the_values_there_are(value
                 weigh(data, 64, nodes(value) - 1)
 
 
+def verdict_of(check: Callable[[], Any]) -> str:
+    try:
+        check()
+    except Malformed as bad:
+        return bad.text
+    return ""
+
+
+ESCAPED = st.text(alphabet='\\"[]{},:1 a').map(lambda text: text.encode())
+
+
+@given(ESCAPED | JSON.map(dump), st.integers(1, 9), st.integers(0, 30))
+def test_a_message_that_is_checked_in_pieces_is_judged_as_in_one(data: bytes, piece: int, most: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(jsonrpc, "_PIECE", piece)
+        pieces = verdict_of(lambda: [*check_in_pieces(data, most)])
+    assert pieces == verdict_of(lambda: check_nodes(data, most))
+
+
 WIDE = {
     "numbers": b"[" + b"1," * 20_001 + b"1]",
     "texts": b"[" + b'"",' * 20_001 + b"1]",
@@ -232,7 +253,7 @@ def test_what_has_more_values_than_it_may_is_refused_before_it_is_decoded(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jsonrpc, "from_json", None)
-    for read_it in (decode, lambda data: check_nodes(data, 20_000)):
+    for read_it in (decode, lambda data: check_nodes(data, 20_000), lambda data: [*check_in_pieces(data, 20_000)]):
         with pytest.raises(TooMany) as caught:
             read_it(body)
         assert (caught.value.code, caught.value.text) == (INVALID_REQUEST, "more than 20000 values in a message")
@@ -244,6 +265,7 @@ def test_what_has_more_values_than_it_may_is_refused_before_it_is_decoded(
 def test_a_long_text_of_whatever_characters_is_one_value(text: str) -> None:
     for data in (dump({"a": [text, text]}), json.dumps({"a": [text, text]}).encode()):
         check_nodes(data, 1_000)
+        assert len([*check_in_pieces(data, 1_000)]) <= 1 + len(data) // jsonrpc._PIECE
         assert decode(data) == decode_fast(data) == {"a": [text, text]}
 
 

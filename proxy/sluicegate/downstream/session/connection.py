@@ -30,6 +30,7 @@ from sluicegate.protocol.jsonrpc import (
     Request,
     Response,
     TooMany,
+    check_in_pieces,
     check_nodes,
     decode_fast,
     dump,
@@ -296,7 +297,7 @@ class ServerConnection:
     ) -> Generator[None, None, PendingRequest | None]:
         """The same of a large message, of which each part takes milliseconds."""
         try:
-            check_nodes(data, self.settings.nodes)
+            yield from check_in_pieces(data, self.settings.nodes)
             yield
             value = decode_fast(data)
             yield
