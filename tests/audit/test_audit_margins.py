@@ -14,17 +14,17 @@ import anyio
 import pytest
 from audit_kit import SEED, check_one, one_call, open_audit, records, settings, settled
 
-from sluicegate.audit import auth_failures, chain, export, record_templates, sinks
-from sluicegate.audit.auth_failures import IdentityFailures
+from sluicegate.audit import chain, export, record_templates, sinks
+from sluicegate.audit import log as audit_log
 from sluicegate.audit.chain import START, ChainHead, link, link_all
 from sluicegate.audit.checkpoint import Checkpoint, Signer
-from sluicegate.audit.log import AuditLog
+from sluicegate.audit.log import AuditLog, IdentityFailures
 from sluicegate.audit.names import is_secret_name, is_word_for_secret, last_word
 from sluicegate.audit.publish import Publisher
 from sluicegate.audit.queue import MAX_BATCH, QueuedRecord, RecordQueue
 from sluicegate.audit.recover import Torn, list_files, look, recover
 from sluicegate.audit.redact import Redactor
-from sluicegate.audit.retain import Old, delete, find_old
+from sluicegate.audit.segment import Old, delete, find_old
 from sluicegate.audit.settings import Checkpointing, Rotation, SinkSettings
 from sluicegate.audit.sinks import AuditSink
 from sluicegate.audit.verify import VerifyReport
@@ -446,8 +446,8 @@ async def test_a_collector_that_takes_a_batch_and_never_answers_is_given_up(
 
 
 async def test_who_is_not_let_in_is_bounded_by_address_and_by_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth_failures, "MAX_ADDRESSES", 2)
-    monkeypatch.setattr(auth_failures, "MAX_REASONS", 2)
+    monkeypatch.setattr(audit_log, "MAX_ADDRESSES", 2)
+    monkeypatch.setattr(audit_log, "MAX_REASONS", 2)
     notes: list[Any] = []
     failures = IdentityFailures(notes.append, window=0.01)
     for address in ("a", "b", "c", "d", "a"):

@@ -28,8 +28,8 @@ from audit_kit import (
 
 from sluicegate.audit import credentials
 from sluicegate.audit import record as composing
-from sluicegate.audit.auth_failures import MAX_ADDRESSES, IdentityFailures
 from sluicegate.audit.chain import read
+from sluicegate.audit.log import MAX_ADDRESSES, IdentityFailures
 from sluicegate.audit.record import NOTES, TYPES, Body, Composer, Stamp, fingerprint, needs_intent, read_schema
 from sluicegate.audit.redact import MAX_RESULT, Redactor, canonical, dump
 from sluicegate.audit.settings import Checkpointing, Rotation

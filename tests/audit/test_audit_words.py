@@ -28,11 +28,10 @@ from audit_kit import (
 
 from sluicegate import __version__
 from sluicegate.audit import chain, export, record, record_templates
-from sluicegate.audit.auth_failures import IdentityFailures
 from sluicegate.audit.chain import ChainHead, Link
 from sluicegate.audit.checkpoint import Signer, read_publics
 from sluicegate.audit.follow import Follower
-from sluicegate.audit.log import AuditLog, Tally
+from sluicegate.audit.log import AuditLog, IdentityFailures, Tally
 from sluicegate.audit.newest import last_calls
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.read import Filter, approvals, principals, search

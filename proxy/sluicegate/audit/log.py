@@ -10,20 +10,20 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
 
-from sluicegate.audit import checkpoint, retain
-from sluicegate.audit.auth_failures import IdentityFailures
+from sluicegate.audit import checkpoint
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, Signer
 from sluicegate.audit.publish import Publisher, read_newest
 from sluicegate.audit.queue import Done
 from sluicegate.audit.record import Body, Composer, needs_intent
 from sluicegate.audit.redact import Redactor
-from sluicegate.audit.segment import Lock
+from sluicegate.audit.segment import Lock, delete, find_old
 from sluicegate.audit.settings import AuditSettings
 from sluicegate.audit.sinks import AuditSink
 from sluicegate.audit.writer import AuditWriter, WriterCounts
@@ -37,6 +37,45 @@ log = logging.getLogger(__name__)
 PUBLIC_KEYS: Final = "sign.pub"
 MAX_WRITERS: Final = 100
 _HOUSEKEEPING: Final = 3_600.0
+# Who was not let in is summed up: one record a minute and address, a thousand addresses, then `other`.
+WINDOW: Final = 60.0
+MAX_ADDRESSES: Final = 1_000
+MAX_REASONS: Final = 40
+OTHER: Final = "other"
+
+
+@dataclass(slots=True)
+class _Sum:
+    count: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+class IdentityFailures:
+    """`note` takes the fields of one record. Belongs to the event loop."""
+
+    def __init__(self, note: Callable[[Json], None], window: float = WINDOW) -> None:
+        self._note, self._window = note, window
+        self._sums: dict[str, _Sum] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, address: str, reason: str) -> None:
+        if address not in self._sums and len(self._sums) >= MAX_ADDRESSES:
+            address = OTHER
+        sum = self._sums.setdefault(address, _Sum())
+        sum.count += 1
+        reason = reason if reason in sum.reasons or len(sum.reasons) < MAX_REASONS else OTHER
+        sum.reasons[reason] = sum.reasons.get(reason, 0) + 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._window, self.flush)
+
+    def flush(self) -> None:
+        """Writes what was summed up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        sums, self._sums = self._sums, {}
+        for address, sum in sums.items():
+            self._note({"address": address, "count": sum.count, "reasons": sum.reasons, "window": self._window})
 
 
 class AuditLog:
@@ -223,13 +262,13 @@ class AuditLog:
             return
         delivered = min((sink.seq for sink in self._sinks), default=None)
         old = await anyio.to_thread.run_sync(
-            retain.find_old, self.settings.path, writer.name, time.time() - self.settings.retain, delivered
+            find_old, self.settings.path, writer.name, time.time() - self.settings.retain, delivered
         )
         for segment in old:
             if not await self.note_durably("admin", {"act": "retain", **segment.to_json()}, signed=True):
                 return
             with suppress(FileNotFoundError):
-                await anyio.to_thread.run_sync(retain.delete, self.settings.path, segment)
+                await anyio.to_thread.run_sync(delete, self.settings.path, segment)
 
 
 def _timed(body: Body) -> tuple[bytes | None, float]:

@@ -1,4 +1,5 @@
-"""One file of the log while it is written to: bytes in, synced, and still the file that its name means.
+"""One file of the log while it is written to: bytes in, synced, and still the file that its name means. And its end,
+when it is older than the log is kept.
 
 Every failure is an `OSError`, after which the segment must not be used again: what a failed sync leaves on the
 disk nobody knows. Runs in the writer's thread; knows no record.
@@ -6,10 +7,15 @@ disk nobody knows. Runs in the writer's thread; knows no record.
 
 import os
 import sys
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from sluicegate.audit import chain, record_templates
+from sluicegate.audit.recover import list_files
 from sluicegate.audit.settings import sync_directory
+from sluicegate.protocol.jsonrpc import Json
 from sluicegate.store import private
 
 if sys.platform == "win32":
@@ -113,3 +119,55 @@ def _lock(fd: int) -> None:
         msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
     else:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# ---------------------------------------------------------------- retention
+
+
+CHECKPOINTS: Final = ".checkpoints"  # beside the log; no segment, so that nobody reads it as one
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """A segment that may go. `hash` is that of its last record."""
+
+    path: Path
+    writer: str
+    first: int
+    last: int
+    hash: str
+
+    def to_json(self) -> Json:
+        return {"file": self.path.name, "first": self.first, "last": self.last, "hash": self.hash}
+
+
+def find_old(path: Path, writer: str, before: float, delivered: int | None = None) -> list[Old]:
+    """Segments, oldest first, all of whose records were written before that second, and which every sink has. Only
+    whole ones at the beginning of a chain, never the one that is written to. What goes is recorded, durable and signed,
+    before its file is deleted: whoever may write the files can delete some and add a line, but not sign that."""
+    files = [file for file in list_files(path.parent) if file.first is not None and file.first.writer == writer]
+    found: list[Old] = []
+    for file, following in pairwise(files):
+        after = following.after
+        if after is None or following.first is None or record_templates.seconds(following.first.time) >= before:
+            break
+        if delivered is not None and following.seq - 1 > delivered:
+            break
+        found.append(Old(file.path, writer, file.seq, after.seq, after.hash))
+    return found
+
+
+def delete(path: Path, old: Old) -> None:
+    """The file is gone when this returns; its checkpoints are appended to the ones kept."""
+    signed = path.with_name(f"{old.writer}{CHECKPOINTS}")
+    with open(signed, "ab", opener=_private) as target, old.path.open("rb") as source:
+        while line := source.readline(chain.MAX_LINE):
+            place = chain.read(line[:-1])
+            if place is not None and place.type == "checkpoint":
+                target.write(line)
+    old.path.unlink()
+    sync_directory(path.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, private.FILE)
