@@ -78,7 +78,7 @@ class Town:
             revision=lambda: self.policy,
             tell=tell,
             identity_of=lambda server: self.identity,
-            may_call=lambda matter, target, class_: self.may_call,
+            may_call=lambda binding, target, class_: self.may_call,
         )
 
     def ruling(self) -> Decision:
@@ -95,7 +95,7 @@ class Town:
             classify=lambda target: "write",
             review=lambda target: self.review,
             elicits=lambda client: self.how,
-            page=page,
+            page_url=page,
             command=lambda words, approval: f"sluice {words} {approval.id}",
             redactor=Redactor(b"k" * 32),
         )
@@ -135,7 +135,7 @@ class Town:
     async def decide(
         self, approval: Approval, who: Client = LEA, word: Literal["approve", "deny"] = "approve", **ballot: Any
     ) -> Approval | VoteRefused:
-        seen = {"seen": approval.matter.digest} | ballot
+        seen = {"seen": approval.binding.digest} | ballot
         return await self.desk.decide(approval.id, who, VoteRequest(word, **seen), "api")
 
 

@@ -57,7 +57,7 @@ async def test_what_is_approved_runs_once_and_a_repeat_asks_anew(town: Town) -> 
     assert len(town.seen) == 1
     assert states(town) == ["pending", "approved", "pending"]
     assert town.intents == [
-        {"id": approval.id, "state": "consumed", "digest": approval.matter.digest, "profile": "one-of-leads",
+        {"id": approval.id, "state": "consumed", "digest": approval.binding.digest, "profile": "one-of-leads",
          "approver": "key:lea"}
     ]  # fmt: skip
 
@@ -364,7 +364,7 @@ async def test_what_changed_while_nothing_ran_ends_what_waited(town: Town, take_
     take_away(town)
     later = town.new_desk()
     if by == "decide":
-        refused = await later.decide(waits.id, LEA, VoteRequest("approve", waits.matter.digest), "cli")
+        refused = await later.decide(waits.id, LEA, VoteRequest("approve", waits.binding.digest), "cli")
         assert isinstance(refused, VoteRefused) and refused.status == 409
         assert refused.text == f"it was withdrawn: {OF_THE_CALL[take_away][1]}"
     else:
@@ -423,7 +423,7 @@ async def test_what_was_agreed_to_ends_with_the_server_that_it_was_for(town: Tow
     town.desk.withdraw_servers({"another"})
     await town.desk.refresh()
     assert (await town.get(once.id)).state == "approved" and [*town.desk.grants.alive()] == [grant]
-    town.desk.withdraw_servers({once.matter.server})
+    town.desk.withdraw_servers({once.binding.server})
     assert not await town.desk.consume(once.id) and not await town.desk.use_grant(grant)
     await town.desk.refresh()
     assert {(await town.get(one.id)).state for one in (once, waits)} == {"superseded"}
@@ -450,7 +450,7 @@ async def test_a_yes_by_token_counts_while_a_token_of_theirs_is_good(town: Town)
     await town.decide(first, leo)
     await town.decide(second, leo, scope="15m")
     (grant,) = town.desk.grants.alive()
-    town.desk._world = replace(town.world(), client_of=lambda who: None, is_gone=lambda who: False)
+    town.desk._deps = replace(town.world(), client_of=lambda who: None, is_gone=lambda who: False)
     assert not await town.desk.consume(first.id) and not await town.desk.use_grant(grant)
 
 

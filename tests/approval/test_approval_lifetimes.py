@@ -250,16 +250,16 @@ async def test_a_look_at_the_store_that_finds_nothing_new_notices_nothing() -> N
 async def test_an_approval_that_was_never_asked_for_is_neither_approved_nor_used_nor_ended() -> None:
     town = Town()
     approval = await town.pending(amount=1)
-    absent = replace(approval.matter, digest="sha256:0")
-    assert not await town.desk.is_approved(absent) and not await town.desk.is_approved(approval.matter)
+    absent = replace(approval.binding, digest="sha256:0")
+    assert not await town.desk.is_approved(absent) and not await town.desk.is_approved(approval.binding)
     assert not await town.desk.consume("apr_0") and await town.desk.end("apr_0", "cancelled") is None
     assert not await town.desk.consume(approval.id)
     await town.decide(approval)
-    assert await town.desk.is_approved(approval.matter)
+    assert await town.desk.is_approved(approval.binding)
     ended = await town.desk.end(approval.id, "cancelled", "key:ann", "c" * 3000)
     assert ended is not None and (ended.state, ended.by, len(ended.comment)) == ("cancelled", "key:ann", 2000)
     assert await town.desk.end(approval.id, "superseded") == ended, "what is over ends once"
-    assert not await town.desk.is_approved(approval.matter) and not await town.desk.consume(approval.id)
+    assert not await town.desk.is_approved(approval.binding) and not await town.desk.consume(approval.id)
 
 
 async def test_settings_of_a_changed_config_are_in_force_at_once_for_what_is_asked_and_for_what_was_agreed() -> None:
@@ -280,12 +280,12 @@ async def test_what_ends_an_approval_is_recorded_with_who_and_why_and_with_neith
     cancelled, expired = await town.pending(amount=1), await town.pending(amount=2)
     tool = {"principal": "key:ann", "server": "bank", "own": "pay"}
     ended = await town.desk.end(cancelled.id, "cancelled", "key:ann", "not any more")
-    said = {"id": cancelled.id, "state": "cancelled", "digest": cancelled.matter.digest, "profile": "one-of-leads"}
+    said = {"id": cancelled.id, "state": "cancelled", "digest": cancelled.binding.digest, "profile": "one-of-leads"}
     assert town.told[-1] == {"approval": {**said, "approver": "key:ann", "comment": "not any more"}, **tool}
     assert ended is not None and (ended.by, ended.comment, ended.ended) == ("key:ann", "not any more", START)
     town.clock.now = expired.expires
     over = await town.get(expired.id)
-    said = {"id": expired.id, "state": "expired", "digest": expired.matter.digest, "profile": "one-of-leads"}
+    said = {"id": expired.id, "state": "expired", "digest": expired.binding.digest, "profile": "one-of-leads"}
     assert town.told[-1] == {"approval": said, **tool}
     assert (over.state, over.by, over.comment, over.ended) == ("expired", "", "", expired.expires)
 
@@ -397,8 +397,8 @@ async def test_a_grant_is_over_at_its_very_end_and_at_the_very_end_of_its_holder
 async def test_what_is_too_much_is_refused_with_its_status_and_what_is_just_not_is_taken() -> None:
     town = timed_town(per_client=1)
     call = town.call(amount=2)
-    matter = bind(ANN, "tools/call", TOOL, call.params, "policy.csv:7", BUILT_IN["one-of-leads"], town.identity)
-    assert isinstance(await town.desk.ask(call, matter, "write", dict), Approval)
+    binding = bind(ANN, "tools/call", TOOL, call.params, "policy.csv:7", BUILT_IN["one-of-leads"], town.identity)
+    assert isinstance(await town.desk.ask(call, binding, "write", dict), Approval)
     other = bind(ANN, "tools/call", TOOL, {"name": "pay"}, "policy.csv:7", BUILT_IN["one-of-leads"], town.identity)
     refused = await town.desk.ask(call, other, "write", dict)
     assert isinstance(refused, VoteRefused) and refused.status == 429

@@ -83,8 +83,8 @@ async def test_a_receiver_is_told_what_waits_and_can_verify_it() -> None:
     data = told["data"]
     assert told["type"] == "approval.pending" and hook.requests[0][0]["webhook-id"] == f"msg_{approval.id}"
     assert (data["id"], data["profile"], data["principal"]) == (approval.id, "one-of-leads", "key:ann")
-    assert (data["server"], data["tool"], data["digest"]) == ("bank", "pay", approval.matter.digest)
-    assert data["command"] == f"sluice approve {approval.id} --seen {approval.matter.digest}"
+    assert (data["server"], data["tool"], data["digest"]) == ("bank", "pay", approval.binding.digest)
+    assert data["command"] == f"sluice approve {approval.id} --seen {approval.binding.digest}"
     assert "hunter2" not in json.dumps(told) and "cut:" in data["arguments"] and len(data["arguments"]) < 2300
     assert (await town.get(approval.id)).state == "pending" and not town.seen
 

@@ -33,8 +33,9 @@ async def asked(town: Town, **arguments: Any) -> tuple[Approval, Any]:
 
 def row(approval: Approval) -> dict[str, Any]:
     return {
-        "id": approval.id, "state": "pending", "digest": approval.matter.digest, "principal": "key:ann", "owner": "ann",
-        "client_claims_to_be": "ide⟨U+202E⟩ 1.0", "method": "tools/call", "server": "bank", "tool": "pay",
+        "id": approval.id, "state": "pending", "digest": approval.binding.digest, "principal": "key:ann",
+        "owner": "ann", "client_claims_to_be": "ide⟨U+202E⟩ 1.0",
+        "method": "tools/call", "server": "bank", "tool": "pay",
         "public": "b__pay", "class": "write", "arguments": {"to": "bob", "n": [5], "note": "a⟨U+202E⟩b\n"},
         "arguments_size": 40, "arguments_cut": False, "cut": False, "arguments_erased": False, "hidden_characters": 1,
         "profile": "one-of-leads", "tier": "other", "quorum": 1, "approvers": ["role:lead"],
@@ -53,7 +54,7 @@ async def test_an_approver_sees_everything() -> None:
     assert told == {
         **row(approval), "arguments_digest": digest,
         "asked_by_row": {"rule": "policy.csv:7", "row": "p, ⟨U+202E⟩", "policy": "rev1"},
-        "definition": {"fingerprint": approval.matter.definition, "review": "accepted"},
+        "definition": {"fingerprint": approval.binding.definition, "review": "accepted"},
         "description": {"written_by": "the server", "text": "Pays."},
         "reason": {"written_by": "the agent", "text": "rent⟨U+202E⟩"}, "aims_at": {"to": "bob"},
         "arguments_lines": ["n[0]: 5", "note:", "    | a⟨U+202E⟩b", "    | ", 'to: "bob"'],
@@ -72,9 +73,9 @@ async def test_an_approver_sees_everything() -> None:
         "data": {
             "id": approval.id, "profile": "one-of-leads", "approvers": ["role:lead"], "principal": "key:ann",
             "client_claims_to_be": "ide⟨U+202E⟩ 1.0", "server": "bank", "tool": "pay", "class": "write",
-            "digest": approval.matter.digest, "expires_at": END,
+            "digest": approval.binding.digest, "expires_at": END,
             "arguments": '{"to": "bob", "n": [5], "note": "a⟨U+202E⟩b\\n"}',
-            "command": f"sluice approve {approval.id} --seen {approval.matter.digest}",
+            "command": f"sluice approve {approval.id} --seen {approval.binding.digest}",
         },
     }  # fmt: skip
 
@@ -93,7 +94,7 @@ async def test_what_was_decided_is_shown_recorded_and_granted() -> None:
         "kind": "tool", "profile": "one-of-leads", "scope": "15m", "by": "key:lea", "made_at": 1_000_000.0,
         "expires_at": 1_000_900.0,
     }  # fmt: skip
-    said = {"id": approval.id, "digest": approval.matter.digest, "profile": "one-of-leads"}
+    said = {"id": approval.id, "digest": approval.binding.digest, "profile": "one-of-leads"}
     tool = {"principal": "key:ann", "server": "bank", "own": "pay"}
     by = {"approver": "key:lea", "channel": "api"}
     given = {"state": "approved", **by, "comment": "ok\u202e", "grant": grant.id, "scope": "15m"}
@@ -193,7 +194,7 @@ async def test_the_question_is_one_screen_and_a_no_is_preset(how: Any) -> None:
         "\n"
     )
     assert short == [message[0], *short[1:-2], f"The server says what it does: {'d' * 300}", message[-1]]
-    assert messages.page(approval, kept, "sluice show", "https://x/") == {
+    assert messages.visit(approval, kept, "sluice show", "https://x/") == {
         "method": "elicitation/create",
         "params": {"mode": "url", "message": form["params"]["message"], "url": "https://x/"},
     }
@@ -214,7 +215,7 @@ async def test_the_question_is_one_screen_and_a_no_is_preset(how: Any) -> None:
             },
         },
     }  # fmt: skip
-    digest = approval.matter.digest
+    digest = approval.binding.digest
     for value, ballot in (
         (
             {"action": "accept", "content": {"decision": "once", "comment": "c"}},
@@ -225,7 +226,7 @@ async def test_the_question_is_one_screen_and_a_no_is_preset(how: Any) -> None:
         ({"action": "decline"}, VoteRequest("deny", digest)), ({"action": "cancel"}, None), ([], None),
         ({"action": "accept"}, None), ({"action": "accept", "content": {"decision": "ever"}}, None),
     ):  # fmt: skip
-        assert messages.ballot(approval, value) == ballot
+        assert messages.read_vote(approval, value) == ballot
 
 
 async def test_a_ballot_that_is_not_fit_is_refused_with_why() -> None:
@@ -250,8 +251,8 @@ async def test_a_ballot_that_is_not_fit_is_refused_with_why() -> None:
     assert eligibility.may_see(approval, LEA, {"role:lead"}) and not eligibility.may_see(approval, LEA, {"role:dev"})
     assert BUILT_IN["confirm"].describe() == "whoever asked"
     assert replace(BUILT_IN["two-person"], approvers=("a", "b")).describe() == "2 of a or b, of different owners"
-    terms = replace(approval.matter.terms, approvers=("a", "b"))
-    either = replace(approval, matter=replace(approval.matter, terms=terms))
+    terms = replace(approval.binding.terms, approvers=("a", "b"))
+    either = replace(approval, binding=replace(approval.binding, terms=terms))
     assert eligibility.objection(either, LEA, {"c"}) == "one-of-leads is decided by a or b"
     assert eligibility.persons(Client("jwt:iss#Lea", (), "Team")) == ("jwt:iss#lea", "team", "lea")
     town.keeps = False
@@ -378,7 +379,7 @@ async def test_a_call_hears_what_another_process_decided_before_its_own_looked_a
         while not town.desk.open_ones():
             await anyio.lowlevel.checkpoint()
         (approval,) = town.desk.open_ones()
-        ballot = VoteRequest("deny", approval.matter.digest)
+        ballot = VoteRequest("deny", approval.binding.digest)
         await town.new_desk().decide(approval.id, LEA, ballot, "api")
         await town.desk.refresh()
 

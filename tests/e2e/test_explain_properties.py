@@ -229,8 +229,8 @@ def test_what_is_explained_is_what_happens(  # type: ignore[no-untyped-def]
                     id = await town.check(client, method, "git", own, arguments)
                     approval = await town.desk.get(id) if id else None
                     if approval is not None:
-                        who = client if approval.matter.terms.tier == "self" else lead
-                        ballot = VoteRequest("approve", seen=approval.matter.digest, scope="15m", comment="yes")
+                        who = client if approval.binding.terms.tier == "self" else lead
+                        ballot = VoteRequest("approve", seen=approval.binding.digest, scope="15m", comment="yes")
                         await town.desk.decide(id, who, ballot, "api")
                         await town.check(client, method, "git", own, {"other": 1})
         assert town.judge.errors == 0

@@ -52,7 +52,7 @@ def test_what_somebody_counted_who_has_ended_stays_and_how_it_was_does_not() -> 
     found = values(merged)
     assert found["sluice_server_up['a']"] == 1 and found["sluice_sessions[]"] == 1
     assert found["sluice_approval_wait_seconds_count['confirm']"] == 3
-    assert merged.known == {"other"}
+    assert merged.workers == {"other"}
 
 
 def test_every_state_that_is_named_is_a_gauge_of_ours_or_of_the_process() -> None:

@@ -116,7 +116,7 @@ class _Admin:
 
     async def _may_see_reasons(self, scope: Scope) -> bool:
         """With a credential; without one from this machine, if it is no page that a foreign name led here."""
-        if await self._known(scope) is not None:
+        if await self._identify(scope) is not None:
             return True
         return is_loopback_peer(scope) and self._policy.is_known(scope["headers"], scope.get("server"))
 
@@ -135,7 +135,7 @@ class _Admin:
         is_operator = is_loopback_peer(scope) and is_same(token, self._token)
         return _OPERATOR if is_operator else self._sources.principal_of(token)
 
-    async def _known(self, scope: Scope) -> str | None:
+    async def _identify(self, scope: Scope) -> str | None:
         """Whoever asks. A credential that is nobody's is written down."""
         who, token = self._principal(scope), bearer(scope)
         if who is not None or token is None:
@@ -163,7 +163,7 @@ class _Admin:
 
     async def _api(self, route: ApiRoute, request: Request) -> Answer:
         scope, path = request.scope, request.scope["path"]
-        who = await self._known(scope)
+        who = await self._identify(scope)
         if who is None:
             if bearer(scope) is None:
                 self._refused(scope, "admin_none")

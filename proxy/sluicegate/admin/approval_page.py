@@ -22,10 +22,10 @@ HEADERS: Final = {
     "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "referrer-policy": "no-referrer",
 }
-Told = tuple[int, str]
+StatusAndPage = tuple[int, str]
 """A status and a page."""
 
-_GONE: Final[Told] = (404, "<p>There is no such approval, or its link is over.</p>")
+_GONE: Final[StatusAndPage] = (404, "<p>There is no such approval, or its link is over.</p>")
 
 
 Seal = Callable[[str, Json, str], str]
@@ -35,56 +35,56 @@ Unseal = Callable[[str, str, str], Json | None]
 
 def link(seal: Seal, base: str, approval: Approval) -> str:
     """`base` is where the admin port is reached."""
-    token = seal(PURPOSE, {"principal": approval.matter.principal}, approval.id)
+    token = seal(PURPOSE, {"principal": approval.binding.principal}, approval.id)
     return f"{base}{PATH}{approval.id}?t={quote(token)}"
 
 
 class Page:
-    def __init__(self, desk: ApprovalQueue, client_of: Callable[[str], Client | None], unseal: Unseal) -> None:
-        self._desk, self._client_of, self._unseal = desk, client_of, unseal
+    def __init__(self, queue: ApprovalQueue, client_of: Callable[[str], Client | None], unseal: Unseal) -> None:
+        self._queue, self._client_of, self._unseal = queue, client_of, unseal
 
-    async def get(self, id: str, query: str) -> Told:
+    async def get(self, id: str, query: str) -> StatusAndPage:
         token = _only(query, "t")
         approval = await self._allowed(id, token)
         if approval is None:
             return _GONE
         if not approval.is_waiting:
             return 200, f"<p>{escape(approval.id)} is {escape(approval.state)}.</p>"
-        text = escape(messages.question(approval, await self._desk.book.shown(id), f"sluice approvals show {id}"))
+        text = escape(messages.question(approval, await self._queue.book.shown(id), f"sluice approvals show {id}"))
         buttons = "".join(
             f'<p><button name="decision" value="{word}">{escape(messages.TITLES[word])}</button></p>'
-            for word in (*(scope for scope in SCOPES if scope in approval.matter.terms.remember), "deny")
+            for word in (*(scope for scope in SCOPES if scope in approval.binding.terms.remember), "deny")
         )
         comment = f'<p><label>Comment <input name="comment" maxlength="{MAX_COMMENT}"></label></p>'
         form = f'<form method="post" action="{PATH}{escape(id)}"><input type="hidden" name="t" value="{escape(token)}">'
         return 200, f"<pre>{text}</pre>{form}{comment}{buttons}</form>"
 
-    async def post(self, id: str, body: str) -> Told:
+    async def post(self, id: str, body: str) -> StatusAndPage:
         approval = await self._allowed(id, _only(body, "t"))
         if approval is None:
             return _GONE
-        word, matter = _only(body, "decision"), approval.matter
+        word, binding = _only(body, "decision"), approval.binding
         scope = next((scope for scope in SCOPES if scope == word), None)
         if scope is None and word != "deny":
             return 400, "<p>Neither a yes nor a no.</p>"
         comment = _only(body, "comment")[:MAX_COMMENT]
-        ballot = (
+        vote_request = (
             VoteRequest("deny", comment=comment)
             if scope is None
-            else VoteRequest("approve", matter.digest, scope, comment)
+            else VoteRequest("approve", binding.digest, scope, comment)
         )
-        who = self._client_of(matter.principal) or Client(matter.principal)
-        decided = await self._desk.decide(id, who, ballot, "page")
+        who = self._client_of(binding.principal) or Client(binding.principal)
+        decided = await self._queue.decide(id, who, vote_request, "page")
         if isinstance(decided, VoteRefused):
             return decided.status, f"<p>{escape(decided.text)}</p>"
         return 200, f"<p>{escape(decided.id)} is {escape(decided.state)}. You can close this page.</p>"
 
     async def _allowed(self, id: str, token: str) -> Approval | None:
         sealed = self._unseal(PURPOSE, token, id)
-        approval = await self._desk.get(id) if sealed is not None else None
-        if approval is None or sealed is None or approval.matter.terms.tier != "self":
+        approval = await self._queue.get(id) if sealed is not None else None
+        if approval is None or sealed is None or approval.binding.terms.tier != "self":
             return None
-        return approval if sealed.get("principal") == approval.matter.principal else None
+        return approval if sealed.get("principal") == approval.binding.principal else None
 
 
 def html(body: str) -> bytes:

@@ -25,7 +25,7 @@ from sluicegate.protocol.jsonrpc import Json, Malformed, decode, decode_fast, du
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store
 
-Told = tuple[int, Json]
+StatusAndBody = tuple[int, Json]
 """A status and the body that goes with it."""
 
 MAX_KEY: Final = 200
@@ -35,8 +35,8 @@ _SHAPE: Final = (
     f'"scope": "once", "session" or "15m", "comment": TEXT of at most {MAX_COMMENT} characters}}'
 )
 _QUERY: Final = f"the query is state=STATE, server=KEY, {paging.SHAPE}, each at most once"
-_UNKNOWN: Final[Told] = (404, {"error": "no such approval"})
-_NO_GRANT: Final[Told] = (404, {"error": "no such grant"})
+_UNKNOWN: Final[StatusAndBody] = (404, {"error": "no such approval"})
+_NO_GRANT: Final[StatusAndBody] = (404, {"error": "no such grant"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class ApprovalsApiDeps:
 
 class ApprovalsApi:
     def __init__(
-        self, desk: ApprovalQueue, people: ApprovalsApiDeps, store: Store, clock: Callable[[], float] = time.time
+        self, queue: ApprovalQueue, people: ApprovalsApiDeps, store: Store, clock: Callable[[], float] = time.time
     ) -> None:
-        self._desk, self._people, self._store, self._clock = desk, people, store, clock
+        self._queue, self._people, self._store, self._clock = queue, people, store, clock
         self._posting = anyio.Lock()
 
     # ------------------------------------------------------------ looking
 
-    async def get(self, path: tuple[str, ...], query: Mapping[str, Sequence[str]], who: str) -> Told:
+    async def get(self, path: tuple[str, ...], query: Mapping[str, Sequence[str]], who: str) -> StatusAndBody:
         """`path` is what follows /api/v1/."""
         client = self._client(who)
         match path:
@@ -69,13 +69,13 @@ class ApprovalsApi:
                 return await self._show(id, client)
             case ("grants",):
                 return await self._grants(query)
-            case ("grants", id) if not query and (grant := self._desk.grants.get(id)) is not None:
+            case ("grants", id) if not query and (grant := self._queue.grants.get(id)) is not None:
                 return 200, _grant(grant)
             case ("grants", _):
                 return _NO_GRANT
         return 404, {"error": "no such path"}
 
-    async def _list(self, query: Mapping[str, Sequence[str]], who: Client) -> Told:
+    async def _list(self, query: Mapping[str, Sequence[str]], who: Client) -> StatusAndBody:
         asked = paging.read_page_request(query)
         if asked is None or set(query) - {"state", "server", *paging.PAGE_QUERY}:
             return 400, {"error": _QUERY}
@@ -84,17 +84,17 @@ class ApprovalsApi:
             return 400, {"error": f"states are {', '.join(TRANSITIONS)}"}
         # Whoever asks for what is pending asks what waits for somebody's word.
         wanted = WAITING if state == "pending" else {state} if state else set(TRANSITIONS)
-        found = self._desk.open_ones() + ([] if wanted <= WAITING else await self._desk.book.finished(self._clock()))
+        found = self._queue.open_ones() + ([] if wanted <= WAITING else await self._queue.book.finished(self._clock()))
         roles = self._people.roles_of(who)
-        mine = [one for one in found if one.state in wanted and server in ("", one.matter.server)]
+        mine = [one for one in found if one.state in wanted and server in ("", one.binding.server)]
 
         async def row(one: Approval) -> Json:
-            return presentation.tell(one, await self._desk.book.row(one.id)) | _to_viewer(one, who, roles)
+            return presentation.tell(one, await self._queue.book.row(one.id)) | _to_viewer(one, who, roles)
 
         page = await paging.page_of([one for one in mine if may_see(one, who, roles)], events.cursor_of, asked, row)
         return 200, {"approvals": page.pop("rows"), **page}
 
-    async def _grants(self, query: Mapping[str, Sequence[str]]) -> Told:
+    async def _grants(self, query: Mapping[str, Sequence[str]]) -> StatusAndBody:
         asked = paging.read_page_request(query)
         if asked is None or set(query) - set(paging.PAGE_QUERY):
             return 400, {"error": f"the query is {paging.SHAPE}, each at most once"}
@@ -102,19 +102,19 @@ class ApprovalsApi:
         async def row(grant: Grant) -> Json:
             return _grant(grant)
 
-        page = await paging.page_of(self._desk.grants.all(), lambda grant: grant.id, asked, row)
+        page = await paging.page_of(self._queue.grants.all(), lambda grant: grant.id, asked, row)
         return 200, {"grants": page.pop("rows"), **page}
 
-    async def _show(self, id: str, who: Client) -> Told:
-        approval = await self._desk.get(id)
+    async def _show(self, id: str, who: Client) -> StatusAndBody:
+        approval = await self._queue.get(id)
         roles = self._people.roles_of(who)
         if approval is None or not may_see(approval, who, roles):
             return _UNKNOWN
-        book, matter = self._desk.book, approval.matter
-        kept, last = await book.shown(id), await book.last(approval)
-        calls = await self._people.history(matter.principal)
-        row = self._people.row_text(matter.rule)
-        shown = presentation.tell_all(approval, kept, last, calls, row, self._clock())
+        book, binding = self._queue.book, approval.binding
+        details, last = await book.shown(id), await book.last(approval)
+        calls = await self._people.history(binding.principal)
+        row = self._people.row_text(binding.rule)
+        shown = presentation.tell_all(approval, details, last, calls, row, self._clock())
         return 200, shown | _to_viewer(approval, who, roles)
 
     def events(self, who: str, is_allowed: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
@@ -124,70 +124,70 @@ class ApprovalsApi:
             client = self._client(who)
             return may_see(approval, client, self._people.roles_of(client))
 
-        return events.stream(self._desk, sees, is_allowed)
+        return events.stream(self._queue, sees, is_allowed)
 
     # ------------------------------------------------------------ deciding
 
-    async def post(self, path: tuple[str, ...], body: bytes, key: str, who: str, channel: str = "api") -> Told:
+    async def post(self, path: tuple[str, ...], body: bytes, key: str, who: str, channel: str = "api") -> StatusAndBody:
         """What was done under an idempotency key is told again, and not done again. Nothing secret is: to reveal
         arguments changes nothing, and is recorded each time."""
         if not key or path[-1:] == ("reveal",):
             return await self._post(path, body, who, channel)
         if len(key) > MAX_KEY or not key.isprintable():
             return 400, {"error": f"an idempotency key has at most {MAX_KEY} characters"}
-        place = f"admin/once/{_digest(who, key)}"
+        store_key = f"admin/once/{_digest(who, key)}"
         of = _digest("/".join(path), body.decode("utf-8", "replace"))
         async with self._posting:
-            known = await self._store.get(place)
-            if known is not None:
-                before: Json = decode_fast(known)
+            earlier = await self._store.get(store_key)
+            if earlier is not None:
+                before: Json = decode_fast(earlier)
                 same = before["of"] == of
                 return (before["status"], before["body"]) if same else (422, {"error": "the key was used for another"})
-            status, told = await self._post(path, body, who, channel)
+            status, answer = await self._post(path, body, who, channel)
             if status == 200:  # else nothing was done
-                await self._store.put(place, dump({"of": of, "status": status, "body": told}), REMEMBERED)
-            return status, told
+                await self._store.put(store_key, dump({"of": of, "status": status, "body": answer}), REMEMBERED)
+            return status, answer
 
-    async def _post(self, path: tuple[str, ...], body: bytes, who: str, channel: str) -> Told:
+    async def _post(self, path: tuple[str, ...], body: bytes, who: str, channel: str) -> StatusAndBody:
         client = self._client(who)
         match path:
             case ("approvals", id, "decisions"):
-                ballot = _ballot(body)
-                if isinstance(ballot, str):
-                    return 400, {"error": ballot}
-                return await self._told(await self._desk.decide(id, client, ballot, channel))
+                vote_request = _read_vote(body)
+                if isinstance(vote_request, str):
+                    return 400, {"error": vote_request}
+                return await self._answer(await self._queue.decide(id, client, vote_request, channel))
             case ("approvals", id, "reveal"):
-                told = await self._desk.reveal(id, client, channel)
-                return (
-                    (told.status, {"error": told.text}) if isinstance(told, VoteRefused) else (200, _shown_whole(told))
-                )
+                answer = await self._queue.reveal(id, client, channel)
+                if isinstance(answer, VoteRefused):
+                    return answer.status, {"error": answer.text}
+                return 200, _shown_whole(answer)
             case ("approvals", id, "cancel"):
                 return await self._cancel(id, client, channel)
         return 404, {"error": "no such path"}
 
-    async def _cancel(self, id: str, who: Client, channel: str) -> Told:
-        approval = await self._desk.get(id)
+    async def _cancel(self, id: str, who: Client, channel: str) -> StatusAndBody:
+        approval = await self._queue.get(id)
         roles = self._people.roles_of(who)
         if approval is None or not may_see(approval, who, roles):
             return _UNKNOWN
-        if who.principal != approval.matter.principal and (why := objection(approval, who, roles)):
+        if who.principal != approval.binding.principal and (why := objection(approval, who, roles)):
             return 403, {"error": why}
         if approval.is_finished:
             return 409, {"error": f"it is {approval.state} already"}
-        ended = await self._desk.end(id, "cancelled", who.principal, channel=channel)
-        return await self._told(ended or VoteRefused(404, "no such approval"))
+        ended = await self._queue.end(id, "cancelled", who.principal, channel=channel)
+        return await self._answer(ended or VoteRefused(404, "no such approval"))
 
-    async def _told(self, decided: Approval | VoteRefused) -> Told:
+    async def _answer(self, decided: Approval | VoteRefused) -> StatusAndBody:
         if isinstance(decided, VoteRefused):
             return decided.status, {"error": decided.text}
-        return 200, presentation.tell(decided, await self._desk.book.row(decided.id))
+        return 200, presentation.tell(decided, await self._queue.book.row(decided.id))
 
-    async def delete(self, path: tuple[str, ...], who: str) -> Told:
+    async def delete(self, path: tuple[str, ...], who: str) -> StatusAndBody:
         """A grant is taken back. Whoever has the right may: it only takes away."""
-        grant = self._desk.grants.get(path[1]) if len(path) == 2 and path[0] == "grants" else None
+        grant = self._queue.grants.get(path[1]) if len(path) == 2 and path[0] == "grants" else None
         if grant is None:
             return _NO_GRANT
-        if not await self._desk.grants.revoke(grant, who):
+        if not await self._queue.grants.revoke(grant, who):
             return 503, {"error": "the audit log cannot be written, and nothing is changed unrecorded"}
         return 200, _grant(grant)
 
@@ -200,12 +200,12 @@ def _to_viewer(approval: Approval, who: Client, roles: frozenset[str]) -> Json:
     return {"objection": objection(approval, who, roles), "has_voted": has_voted(approval, who)}
 
 
-def _shown_whole(told: Json) -> Json:
+def _shown_whole(answer: Json) -> Json:
     """Unmasked, but nothing hides in it."""
-    return {**told, "arguments_lines": lines(told["arguments"])}
+    return {**answer, "arguments_lines": lines(answer["arguments"])}
 
 
-def _ballot(body: bytes) -> VoteRequest | str:
+def _read_vote(body: bytes) -> VoteRequest | str:
     try:
         value: Any = decode(body)
     except Malformed as problem:
@@ -219,9 +219,9 @@ def _ballot(body: bytes) -> VoteRequest | str:
 
 
 def _grant(grant: Grant) -> Json:
-    told = grant.show()
-    times = {name: presentation.stamp(told[name]) for name in ("made_at", "expires_at")}
-    return {**told, **times, "tool": visible(grant.matter.own)}
+    answer = grant.show()
+    times = {name: presentation.stamp(answer[name]) for name in ("made_at", "expires_at")}
+    return {**answer, **times, "tool": visible(grant.binding.own)}
 
 
 def _digest(*parts: str) -> str:

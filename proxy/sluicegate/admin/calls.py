@@ -58,9 +58,9 @@ class CallsApi:
 
 def _read(query: Mapping[str, Sequence[str]]) -> tuple[CallFilter, int, newest.Position | None] | str:
     """What is wanted, or what is wrong with the query."""
-    known = {*_TERMS, "since", "until", "before", "limit"}
-    if set(query) - known or any(len(values) != 1 for values in query.values()):
-        return f"the query is of {', '.join(sorted(known))}, each at most once"
+    members = {*_TERMS, "since", "until", "before", "limit"}
+    if set(query) - members or any(len(values) != 1 for values in query.values()):
+        return f"the query is of {', '.join(sorted(members))}, each at most once"
     given = {name: values[0] for name, values in query.items()}
     if given.get("verdict", "allow") not in VERDICTS:
         return f"verdicts are {', '.join(VERDICTS)}"

@@ -25,9 +25,9 @@ ALIVE_EVERY: Final = 15
 
 
 async def stream(
-    desk: ApprovalQueue, sees: Callable[[Approval], bool], is_allowed: Callable[[], bool]
+    queue: ApprovalQueue, sees: Callable[[Approval], bool], is_allowed: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
-    if len(desk.watchers) >= MAX_STREAMS:
+    if len(queue.watchers) >= MAX_STREAMS:
         yield b"event: full\ndata: {}\n\n"
         return
     into, out = anyio.create_memory_object_stream[Approval](MAX_BEHIND)
@@ -40,11 +40,11 @@ async def stream(
         except anyio.WouldBlock:
             is_behind = True
 
-    desk.watchers.append(watch)
+    queue.watchers.append(watch)
     try:
         yield b": approvals\n\n"
-        waiting = [approval for approval in desk.open_ones() if sees(approval)]
-        page = await page_of(waiting, cursor_of, PageRequest(limit=MAX_ROWS), lambda one: _row(desk, one))
+        waiting = [approval for approval in queue.open_ones() if sees(approval)]
+        page = await page_of(waiting, cursor_of, PageRequest(limit=MAX_ROWS), lambda one: _row(queue, one))
         for row in page["rows"]:
             yield _event(row)
         if "next" in page:
@@ -52,18 +52,18 @@ async def stream(
             yield b"event: more\ndata: %b\n\n" % json.dumps(more).encode("ascii")
         yield b": live\n\n"  # what follows are changes
         quiet = 0
-        while is_allowed() and not (is_behind or desk.is_closing):
+        while is_allowed() and not (is_behind or queue.is_closing):
             changed: Approval | None = None
             with anyio.move_on_after(LOOK_EVERY):
                 changed = await out.receive()
             if changed is not None and sees(changed):
-                yield _event(await _row(desk, changed))
+                yield _event(await _row(queue, changed))
             quiet = 0 if changed is not None else quiet + 1
             if quiet >= ALIVE_EVERY:
                 quiet = 0
                 yield b": \n\n"
     finally:
-        desk.watchers.remove(watch)
+        queue.watchers.remove(watch)
         into.close()
         out.close()
 
@@ -73,8 +73,8 @@ def cursor_of(approval: Approval) -> str:
     return f"{approval.created:017.6f}-{approval.id}"
 
 
-async def _row(desk: ApprovalQueue, approval: Approval) -> Json:
-    return presentation.tell(approval, await desk.book.row(approval.id))
+async def _row(queue: ApprovalQueue, approval: Approval) -> Json:
+    return presentation.tell(approval, await queue.book.row(approval.id))
 
 
 def _event(row: Json) -> bytes:

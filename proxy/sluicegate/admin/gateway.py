@@ -154,8 +154,8 @@ class Gateway:
                 group.start_soon(one, peer)
         if failed := next((one for one in answers if one is not None and one.status_code != _DONE), None):
             return failed
-        told = [json.loads(one.body) for one in answers if one is not None]
-        return json_response(_DONE, {**told[0], "open_calls": sum(one["open_calls"] for one in told)})
+        bodies = [json.loads(one.body) for one in answers if one is not None]
+        return json_response(_DONE, {**bodies[0], "open_calls": sum(one["open_calls"] for one in bodies)})
 
     # ------------------------------------------------------------ all of them
 
@@ -166,13 +166,13 @@ class Gateway:
             return answers[0]
         is_ready = not missing and bool(answers) and all(answer.status_code == _DONE for answer in answers)
         status, word = (200, "ready") if is_ready else (503, "not ready")
-        told = [json.loads(answer.body) for answer in answers if answer.body]
-        if not told:  # who asks is told no reasons
+        bodies = [json.loads(answer.body) for answer in answers if answer.body]
+        if not bodies:  # who asks is told no reasons
             return AdminResponse(status, b"", "text/plain")
-        reasons = [*missing, *(reason for one in told for reason in one["reasons"])]
-        notes = list(dict.fromkeys(note for one in told for note in one.get("notes", ())))
-        said = {"status": word, "reasons": list(dict.fromkeys(reasons)), **({"notes": notes} if notes else {})}
-        return json_response(status, said)
+        reasons = [*missing, *(reason for one in bodies for reason in one["reasons"])]
+        notes = list(dict.fromkeys(note for one in bodies for note in one.get("notes", ())))
+        summary = {"status": word, "reasons": list(dict.fromkeys(reasons)), **({"notes": notes} if notes else {})}
+        return json_response(status, summary)
 
     async def _metrics(self, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
         async with self._merging:
@@ -254,7 +254,7 @@ def _nobody(*why: str) -> AdminResponse:
 
 
 def _merge(merged: Merged, texts: Mapping[Any, str], there: set[Any]) -> tuple[bytes, str]:
-    for mark in merged.known - there:
+    for mark in merged.workers - there:
         merged.end(mark)
     for mark, text in texts.items():
         merged.take(mark, text)

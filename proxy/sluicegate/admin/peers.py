@@ -38,7 +38,7 @@ _LEFT: Final = frozenset({
     b"connection", b"content-length", b"transfer-encoding", b"expect", b"te", b"trailer", b"upgrade", b"keep-alive",
     b"accept-encoding", _CLIENT, _SERVER, _HEAD, _CHANNEL,
 })  # fmt: skip
-_KEPT: Final = frozenset({"allow", "www-authenticate", "content-security-policy", "referrer-policy"})
+_PASSED_ON: Final = frozenset({"allow", "www-authenticate", "content-security-policy", "referrer-policy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Peer:
                 answer = await client.send(request(client, scope, body, method, path))
         except httpx.TransportError:
             return None
-        headers = {name: value for name, value in answer.headers.items() if name in _KEPT}
+        headers = {name: value for name, value in answer.headers.items() if name in _PASSED_ON}
         return AdminResponse(
             answer.status_code, answer.content, answer.headers.get("content-type", "text/plain"), headers
         )
@@ -132,16 +132,16 @@ def front(
         return True
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        said: Mapping[bytes, bytes] = dict(scope["headers"])
-        if scope["path"] in (LOOK, NOTE) and not said.get(_CLIENT):
+        given: Mapping[bytes, bytes] = dict(scope["headers"])
+        if scope["path"] in (LOOK, NOTE) and not given.get(_CLIENT):
             is_done = await _own(scope, receive)
             await AdminResponse(200 if is_done else 503, b"")(scope, receive, send)
             return
         headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER, _HEAD, _CHANNEL)]
-        places = {"client": _read(said.get(_CLIENT, b"")), "server": _read(said.get(_SERVER, b""))}
+        places = {"client": _read(given.get(_CLIENT, b"")), "server": _read(given.get(_SERVER, b""))}
         try:
-            channel = {CHANNEL: said[_CHANNEL].decode()} if _CHANNEL in said else {}
-            await app({**scope, **places, **channel, "headers": headers}, _unread if _HEAD in said else receive, send)
+            channel = {CHANNEL: given[_CHANNEL].decode()} if _CHANNEL in given else {}
+            await app({**scope, **places, **channel, "headers": headers}, _unread if _HEAD in given else receive, send)
         except _BodyAsked:
             await AdminResponse(TAKES_BODY, b"")(scope, receive, send)
 

@@ -17,7 +17,7 @@ _SHAPE: Final = (
 )
 _QUERY: Final = "the query is ?server=KEY and ?definitions=1, each once, or nothing"
 
-Told = tuple[int, Json]
+StatusAndBody = tuple[int, Json]
 """A status and the body that goes with it."""
 
 
@@ -27,14 +27,14 @@ class PinsApi(Protocol):
     async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str: ...
 
 
-def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> Told:
+def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> StatusAndBody:
     server, definitions = query.get("server", [""]), query.get("definitions", ["0"])
     if set(query) - {"server", "definitions"} or len(server) != 1 or definitions not in (["0"], ["1"]):
         return 400, {"error": _QUERY}
     return 200, {"pins": pins.rows(server[0] or None, definitions == ["1"])}
 
 
-async def accept(pins: PinsApi, body: bytes, by: str) -> Told:
+async def accept(pins: PinsApi, body: bytes, by: str) -> StatusAndBody:
     """All that is named or nothing; 409 if something is not what the server gave last."""
     try:
         value = decode(body)
@@ -43,8 +43,8 @@ async def accept(pins: PinsApi, body: bytes, by: str) -> Told:
     wanted = _wanted(value)
     if wanted is None:
         return 400, {"error": _SHAPE}
-    told = await pins.accept(value["server"], wanted, by)
-    return (409, {"error": told}) if isinstance(told, str) else (200, {"pins": told})
+    accepted = await pins.accept(value["server"], wanted, by)
+    return (409, {"error": accepted}) if isinstance(accepted, str) else (200, {"pins": accepted})
 
 
 def _wanted(value: Any) -> list[Wanted] | None:

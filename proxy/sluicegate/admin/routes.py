@@ -41,11 +41,11 @@ def _list(of: Json) -> Json:
 
 
 _PAGE_QUERY: Final = {"before": "`next` of the page before", "limit": "rows, 100 unless given, at most 200"}
-_TOLD: Final = _object(
+_APPROVAL_ROW: Final = _object(
     id=_STRING, state={"enum": sorted(TRANSITIONS)}, digest=_STRING, principal=_STRING, server=_STRING, tool=_STRING,
     profile=_STRING, tier=_STRING, expires_at=_STRING,
 )  # fmt: skip
-_APPROVAL: Final = _object(**_TOLD["properties"], objection=_STRING, has_voted=_FLAG)
+_APPROVAL: Final = _object(**_APPROVAL_ROW["properties"], objection=_STRING, has_voted=_FLAG)
 _GRANT: Final = _object(
     id=_STRING, principal=_STRING, server=_STRING, tool=_STRING, made_at=_STRING, expires_at=_STRING
 )
@@ -170,9 +170,9 @@ ROUTES: Final = (
     ApiRoute(method="GET", path=API + "approvals/{id}", operation="show_approval", area="approvals", response=_APPROVAL,
              summary="one approval"),
     ApiRoute(method="POST", path=API + "approvals/{id}/decisions", operation="decide", area="approvals", act="write",
-             audit="approval", summary="approve or deny", request=_VOTE, response=_TOLD),
+             audit="approval", summary="approve or deny", request=_VOTE, response=_APPROVAL_ROW),
     ApiRoute(method="POST", path=API + "approvals/{id}/cancel", operation="cancel", area="approvals", act="write",
-             audit="approval", summary="withdraw the request", request=_ROW, response=_TOLD),
+             audit="approval", summary="withdraw the request", request=_ROW, response=_APPROVAL_ROW),
     ApiRoute(method="POST", path=API + "approvals/{id}/reveal", operation="reveal", area="secrets", step_up=True,
              audit="approval", summary="masked secrets of one approval", request=_ROW,
              response=_object(id=_STRING, arguments={}, arguments_lines=_list({}))),

@@ -76,13 +76,13 @@ def open_queue(
     return queue
 
 
-def _may_call(judges: PolicyService, matter: CallBinding, target: Target | None, class_: str) -> bool:
+def _may_call(judges: PolicyService, binding: CallBinding, target: Target | None, class_: str) -> bool:
     """Whether the config in force lets its requester make such a call. Of a bearer who has shown no token since the
     start nothing is known: when they come again it is decided anew."""
-    section, client = judges.config.servers.get(matter.server), judges.client_of(matter.principal)
+    section, client = judges.config.servers.get(binding.server), judges.client_of(binding.principal)
     if section is None or not section.enabled:
         return False
-    target = target or Target(matter.server, matter.kind, matter.own, matter.own)
+    target = target or Target(binding.server, binding.kind, binding.own, binding.own)
     return client is None or judges.judge.may_still_call(client, target, class_)
 
 
@@ -102,7 +102,7 @@ def approve_deps(
         classify=judges.judge.classify,
         review=pins.review,
         elicits=elicits,
-        page=lambda approval: page_link()(approval),
+        page_url=lambda approval: page_link()(approval),
         command=commands(config, judges),
         redactor=redactor(config),
     )
@@ -159,7 +159,7 @@ def samples(queue: ApprovalQueue) -> Iterator[Sample]:
 def time_waits(observe: Callable[[str, float], None], approval: Approval) -> None:
     """For whoever wants to know how long people take: told of every change of an approval."""
     if approval.state in ("approved", "denied", "expired"):
-        observe(approval.matter.terms.name, time.time() - approval.created)
+        observe(approval.binding.terms.name, time.time() - approval.created)
 
 
 def people(judges: PolicyService, log: Path | None, client_of: Callable[[str], Client | None]) -> ApprovalsApiDeps:

@@ -17,7 +17,7 @@ from sluicegate.app import policy_loading, settings
 from sluicegate.app.core import Core
 from sluicegate.app.settings import DATABASE, client_of, without_revoked
 from sluicegate.approval import eligibility
-from sluicegate.approval.grants import PLACE as GRANTS
+from sluicegate.approval.grants import PREFIX as GRANTS
 from sluicegate.approval.grants import Grant, Grants
 from sluicegate.approval.queue import ApprovalQueue
 from sluicegate.approval.record import bind
@@ -145,10 +145,10 @@ class ServerFacts:
 
     def _grants(self, client: Client, target: Target) -> Iterable[GrantFact]:
         for grant in self.grants:
-            terms = self.profiles.get(grant.matter.terms.name)
-            matter = terms and bind(client, "", target, {}, grant.matter.rule, terms, grant.matter.identity)
-            if terms and matter and grant.covers(matter, grant.policy, grant.session):
-                yield GrantFact(grant.id, grant.matter.rule, terms.name, grant.expires, grant.session != "")
+            terms = self.profiles.get(grant.binding.terms.name)
+            binding = terms and bind(client, "", target, {}, grant.binding.rule, terms, grant.binding.identity)
+            if terms and binding and grant.covers(binding, grant.policy, grant.session):
+                yield GrantFact(grant.id, grant.binding.rule, terms.name, grant.expires, grant.session != "")
 
 
 def live(
@@ -166,7 +166,7 @@ def live(
         return [key for key in lists.servers if uri in lists.catalog(key, client).learned]
 
     alive = queue.grants.alive()
-    grants = [grant for grant in alive if grant.policy == revision and queue.is_same_server(grant.matter)]
+    grants = [grant for grant in alive if grant.policy == revision and queue.is_same_server(grant.binding)]
     return ServerFacts(lists.settings, wholes, pins, grants, queue.settings.profiles, learned)
 
 
@@ -273,7 +273,7 @@ async def stored(config: Config, policy: PolicyRules, store: Store) -> ServerFac
         giver = client_of(config, grant.by)
         is_good = (
             grant.policy == policy.revision
-            and grant.matter.identity == settings.identity_of(config, grant.matter.server)
+            and grant.binding.identity == settings.identity_of(config, grant.binding.server)
             and not settings.is_gone(config, grant.by)
             and eligibility.supports(grant, giver, policy.roles_of(giver) if giver else ())
         )

@@ -24,10 +24,10 @@ def persons(client: Client) -> tuple[str, ...]:
 
 def objection(approval: Approval, who: Client, roles: Collection[str]) -> str:
     """Why `who` may not decide, as a sentence; empty if they may. `roles` are all that they hold."""
-    terms = approval.matter.terms
+    terms = approval.binding.terms
     if terms.tier == "self":
-        is_requester = who.principal == approval.matter.principal
-        return "" if is_requester else f"{terms.name} is confirmed by whoever asked ({approval.matter.principal})"
+        is_requester = who.principal == approval.binding.principal
+        return "" if is_requester else f"{terms.name} is confirmed by whoever asked ({approval.binding.principal})"
     if not set(persons(who)).isdisjoint(approval.persons):
         return "nobody decides on what they asked for themselves, nor does anybody of the same owner"
     if set(terms.approvers).isdisjoint(roles):
@@ -39,13 +39,13 @@ def supports(grant: Grant, giver: Client | None, roles: Collection[str]) -> bool
     """Whether its giver could give it now. `giver` is None for a bearer whose token is not known."""
     if giver is not None and giver.credential != grant.credential:
         return False
-    terms = grant.matter.terms
+    terms = grant.binding.terms
     return terms.tier != "other" or not set(terms.approvers).isdisjoint(roles)
 
 
 def may_see(approval: Approval, who: Client, roles: Collection[str]) -> bool:
     """Those who may decide, and whoever asked."""
-    return who.principal == approval.matter.principal or not objection(approval, who, roles)
+    return who.principal == approval.binding.principal or not objection(approval, who, roles)
 
 
 def has_voted(approval: Approval, who: Client) -> bool:

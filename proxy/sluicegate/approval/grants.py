@@ -8,17 +8,17 @@ with a token has it for as long as they have a token.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from sluicegate.approval.record import Approval, CallBinding, Scope, new_id, read_binding, session_mark
-from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
+from sluicegate.approval.record import Approval, CallBinding, Scope, new_id, read_binding, session_mark, stored_form
+from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast
 from sluicegate.protocol.model import Client
 from sluicegate.store import Store, Write
 
 SECONDS: Final = 15 * 60.0
 IDLE: Final = 30 * 60.0
-PLACE: Final = "approval/grant/"
+PREFIX: Final = "approval/grant/"
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Grant:
 
     id: str
     approval: str
-    matter: CallBinding
+    binding: CallBinding
     policy: str
     scope: Scope
     session: str
@@ -46,19 +46,19 @@ class Grant:
 
     def is_orphaned(self, now: float, end: float | None) -> bool:
         """Whether its holder's token is over, and `end` is not that of a newer one."""
-        known = [one for one in (self.token_end, end) if one is not None]
-        return bool(known) and max(known) <= now
+        ends = [one for one in (self.token_end, end) if one is not None]
+        return bool(ends) and max(ends) <= now
 
-    def covers(self, matter: CallBinding, policy: str, session: str) -> bool:
+    def covers(self, binding: CallBinding, policy: str, session: str) -> bool:
         is_here = self.scope != "session" or self.session == session
-        return is_here and self.policy == policy and replace(self.matter, digest=matter.digest) == matter
+        return is_here and self.policy == policy and replace(self.binding, digest=binding.digest) == binding
 
     def show(self) -> Json:
-        matter = self.matter
+        binding = self.binding
         return {
-            "id": self.id, "approval": self.approval, "principal": matter.principal, "server": matter.server,
-            "tool": matter.own, "kind": matter.kind, "profile": matter.terms.name, "scope": self.scope, "by": self.by,
-            "made_at": self.made, "expires_at": self.expires,
+            "id": self.id, "approval": self.approval, "principal": binding.principal, "server": binding.server,
+            "tool": binding.own, "kind": binding.kind, "profile": binding.terms.name, "scope": self.scope,
+            "by": self.by, "made_at": self.made, "expires_at": self.expires,
         }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ class Grants:
 
     @property
     def principals(self) -> frozenset[str]:
-        return frozenset(grant.matter.principal for grant in self._all.values())
+        return frozenset(grant.binding.principal for grant in self._all.values())
 
     def make(
         self, approval: Approval, scope: Scope, by: Client, policy: str, token_end: float | None
@@ -87,17 +87,17 @@ class Grants:
         now = self._clock()
         life = IDLE if scope == "session" else SECONDS
         grant = Grant(
-            new_id("grt"), approval.id, approval.matter, policy, scope, approval.session, by.principal, now, now + life,
-            token_end, by.credential, approval.class_,
+            new_id("grt"), approval.id, approval.binding, policy, scope, approval.session, by.principal, now,
+            now + life, token_end, by.credential, approval.class_,
         )  # fmt: skip
-        return grant, Write(PLACE + grant.id, _encode(grant), life)
+        return grant, Write(PREFIX + grant.id, stored_form(grant), life)
 
     def add(self, grant: Grant) -> None:
         self._all[grant.id] = grant
 
-    def find(self, matter: CallBinding, policy: str, client: Client) -> Grant | None:
+    def find(self, binding: CallBinding, policy: str, client: Client) -> Grant | None:
         session = session_mark(client.session)
-        return next((one for one in self.alive() if one.covers(matter, policy, session)), None)
+        return next((one for one in self.alive() if one.covers(binding, policy, session)), None)
 
     def alive(self) -> Iterator[Grant]:
         """Those that can be used."""
@@ -106,13 +106,14 @@ class Grants:
 
     async def use(self, grant: Grant) -> bool:
         """Whether it still is one: another process may have ended it. An idle time begins anew."""
-        raw = await self._store.get(PLACE + grant.id)
+        key = PREFIX + grant.id
+        raw = await self._store.get(key)
         if raw is None or grant.id in self._over:
             return False
         if grant.scope == "session":
             renewed = replace(grant, expires=self._clock() + IDLE)
-            if not await self._store.swap(PLACE + grant.id, raw, [Write(PLACE + grant.id, _encode(renewed), IDLE)]):
-                return await self._store.get(PLACE + grant.id) is not None
+            if not await self._store.swap(key, raw, [Write(key, stored_form(renewed), IDLE)]):
+                return await self._store.get(key) is not None
             self._all[grant.id] = renewed
         return True
 
@@ -131,9 +132,9 @@ class Grants:
         return True
 
     async def _record(self, grant: Grant, **more: str) -> bool:
-        said = {"id": grant.approval, "state": "revoked", "grant": grant.id, "scope": grant.scope, **more}
-        about = {"principal": grant.matter.principal, "server": grant.matter.server, "own": grant.matter.own}
-        return await self._tell({"approval": said, **about})
+        fields = {"id": grant.approval, "state": "revoked", "grant": grant.id, "scope": grant.scope, **more}
+        about = {"principal": grant.binding.principal, "server": grant.binding.server, "own": grant.binding.own}
+        return await self._tell({"approval": fields, **about})
 
     def end_session(self, session: str) -> None:
         mark = session_mark(session)
@@ -149,9 +150,9 @@ class Grants:
     async def refresh(self, objection: Callable[[Grant], str], token_end: Callable[[str], float | None]) -> None:
         """Others may have made or ended some; what is withdrawn, or whose holder has no token any more, ends now."""
         now = self._clock()
-        found = {raw_id.removeprefix(PLACE): raw for raw_id, raw in (await self._store.scan(PLACE)).items()}
+        found = {raw_id.removeprefix(PREFIX): raw for raw_id, raw in (await self._store.scan(PREFIX)).items()}
         grants = {id: grant for id, raw in found.items() if (grant := _decode(raw)) is not None}
-        self._all = {id: grant for id, grant in grants.items() if self._is_mine(grant.matter.principal)}
+        self._all = {id: grant for id, grant in grants.items() if self._is_mine(grant.binding.principal)}
         self.withdraw(objection)
         for grant in list(self._all.values()):
             if grant.id in self._over:
@@ -160,24 +161,20 @@ class Grants:
                 await self._forget(grant.id)
                 if why:
                     await self._record(grant, comment=why)
-            elif grant.is_orphaned(now, token_end(grant.matter.principal)):
+            elif grant.is_orphaned(now, token_end(grant.binding.principal)):
                 await self._forget(grant.id)
         self._over = {id: why for id, why in self._over.items() if id in self._all}
 
     async def _forget(self, id: str) -> None:
-        await self._store.delete(PLACE + id)
+        await self._store.delete(PREFIX + id)
         self._all.pop(id, None)
-
-
-def _encode(grant: Grant) -> bytes:
-    return dump(asdict(grant))
 
 
 def _decode(raw: bytes) -> Grant | None:
     """None for what is none: it counts for nothing, and is said."""
     try:
         fields: Json = decode_fast(raw)
-        return Grant(**{**fields, "matter": read_binding(fields["matter"])})
+        return Grant(binding=read_binding(fields.pop("matter")), **fields)
     except (Malformed, KeyError, TypeError, ValueError, AttributeError):
         log.error("a grant in the store cannot be read, and is not used")
         return None

@@ -39,12 +39,12 @@ def about(approval: Approval) -> Json:
 
 def awaited(approval: Approval) -> str:
     """While its client need not do anything."""
-    return f"waiting for approval {approval.id} by {approval.matter.terms.describe()}, until {stamp(approval.expires)}"
+    return f"waiting for approval {approval.id} by {approval.binding.terms.describe()}, until {stamp(approval.expires)}"
 
 
 def pending(approval: Approval, decide: str) -> str:
     """`decide` says how they decide."""
-    terms, missing = approval.matter.terms, approval.matter.terms.quorum - len(approval.votes)
+    terms, missing = approval.binding.terms, approval.binding.terms.quorum - len(approval.votes)
     so_far = f" {len(approval.votes)} agreed, {missing} still missing." if approval.votes else ""
     return (
         f"NOT EXECUTED. {approval.public} waits for approval {approval.id} by {terms.describe()}"
@@ -54,17 +54,17 @@ def pending(approval: Approval, decide: str) -> str:
 
 
 def denied(approval: Approval) -> str:
-    said = f" They say: {visible(approval.comment)}" if approval.comment else ""
+    written = f" They say: {visible(approval.comment)}" if approval.comment else ""
     until = stamp(approval.expires)
     return (
-        f"NOT EXECUTED. {approval.public} was denied by {approval.by} ({approval.id}).{said}"
+        f"NOT EXECUTED. {approval.public} was denied by {approval.by} ({approval.id}).{written}"
         f" The same call is not asked for again before {until}."
     )
 
 
 def expired(approval: Approval) -> str:
     return (
-        f"NOT EXECUTED. Nobody approved {approval.public} in time ({approval.id}, {approval.matter.terms.name})."
+        f"NOT EXECUTED. Nobody approved {approval.public} in time ({approval.id}, {approval.binding.terms.name})."
         " The same call again asks anew."
     )
 
@@ -77,58 +77,59 @@ def ended(approval: Approval) -> str:
 # ---------------------------------------------------------------- the question
 
 
-def form(approval: Approval, kept: Json, show: str) -> Json:
+def form(approval: Approval, details: Json, show: str) -> Json:
     """An elicitation in form mode (2026-07-28 client/elicitation): flat, and what is preset is a no."""
-    words = [*(scope for scope in SCOPES if scope in approval.matter.terms.remember), "deny"]
+    words = [*(scope for scope in SCOPES if scope in approval.binding.terms.remember), "deny"]
     choice = {
         "type": "string", "title": "Run it?", "default": "deny",
         "oneOf": [{"const": word, "title": TITLES[word]} for word in words],
     }  # fmt: skip
     comment = {"type": "string", "title": "Comment", "description": "The model reads it.", "maxLength": 500}
     schema = {"type": "object", "properties": {"decision": choice, "comment": comment}, "required": ["decision"]}
-    params = {"mode": "form", "message": question(approval, kept, show), "requestedSchema": schema}
+    params = {"mode": "form", "message": question(approval, details, show), "requestedSchema": schema}
     return {"method": "elicitation/create", "params": params}
 
 
-def page(approval: Approval, kept: Json, show: str, url: str) -> Json:
-    params = {"mode": "url", "message": question(approval, kept, show), "url": url}
+def visit(approval: Approval, details: Json, show: str, url: str) -> Json:
+    params = {"mode": "url", "message": question(approval, details, show), "url": url}
     return {"method": "elicitation/create", "params": params}
 
 
-def question(approval: Approval, kept: Json, show: str) -> str:
+def question(approval: Approval, details: Json, show: str) -> str:
     """On one screen: what runs where, with which arguments, and who says what. `show` is a command that shows all."""
-    matter = approval.matter
-    shown = lines(kept.get("arguments"))
-    told = [
-        f"Sluice asks: run {visible(matter.own)} of {matter.server} ({approval.class_})?",
+    binding = approval.binding
+    shown = lines(details.get("arguments"))
+    parts = [
+        f"Sluice asks: run {visible(binding.own)} of {binding.server} ({approval.class_})?",
         *(f"  {line}" for line in shown[:MAX_LINES]),
     ]
-    if len(shown) > MAX_LINES or kept.get("is_cut"):
-        told.append(f"  ...(cut: {kept['size']} bytes, {kept['digest']}; whole: {show})")
-    if kept.get("hidden"):
-        told.append(f"  {kept['hidden']} hidden characters are shown as \u27e8U+XXXX\u27e9")
-    if kept.get("review") == "changed":
-        told.append("THE TOOL HAS CHANGED since its definition was looked at.")
-    if kept.get("reason"):
-        told.append(f"The agent says why: {visible(kept['reason'])}")
-    if kept.get("description"):
-        told.append(f"The server says what it does: {visible(kept['description'][:300])}")
-    told.append(f"The policy asks: {matter.rule} ({matter.terms.name}). {approval.id}, until {stamp(approval.expires)}")
-    return "\n".join(told)
+    if len(shown) > MAX_LINES or details.get("is_cut"):
+        parts.append(f"  ...(cut: {details['size']} bytes, {details['digest']}; whole: {show})")
+    if details.get("hidden"):
+        parts.append(f"  {details['hidden']} hidden characters are shown as \u27e8U+XXXX\u27e9")
+    if details.get("review") == "changed":
+        parts.append("THE TOOL HAS CHANGED since its definition was looked at.")
+    if details.get("reason"):
+        parts.append(f"The agent says why: {visible(details['reason'])}")
+    if details.get("description"):
+        parts.append(f"The server says what it does: {visible(details['description'][:300])}")
+    asks = f"The policy asks: {binding.rule} ({binding.terms.name})."
+    parts.append(f"{asks} {approval.id}, until {stamp(approval.expires)}")
+    return "\n".join(parts)
 
 
-def ballot(approval: Approval, value: Any) -> VoteRequest | None:
+def read_vote(approval: Approval, value: Any) -> VoteRequest | None:
     """What the client's user decided; None where they closed the question, or the answer makes no sense: both are no
     yes."""
     content = value.get("content") if isinstance(value, dict) else None
     if not isinstance(value, dict) or value.get("action") not in ("accept", "decline"):
         return None
-    said = content.get("comment") if isinstance(content, dict) else None
-    comment = said if isinstance(said, str) else ""
+    written = content.get("comment") if isinstance(content, dict) else None
+    comment = written if isinstance(written, str) else ""
     if value["action"] == "decline":
-        return VoteRequest("deny", approval.matter.digest, comment=comment)
+        return VoteRequest("deny", approval.binding.digest, comment=comment)
     decision = content.get("decision") if isinstance(content, dict) else None
     if decision == "deny":
-        return VoteRequest("deny", approval.matter.digest, comment=comment)
+        return VoteRequest("deny", approval.binding.digest, comment=comment)
     scope = next((scope for scope in SCOPES if scope == decision), None)
-    return None if scope is None else VoteRequest("approve", approval.matter.digest, scope, comment)
+    return None if scope is None else VoteRequest("approve", approval.binding.digest, scope, comment)

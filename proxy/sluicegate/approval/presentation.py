@@ -54,28 +54,28 @@ def take(call: Call, redactor: Redactor, review: str) -> Json:
     }
 
 
-def summary(kept: Json) -> Json:
+def summary(details: Json) -> Json:
     """What rows of lists show of the arguments: all of few, of others the beginning as a text."""
-    if "arguments" not in kept:
+    if "arguments" not in details:
         return {}
-    row = {name: kept.get(name) for name in ("arguments", "size", "digest", "is_cut", "hidden")}
-    text = preview(kept)
-    return row if text == _text(kept) else {**row, "arguments": text, "is_summary": True}
+    row = {name: details.get(name) for name in ("arguments", "size", "digest", "is_cut", "hidden")}
+    text = preview(details)
+    return row if text == _text(details) else {**row, "arguments": text, "is_summary": True}
 
 
-def tell(approval: Approval, kept: Json) -> Json:
-    """One row of a list, if `kept` is the summary of what is kept."""
-    matter = approval.matter
-    terms = matter.terms
+def tell(approval: Approval, details: Json) -> Json:
+    """One row of a list, if `details` is the summary of what is kept."""
+    binding = approval.binding
+    terms = binding.terms
     return {
-        "id": approval.id, "state": approval.state, "digest": matter.digest,
-        "principal": matter.principal, "owner": approval.owner, "client_claims_to_be": visible(approval.client),
-        "method": approval.method, "server": matter.server, "tool": visible(matter.own),
+        "id": approval.id, "state": approval.state, "digest": binding.digest,
+        "principal": binding.principal, "owner": approval.owner, "client_claims_to_be": visible(approval.client),
+        "method": approval.method, "server": binding.server, "tool": visible(binding.own),
         "public": visible(approval.public), "class": approval.class_,
-        "arguments": _visible(kept.get("arguments")), "arguments_size": kept.get("size"),
-        "arguments_digest": kept.get("digest"), "arguments_cut": kept.get("is_cut"),
-        "cut": kept.get("is_summary", False),
-        "arguments_erased": "arguments" not in kept, "hidden_characters": kept.get("hidden"),
+        "arguments": _visible(details.get("arguments")), "arguments_size": details.get("size"),
+        "arguments_digest": details.get("digest"), "arguments_cut": details.get("is_cut"),
+        "cut": details.get("is_summary", False),
+        "arguments_erased": "arguments" not in details, "hidden_characters": details.get("hidden"),
         "profile": terms.name, "tier": terms.tier, "quorum": terms.quorum, "approvers": list(terms.approvers),
         "remember": list(terms.remember), "require_reason": terms.require_reason,
         "created_at": stamp(approval.created), "expires_at": stamp(approval.expires),
@@ -88,17 +88,17 @@ def tell(approval: Approval, kept: Json) -> Json:
     }  # fmt: skip
 
 
-def tell_all(approval: Approval, kept: Json, last: Json, calls: list[Json], row: str, now: float) -> Json:
+def tell_all(approval: Approval, details: Json, last: Json, calls: list[Json], row: str, now: float) -> Json:
     """Everything, for whoever is about to decide. `row` is the text of the policy's row, `calls` the requester's last
     ones, `last` what the last approved call of this tool was like."""
-    arguments = kept.get("arguments")
-    compared = diff(canonical(last["arguments"]), canonical(arguments)) if "arguments" in last and kept else None
+    arguments = details.get("arguments")
+    compared = diff(canonical(last["arguments"]), canonical(arguments)) if "arguments" in last and details else None
     return {
-        **tell(approval, kept),
-        "asked_by_row": {"rule": approval.matter.rule, "row": visible(row), "policy": approval.policy},
-        "definition": {"fingerprint": approval.matter.definition, "review": kept.get("review")},
-        "description": {"written_by": "the server", "text": visible(kept.get("description", ""))},
-        "reason": {"written_by": "the agent", "text": visible(kept.get("reason", ""))},
+        **tell(approval, details),
+        "asked_by_row": {"rule": approval.binding.rule, "row": visible(row), "policy": approval.policy},
+        "definition": {"fingerprint": approval.binding.definition, "review": details.get("review")},
+        "description": {"written_by": "the server", "text": visible(details.get("description", ""))},
+        "reason": {"written_by": "the agent", "text": visible(details.get("reason", ""))},
         "aims_at": aims(arguments),
         "arguments_lines": lines(arguments) if arguments is not None else [],
         "compared_with_last_approved": compared,
@@ -120,18 +120,18 @@ def aims(arguments: Any) -> Json:
     return dict(list(found.items())[:MAX_AIMS])
 
 
-def preview(kept: Json) -> str:
+def preview(details: Json) -> str:
     """The masked arguments as one text of bounded size; a cut says so."""
-    text = _text(kept)
+    text = _text(details)
     size = len(text.encode("utf-8", "replace"))
     if size <= MAX_PREVIEW:
         return text
     cut = text.encode("utf-8", "replace")[:MAX_PREVIEW].decode("utf-8", "ignore")
-    return f"{cut} ...(cut: {size} bytes, {kept.get('digest')})"
+    return f"{cut} ...(cut: {size} bytes, {details.get('digest')})"
 
 
-def _text(kept: Json) -> str:
-    return visible(json.dumps(kept.get("arguments"), ensure_ascii=False))
+def _text(details: Json) -> str:
+    return visible(json.dumps(details.get("arguments"), ensure_ascii=False))
 
 
 def _visible(value: Any) -> Any:

@@ -54,7 +54,7 @@ class ApprovalDeps:
     tell: Callable[[Json], Awaitable[bool]]
     is_mine: Callable[[str], bool] = lambda principal: True  # whether this desk is that of a principal
     identity_of: Callable[[str], str] = lambda server: ""  # which program or address has a server's key
-    may_call: Callable[[CallBinding, Target | None, str], bool] = lambda matter, target, class_: True
+    may_call: Callable[[CallBinding, Target | None, str], bool] = lambda binding, target, class_: True
     """Whether its requester may still make such a call; `class_` is that of then, for where no definition is known."""
 
 
@@ -84,14 +84,14 @@ class _Waiter:
 
 class ApprovalQueue:
     def __init__(
-        self, store: Store, settings: ApprovalSettings, world: ApprovalDeps, clock: Callable[[], float] = time.time
+        self, store: Store, settings: ApprovalSettings, deps: ApprovalDeps, clock: Callable[[], float] = time.time
     ) -> None:
         self.settings = settings
-        self.book = ApprovalRepository(store, world.is_mine)
-        self.grants = Grants(store, world.tell, clock, world.is_mine)
+        self.book = ApprovalRepository(store, deps.is_mine)
+        self.grants = Grants(store, deps.tell, clock, deps.is_mine)
         self.counts: Counter[tuple[str, str]] = Counter()
         self.watchers: list[Callable[[Approval], None]] = []
-        self._world, self._clock = world, clock
+        self._deps, self._clock = deps, clock
         self._home = secrets.token_hex(6)
         self._raw: dict[str, bytes] = {}
         self._touched: set[str] = set()  # since the last look at the store began
@@ -112,20 +112,20 @@ class ApprovalQueue:
     # ------------------------------------------------------------ asking
 
     async def ask(
-        self, call: Call, matter: CallBinding, class_: str, shown: Callable[[], Json]
+        self, call: Call, binding: CallBinding, class_: str, shown: Callable[[], Json]
     ) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
         300 ms for megabytes of them: a thread does that."""
         async with self._asking:
             while True:
-                found = await self.book.find(matter.digest)
-                approval = None if found is None else await self._still(found.approval, matter)
+                found = await self.book.find(binding.digest)
+                approval = None if found is None else await self._still(found.approval, binding)
                 if approval is not None:
                     return approval
-                if refused := self._full(matter.principal):
+                if refused := self._full(binding.principal):
                     return refused
                 details, row = await anyio.to_thread.run_sync(_both, shown)
-                approval = self._new(call, matter, class_)
+                approval = self._new(call, binding, class_)
                 if not await self._record(approval):
                     return UNRECORDED
                 if await self.book.open(approval, details, row):
@@ -134,14 +134,14 @@ class ApprovalQueue:
                     self._changed(approval)
                     return approval
 
-    async def _still(self, approval: Approval, matter: CallBinding) -> Approval | None:
+    async def _still(self, approval: Approval, binding: CallBinding) -> Approval | None:
         """It, if it can be the answer to a call that was decided just now."""
         now = self._clock()
         if approval.state == "denied":
             return approval if approval.expires > now else None
         if approval.expires <= now:
             await self.end(approval.id, "expired")
-        elif approval.matter != matter or approval.id in self._withdrawn:
+        elif approval.binding != binding or approval.id in self._withdrawn:
             await self._withdraw(approval.id, self._ground_of(approval))
         elif approval.state == "approved" and (why := self._unsupported(approval)):
             await self._withdraw(approval.id, why)
@@ -152,23 +152,23 @@ class ApprovalQueue:
     # ------------------------------------------------------------ what it stands on
 
     def identity_of(self, server: str) -> str:
-        return self._world.identity_of(server)
+        return self._deps.identity_of(server)
 
-    def is_same_server(self, matter: CallBinding) -> bool:
-        return self._world.identity_of(matter.server) == matter.identity
+    def is_same_server(self, binding: CallBinding) -> bool:
+        return self._deps.identity_of(binding.server) == binding.identity
 
-    def _lost_ground(self, matter: CallBinding, class_: str, target: Target | None = None) -> str:
+    def _lost_ground(self, binding: CallBinding, class_: str, target: Target | None = None) -> str:
         """Why its requester could not make such a call any more; empty where they could."""
-        if (now := self._world.identity_of(matter.server)) != matter.identity:
-            return UNIDENTIFIED if not matter.identity else REPLACED if now else NOT_RUNNING
-        if self._world.is_gone(matter.principal):
+        if (now := self._deps.identity_of(binding.server)) != binding.identity:
+            return UNIDENTIFIED if not binding.identity else REPLACED if now else NOT_RUNNING
+        if self._deps.is_gone(binding.principal):
             return GONE
-        if not self._holds(matter.principal, matter.credential):
+        if not self._holds(binding.principal, binding.credential):
             return OTHER_KEY
-        return "" if self._world.may_call(matter, target, class_) else FORBIDDEN
+        return "" if self._deps.may_call(binding, target, class_) else FORBIDDEN
 
     def _ground_of(self, approval: Approval) -> str:
-        return self._lost_ground(approval.matter, approval.class_, self._targets.get(approval.id))
+        return self._lost_ground(approval.binding, approval.class_, self._targets.get(approval.id))
 
     def _unsupported(self, approval: Approval) -> str:
         """Why what people said of it does not count any more, if they said anything."""
@@ -176,16 +176,16 @@ class ApprovalQueue:
 
     def _holds(self, principal: str, credential: str) -> bool:
         """Whether that key is the principal's own now. Of one of whom nothing is known here, tokens alone tell."""
-        who = self._world.client_of(principal)
+        who = self._deps.client_of(principal)
         return (credential if who is None else who.credential) == credential
 
     def _may_still(self, approval: Approval, vote: Vote) -> bool:
-        if self._world.is_gone(vote.principal) or vote.policy != self._world.revision():
+        if self._deps.is_gone(vote.principal) or vote.policy != self._deps.revision():
             return False
-        who = self._world.client_of(vote.principal)  # None where no token of theirs is good any more
+        who = self._deps.client_of(vote.principal)  # None where no token of theirs is good any more
         if who is None or who.credential != vote.credential:
             return False
-        return not eligibility.objection(approval, who, self._world.roles_of(who))
+        return not eligibility.objection(approval, who, self._deps.roles_of(who))
 
     async def _withdraw(self, id: str, why: str) -> None:
         """Ends it for the reason that is known, or this one. Until that is written nobody here can use it."""
@@ -201,16 +201,16 @@ class ApprovalQueue:
             return VoteRefused(429, f"{len(self._open)} approvals are open already, which is all that Sluice keeps")
         return None
 
-    def _new(self, call: Call, matter: CallBinding, class_: str) -> Approval:
+    def _new(self, call: Call, binding: CallBinding, class_: str) -> Approval:
         client, now = call.client, self._clock()
         name, version = client.info.get("name"), client.info.get("version")
         claims = " ".join(part[:64] for part in (name, version) if isinstance(part, str))
         parent = call.meta.get("traceparent")
         return Approval(
-            new_id(), "pending", matter, call.method, call.target.public if call.target else "", class_,
-            self._world.revision(), eligibility.persons(client), client.owner, session_mark(client.session), claims,
-            parent[:64] if isinstance(parent, str) else "", self._home, now, now + matter.terms.expires,
-            token_end=self._world.token_end(client.principal),
+            new_id(), "pending", binding, call.method, call.target.public if call.target else "", class_,
+            self._deps.revision(), eligibility.persons(client), client.owner, session_mark(client.session), claims,
+            parent[:64] if isinstance(parent, str) else "", self._home, now, now + binding.terms.expires,
+            token_end=self._deps.token_end(client.principal),
         )  # fmt: skip
 
     # ------------------------------------------------------------ waiting
@@ -218,11 +218,11 @@ class ApprovalQueue:
     async def wait(self, approval: Approval, seconds: float, as_task: bool = False) -> Approval:
         """Until it is decided, or that long: as it is then. A later call with the same approval ends this wait; a task,
         of which there is one, waits beside it."""
-        waiter, place = _Waiter(), (approval.id, as_task)
-        if before := self._waiters.get(place):
+        waiter, slot = _Waiter(), (approval.id, as_task)
+        if before := self._waiters.get(slot):
             before.is_replaced = True
             before.changed.set()
-        self._waiters[place] = waiter
+        self._waiters[slot] = waiter
         until = min(seconds, max(0.0, approval.expires - self._clock()))
         try:
             with anyio.move_on_after(until):
@@ -233,18 +233,18 @@ class ApprovalQueue:
                         break
                     await waiter.changed.wait()
         finally:
-            if self._waiters.get(place) is waiter:
-                del self._waiters[place]
+            if self._waiters.get(slot) is waiter:
+                del self._waiters[slot]
         return await self.get(approval.id) or approval
 
     async def get(self, id: str) -> Approval | None:
         """As it is now: one whose time is over is expired, whoever looks first."""
-        kept = await self.book.read(id)
-        if kept is None:
+        stored = await self.book.read(id)
+        if stored is None:
             return None
-        if not kept.approval.is_finished and kept.approval.expires <= self._clock():
+        if not stored.approval.is_finished and stored.approval.expires <= self._clock():
             return await self.end(id, "expired")
-        return kept.approval
+        return stored.approval
 
     def release(self) -> None:
         """Sluice is about to stop: whoever waits is answered now."""
@@ -254,16 +254,16 @@ class ApprovalQueue:
 
     # ------------------------------------------------------------ deciding
 
-    async def decide(self, id: str, who: Client, ballot: VoteRequest, channel: str) -> Approval | VoteRefused:
+    async def decide(self, id: str, who: Client, vote_request: VoteRequest, channel: str) -> Approval | VoteRefused:
         """404 unknown or not theirs to see, 403 not theirs to decide, 409 decided already or another digest, 400 what
         the profile does not allow."""
-        roles = self._world.roles_of(who)
+        roles = self._deps.roles_of(who)
         with self._lock(id) as lock:
             async with lock:
                 while True:
-                    if await self.get(id) is None or (kept := await self.book.read(id)) is None:
+                    if await self.get(id) is None or (stored := await self.book.read(id)) is None:
                         return VoteRefused(404, "no such approval")
-                    approval = kept.approval
+                    approval = stored.approval
                     if not eligibility.may_see(approval, who, roles):
                         return VoteRefused(404, "no such approval")
                     if why := eligibility.objection(approval, who, roles):
@@ -271,36 +271,36 @@ class ApprovalQueue:
                     if not approval.is_finished and (why := self._withdrawn.get(id) or self._ground_of(approval)):
                         await self._withdraw(id, why)
                         return VoteRefused(409, f"it was withdrawn: {why}")
-                    if refused := unfit(approval, who, ballot):
+                    if refused := unfit(approval, who, vote_request):
                         return refused
-                    new = self._voted(approval, who, ballot, channel)
-                    grant, writes = self._granted(new, who, ballot)
-                    if not await self._record(new, who.principal, ballot.comment, grant, channel):
+                    new = self._voted(approval, who, vote_request, channel)
+                    grant, writes = self._granted(new, who, vote_request)
+                    if not await self._record(new, who.principal, vote_request.comment, grant, channel):
                         return UNRECORDED
-                    if await self._apply(kept, new, writes):
+                    if await self._apply(stored, new, writes):
                         if grant is not None:
                             self.grants.add(grant)
                         return new
 
-    def _voted(self, approval: Approval, who: Client, ballot: VoteRequest, channel: str) -> Approval:
-        now, comment = self._clock(), ballot.comment[:MAX_COMMENT]
-        if ballot.word == "deny":
+    def _voted(self, approval: Approval, who: Client, vote_request: VoteRequest, channel: str) -> Approval:
+        now, comment = self._clock(), vote_request.comment[:MAX_COMMENT]
+        if vote_request.word == "deny":
             return approval.become("denied", by=who.principal, comment=comment, ended=now)
         valid = tuple(vote for vote in approval.votes if self._may_still(approval, vote))
         vote = Vote(
-            who.principal, eligibility.persons(who), channel, now, comment, self._world.revision(), who.credential
+            who.principal, eligibility.persons(who), channel, now, comment, self._deps.revision(), who.credential
         )
         votes = (*valid, vote)
-        is_enough = len(votes) >= approval.matter.terms.quorum
+        is_enough = len(votes) >= approval.binding.terms.quorum
         return approval.become(
-            "approved" if is_enough else "partially_approved", votes=votes, comment=comment, scope=ballot.scope
+            "approved" if is_enough else "partially_approved", votes=votes, comment=comment, scope=vote_request.scope
         )
 
-    def _granted(self, new: Approval, who: Client, ballot: VoteRequest) -> tuple[Grant | None, list[Write]]:
-        if new.state != "approved" or ballot.scope == "once":
+    def _granted(self, new: Approval, who: Client, vote_request: VoteRequest) -> tuple[Grant | None, list[Write]]:
+        if new.state != "approved" or vote_request.scope == "once":
             return None, []
-        end = self._world.token_end(new.matter.principal) or new.token_end
-        grant, write = self.grants.make(new, ballot.scope, who, self._world.revision(), end)
+        end = self._deps.token_end(new.binding.principal) or new.token_end
+        grant, write = self.grants.make(new, vote_request.scope, who, self._deps.revision(), end)
         return grant, [write]
 
     # ------------------------------------------------------------ what is masked
@@ -313,12 +313,12 @@ class ApprovalQueue:
     async def reveal(self, id: str, who: Client, channel: str = "api") -> Json | VoteRefused:
         """The arguments as they were sent, for who may decide; written down before they are told."""
         approval = await self.get(id)
-        if approval is None or not eligibility.may_see(approval, who, self._world.roles_of(who)):
+        if approval is None or not eligibility.may_see(approval, who, self._deps.roles_of(who)):
             return VoteRefused(404, "no such approval")
         if not approval.is_waiting or id not in self._whole:
             return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
-        told: Json = {"id": id, "state": "revealed", "digest": approval.matter.digest, "approver": who.principal}
-        is_kept = await self._tell({**told, "channel": channel}, approval.matter)
+        fields: Json = {"id": id, "state": "revealed", "digest": approval.binding.digest, "approver": who.principal}
+        is_kept = await self._tell({**fields, "channel": channel}, approval.binding)
         return {"id": id, "arguments": self._whole[id]} if is_kept else UNRECORDED
 
     # ------------------------------------------------------------ using
@@ -336,27 +336,27 @@ class ApprovalQueue:
     async def consume(self, id: str) -> bool:
         """Uses it up: True exactly once, whoever tries. The call's intent, on the disk already, is the record. False
         also where somebody who agreed could not any more."""
-        kept = await self.book.read(id)
-        if kept is None or kept.approval.state != "approved" or kept.approval.expires <= self._clock():
+        stored = await self.book.read(id)
+        if stored is None or stored.approval.state != "approved" or stored.approval.expires <= self._clock():
             return False
-        why = self._ground_of(kept.approval) or self._unsupported(kept.approval)
+        why = self._ground_of(stored.approval) or self._unsupported(stored.approval)
         if why or id in self._withdrawn:
             await self._withdraw(id, why)
             return False
         now = self._clock()
-        if not await self._apply(kept, kept.approval.become("consumed", by="", ended=now)):
+        if not await self._apply(stored, stored.approval.become("consumed", by="", ended=now)):
             return False
-        await self.book.remember_last(kept.approval)
+        await self.book.remember_last(stored.approval)
         return True
 
-    async def is_approved(self, matter: CallBinding) -> bool:
-        found = await self.book.find(matter.digest)
+    async def is_approved(self, binding: CallBinding) -> bool:
+        found = await self.book.find(binding.digest)
         return found is not None and found.approval.state == "approved"
 
-    def find_grant(self, matter: CallBinding, client: Client) -> Grant | None:
+    def find_grant(self, binding: CallBinding, client: Client) -> Grant | None:
         # A key may have expired, of which nobody tells.
-        self.grants.withdraw(lambda one: self._objection(one) if one.matter.principal == matter.principal else "")
-        return self.grants.find(matter, self._world.revision(), client)
+        self.grants.withdraw(lambda one: self._objection(one) if one.binding.principal == binding.principal else "")
+        return self.grants.find(binding, self._deps.revision(), client)
 
     async def use_grant(self, grant: Grant) -> bool:
         """Whether it still is one, at the last step before the call."""
@@ -367,13 +367,13 @@ class ApprovalQueue:
     ) -> Approval | None:
         """Ends it unused, if it is not finished: as it is afterwards."""
         while True:
-            kept = await self.book.read(id)
-            if kept is None or kept.approval.is_finished:
-                return None if kept is None else kept.approval
-            new = kept.approval.become(state, by=by, comment=comment[:MAX_COMMENT], ended=self._clock())
+            stored = await self.book.read(id)
+            if stored is None or stored.approval.is_finished:
+                return None if stored is None else stored.approval
+            new = stored.approval.become(state, by=by, comment=comment[:MAX_COMMENT], ended=self._clock())
             # What is over by time, or by a rule, is over whether the log can be written or not: it is never a yes.
             await self._record(new, by, comment, channel=channel)
-            if await self._apply(kept, new):
+            if await self._apply(stored, new):
                 return new
 
     def configure(self, settings: ApprovalSettings) -> None:
@@ -395,47 +395,47 @@ class ApprovalQueue:
     def withdraw_servers(self, servers: Collection[str]) -> None:
         """They were replaced, or do not run any more. What people agreed to was a call of the server of then."""
         for approval in self._open.values():
-            if approval.matter.server in servers:
+            if approval.binding.server in servers:
                 self._withdrawn.setdefault(approval.id, NOT_RUNNING)
-        self.grants.withdraw(lambda grant: NOT_RUNNING if grant.matter.server in servers else "")
+        self.grants.withdraw(lambda grant: NOT_RUNNING if grant.binding.server in servers else "")
 
     def _objection(self, grant: Grant) -> str:
         """Why it is none any more; empty where it is one."""
-        if why := self._lost_ground(grant.matter, grant.class_):
+        if why := self._lost_ground(grant.binding, grant.class_):
             return why
-        if grant.policy != self._world.revision():
+        if grant.policy != self._deps.revision():
             return "the policy has changed"
-        if self._world.is_gone(grant.by):
+        if self._deps.is_gone(grant.by):
             return UNSUPPORTED
-        who = self._world.client_of(grant.by)
-        return "" if eligibility.supports(grant, who, self._world.roles_of(who) if who else ()) else UNSUPPORTED
+        who = self._deps.client_of(grant.by)
+        return "" if eligibility.supports(grant, who, self._deps.roles_of(who) if who else ()) else UNSUPPORTED
 
     # ------------------------------------------------------------ changes
 
     async def _record(
         self, new: Approval, by: str = "", comment: str = "", grant: Grant | None = None, channel: str = ""
     ) -> bool:
-        matter = new.matter
-        said: Json = {"id": new.id, "state": new.state, "digest": matter.digest, "profile": matter.terms.name}
-        said |= {"approver": by} if by else {}
-        said |= {"channel": channel} if channel else {}
-        said |= {"comment": comment[:MAX_COMMENT]} if comment else {}
-        said |= {"grant": grant.id, "scope": grant.scope} if grant else {}
-        return await self._tell(said, matter)
+        binding = new.binding
+        fields: Json = {"id": new.id, "state": new.state, "digest": binding.digest, "profile": binding.terms.name}
+        fields |= {"approver": by} if by else {}
+        fields |= {"channel": channel} if channel else {}
+        fields |= {"comment": comment[:MAX_COMMENT]} if comment else {}
+        fields |= {"grant": grant.id, "scope": grant.scope} if grant else {}
+        return await self._tell(fields, binding)
 
-    async def _tell(self, said: Json, matter: CallBinding) -> bool:
-        about = {"principal": matter.principal, "server": matter.server, "own": matter.own}
-        return await self._world.tell({"approval": said, **about})
+    async def _tell(self, fields: Json, binding: CallBinding) -> bool:
+        about = {"principal": binding.principal, "server": binding.server, "own": binding.own}
+        return await self._deps.tell({"approval": fields, **about})
 
-    async def _apply(self, kept: StoredApproval, new: Approval, also: list[Write] | None = None) -> bool:
-        if not await self.book.move(kept, new, self._clock(), also or ()):
+    async def _apply(self, stored: StoredApproval, new: Approval, also: list[Write] | None = None) -> bool:
+        if not await self.book.move(stored, new, self._clock(), also or ()):
             return False
         self._changed(new)
         return True
 
     def _changed(self, approval: Approval) -> None:
         self._touched.add(approval.id)
-        self.counts[approval.matter.terms.name, approval.state] += 1
+        self.counts[approval.binding.terms.name, approval.state] += 1
         self._notice(approval)
 
     def _notice(self, approval: Approval) -> None:
@@ -447,7 +447,7 @@ class ApprovalQueue:
             self._withdrawn.pop(approval.id, None)
             self._claimed.discard(approval.id)
         else:
-            self._mine[approval.matter.principal] += approval.id not in self._open
+            self._mine[approval.binding.principal] += approval.id not in self._open
             self._open[approval.id] = approval
         for as_task in (False, True):
             if waiter := self._waiters.get((approval.id, as_task)):
@@ -458,7 +458,7 @@ class ApprovalQueue:
     def _drop(self, id: str) -> None:
         self._targets.pop(id, None)
         if (approval := self._open.pop(id, None)) is not None:
-            principal = approval.matter.principal
+            principal = approval.binding.principal
             self._mine[principal] -= 1
             if not self._mine[principal]:
                 del self._mine[principal]
@@ -479,7 +479,7 @@ class ApprovalQueue:
 
     def pending(self) -> dict[str, int]:
         """How many wait, by profile."""
-        waiting = Counter(one.matter.terms.name for one in self._open.values() if one.is_waiting)
+        waiting = Counter(one.binding.terms.name for one in self._open.values() if one.is_waiting)
         return {**dict.fromkeys(self.settings.profiles, 0), **waiting}
 
     async def run(self) -> None:
@@ -492,24 +492,24 @@ class ApprovalQueue:
         self._touched.clear()
         found = await self.book.opened()
         for id in (self._raw.keys() | self._open.keys()) - found.keys() - self._touched:
-            kept = await self.book.read(id)
+            stored = await self.book.read(id)
             self._raw.pop(id, None)
-            if kept is not None and id in self._open:
-                self._notice(kept.approval)
+            if stored is not None and id in self._open:
+                self._notice(stored.approval)
             self._drop(id)
         for id, raw in found.items():
             if self._raw.get(id) != raw and id not in self._touched:
                 self._raw[id] = raw
                 approval = self.book.decoded(raw)
-                known = self._open.get(id)
-                if approval is not None and (known is None or known.version != approval.version):
+                earlier = self._open.get(id)
+                if approval is not None and (earlier is None or earlier.version != approval.version):
                     self._notice(approval)
-                    if known is None:  # of before a restart, or another process: the config may have been another
+                    if earlier is None:  # of before a restart, or another process: the config may have been another
                         self._judge(approval)
         for id, why in tuple(self._withdrawn.items()):
             await self._withdraw(id, why)
         await self._tidy()
-        await self.grants.refresh(self._objection, self._world.token_end)
+        await self.grants.refresh(self._objection, self._deps.token_end)
 
     async def _tidy(self) -> None:
         now = self._clock()
@@ -517,5 +517,5 @@ class ApprovalQueue:
             late = now - approval.expires - (0.0 if approval.home == self._home else _LATER)
             if late >= 0:
                 await self.end(approval.id, "expired")
-            elif self._world.is_gone(approval.matter.principal):
+            elif self._deps.is_gone(approval.binding.principal):
                 await self.end(approval.id, "cancelled", comment=GONE)

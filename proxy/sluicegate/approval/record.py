@@ -66,7 +66,7 @@ class Approval:
 
     id: str
     state: State
-    matter: CallBinding
+    binding: CallBinding
     method: str
     public: str
     class_: str
@@ -105,13 +105,19 @@ class Approval:
         return replace(self, state=state, **changes)
 
     def encode(self) -> bytes:
-        return dump(asdict(self))
+        return stored_form(self)
 
     @classmethod
     def decode(cls, data: bytes) -> "Approval":
         fields: Json = decode_fast(data)
-        matter, votes = read_binding(fields.pop("matter")), fields.pop("votes")
-        return cls(matter=matter, votes=tuple(Vote(**_tuples(vote)) for vote in votes), **_tuples(fields))
+        binding, votes = read_binding(fields.pop("matter")), fields.pop("votes")
+        return cls(binding=binding, votes=tuple(Vote(**_tuples(vote)) for vote in votes), **_tuples(fields))
+
+
+def stored_form(value: Any) -> bytes:
+    """An approval or a grant as the store has it, where what it is bound to is the `matter`."""
+    fields = asdict(value)
+    return dump({"matter": fields.pop("binding"), **fields})
 
 
 def read_binding(fields: Json) -> CallBinding:

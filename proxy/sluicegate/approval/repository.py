@@ -17,7 +17,7 @@ from sluicegate.approval.record import Approval
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
 from sluicegate.store import Store, Write
 
-KEPT: Final = 24 * 3600.0
+RETENTION: Final = 24 * 3600.0
 """Seconds that a finished approval, its arguments included, can still be looked at. The audit log has the rest."""
 MAX_FINISHED: Final = 2_000
 """Finished approvals that are listed, the newest: what a list looks through is bounded however many end in a day."""
@@ -53,8 +53,8 @@ class ApprovalRepository:
         self._reading = anyio.Lock()
 
     async def read(self, id: str) -> StoredApproval | None:
-        for place in (OPEN, _DONE):
-            raw = await self.store.get(place + id)
+        for key in (OPEN, _DONE):
+            raw = await self.store.get(key + id)
             if raw is not None and (approval := self.decoded(raw)) is not None:
                 return StoredApproval(raw, approval)
         return None
@@ -62,7 +62,7 @@ class ApprovalRepository:
     def decoded(self, raw: bytes) -> Approval | None:
         """None for what is none, or somebody else's."""
         approval = decoded(raw)
-        return approval if approval is not None and self.is_mine(approval.matter.principal) else None
+        return approval if approval is not None and self.is_mine(approval.binding.principal) else None
 
     async def find(self, digest: str) -> StoredApproval | None:
         """The one that a call with this digest belongs to."""
@@ -71,32 +71,32 @@ class ApprovalRepository:
 
     async def open(self, approval: Approval, shown: Json, row: Json) -> bool:
         """False if the call has one already."""
-        place = _OF + approval.matter.digest
+        key = _OF + approval.binding.digest
         life = approval.expires - approval.created
-        expected = await self.store.get(place)
+        expected = await self.store.get(key)
         before = None if expected is None else await self.read(expected.decode("ascii"))
         if before is not None and not before.approval.is_finished:
             return False
         writes = [
-            Write(place, approval.id.encode("ascii")),
+            Write(key, approval.id.encode("ascii")),
             Write(OPEN + approval.id, approval.encode()),
-            Write(_SHOWN + approval.id, dump(shown), life + KEPT),
-            Write(_ROW + approval.id, dump(row), life + KEPT),
+            Write(_SHOWN + approval.id, dump(shown), life + RETENTION),
+            Write(_ROW + approval.id, dump(row), life + RETENTION),
         ]
-        return await self.store.swap(place, expected, writes)
+        return await self.store.swap(key, expected, writes)
 
-    async def move(self, kept: StoredApproval, new: Approval, now: float, also: Sequence[Write] = ()) -> bool:
+    async def move(self, stored: StoredApproval, new: Approval, now: float, also: Sequence[Write] = ()) -> bool:
         """False if it is no longer what was read."""
-        place, of = OPEN + new.id, _OF + new.matter.digest
+        key, of = OPEN + new.id, _OF + new.binding.digest
         if not new.is_finished:
-            return await self.store.swap(place, kept.raw, [Write(place, new.encode()), *also])
+            return await self.store.swap(key, stored.raw, [Write(key, new.encode()), *also])
         # A no is the answer to the same call for as long as there was to decide: nobody is asked again at once.
         stays = Write(of, new.id.encode("ascii"), max(1.0, new.expires - now)) if new.state == "denied" else Write(of)
-        ending = [Write(place), Write(_DONE + new.id, new.encode(), KEPT), stays]
-        if not await self.store.swap(place, kept.raw, [*ending, *also]):
+        ending = [Write(key), Write(_DONE + new.id, new.encode(), RETENTION), stays]
+        if not await self.store.swap(key, stored.raw, [*ending, *also]):
             return False
-        for place in (_SHOWN, _ROW):
-            await self.store.expire(place + new.id, KEPT)
+        for key in (_SHOWN, _ROW):
+            await self.store.expire(key + new.id, RETENTION)
         return True
 
     async def opened(self) -> dict[str, bytes]:
@@ -138,7 +138,7 @@ class ApprovalRepository:
         """The next call of this tool is shown beside this one."""
         shown = await self.shown(approval.id)
         if "arguments" in shown:
-            await self.store.put(_LAST + _tool(approval), dump({"arguments": shown["arguments"]}), KEPT)
+            await self.store.put(_LAST + _tool(approval), dump({"arguments": shown["arguments"]}), RETENTION)
 
     async def last(self, approval: Approval) -> Json:
         return _object(await self.store.get(_LAST + _tool(approval)))
@@ -159,4 +159,4 @@ def _object(data: bytes | None) -> Json:
 
 
 def _tool(approval: Approval) -> str:
-    return f"{approval.matter.server}/{approval.matter.kind}:{approval.matter.own}"
+    return f"{approval.binding.server}/{approval.binding.kind}:{approval.binding.own}"

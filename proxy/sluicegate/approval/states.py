@@ -24,7 +24,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     "superseded": frozenset(),  # decided again at its use, the call is another matter
 }
 WAITING: Final[frozenset[State]] = frozenset({"pending", "partially_approved"})
-FINISHED: Final = frozenset(state for state, ways in TRANSITIONS.items() if not ways)
+FINISHED: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
 
 
 def may_become(old: State, new: State) -> bool:

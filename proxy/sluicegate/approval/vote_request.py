@@ -28,23 +28,23 @@ class VoteRefused:
     text: str
 
 
-def unfit(approval: Approval, who: Client, ballot: VoteRequest) -> VoteRefused | None:
+def unfit(approval: Approval, who: Client, vote_request: VoteRequest) -> VoteRefused | None:
     """Why this ballot is not taken from somebody who may decide."""
-    terms = approval.matter.terms
+    terms = approval.binding.terms
     if approval.state not in ("pending", "partially_approved"):
         return VoteRefused(409, f"it is {approval.state} already")
-    if ballot.seen and ballot.seen != approval.matter.digest:
+    if vote_request.seen and vote_request.seen != approval.binding.digest:
         return VoteRefused(409, "this is not what was seen: the digest is another one")
-    if ballot.word == "deny":
+    if vote_request.word == "deny":
         return None
-    if not ballot.seen:
+    if not vote_request.seen:
         return VoteRefused(400, "seen_digest is needed: the digest of what you looked at")
     if eligibility.has_voted(approval, who):
         return VoteRefused(409, "you have agreed already")
     if eligibility.counts_already(approval, who):
         return VoteRefused(403, "somebody of the same owner has agreed already: a quorum counts different owners")
-    if ballot.scope not in terms.remember:
+    if vote_request.scope not in terms.remember:
         return VoteRefused(400, f"{terms.name} can be remembered as: {', '.join(terms.remember)}")
-    if terms.require_reason and not ballot.comment.strip():
+    if terms.require_reason and not vote_request.comment.strip():
         return VoteRefused(400, f"{terms.name} wants a reason: give a comment")
     return None

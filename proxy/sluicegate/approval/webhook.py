@@ -30,7 +30,7 @@ TIMEOUT: Final = 10.0
 FIRST_PAUSE: Final = 1.0
 LAST_PAUSE: Final = 60.0
 AT_ONCE: Final = 8
-_TOLD: Final = "approval/told/"
+_DELIVERED: Final = "approval/told/"
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class Webhooks:
     """`receivers` says who is to be told, at each approval anew: a reload may change it."""
 
     def __init__(
-        self, desk: ApprovalQueue, receivers: Callable[[], tuple[Receiver, ...]], pause: float = FIRST_PAUSE
+        self, queue: ApprovalQueue, receivers: Callable[[], tuple[Receiver, ...]], pause: float = FIRST_PAUSE
     ) -> None:
-        self._desk, self._receivers, self._pause = desk, receivers, pause
+        self._queue, self._receivers, self._pause = queue, receivers, pause
         self._limit = anyio.Semaphore(AT_ONCE)
         self._busy: set[tuple[str, str]] = set()
         self.sent = self.failures = 0
@@ -78,11 +78,11 @@ class Webhooks:
             if approval.is_waiting and not approval.votes:
                 into.send_nowait(approval)
 
-        self._desk.watchers.append(watch)
+        self._queue.watchers.append(watch)
         http: httpx.AsyncClient | None = None
         try:
             async with into, out, AsyncExitStack() as stack, anyio.create_task_group() as group:
-                for approval in self._desk.open_ones():
+                for approval in self._queue.open_ones():
                     watch(approval)
                 async for approval in out:
                     if http is None and self._receivers():
@@ -91,25 +91,25 @@ class Webhooks:
                     if http is not None:
                         self._tell_all(group, http, approval)
         finally:
-            self._desk.watchers.remove(watch)
+            self._queue.watchers.remove(watch)
 
     def _tell_all(self, group: TaskGroup, http: httpx.AsyncClient, approval: Approval) -> None:
         for receiver in self._receivers():
             key = (receiver.mark, approval.id)
-            if key not in self._busy and (not receiver.profiles or approval.matter.terms.name in receiver.profiles):
+            if key not in self._busy and (not receiver.profiles or approval.binding.terms.name in receiver.profiles):
                 self._busy.add(key)
                 group.start_soon(self._tell, http, receiver, approval)
 
     async def _tell(self, http: httpx.AsyncClient, receiver: Receiver, approval: Approval) -> None:
-        place, pause, store = f"{_TOLD}{receiver.mark}/{approval.id}", self._pause, self._desk.book.store
-        body = json.dumps(payload(approval, await self._desk.book.shown(approval.id)))
+        key, pause, store = f"{_DELIVERED}{receiver.mark}/{approval.id}", self._pause, self._queue.book.store
+        body = json.dumps(payload(approval, await self._queue.book.shown(approval.id)))
         try:
-            while await store.get(place) is None and await self._is_needed(approval):
+            while await store.get(key) is None and await self._is_needed(approval):
                 async with self._limit:
                     is_taken = await self._send(http, receiver, approval, body)
                 if is_taken:
                     self.sent += 1
-                    await store.put(place, b"1", approval.matter.terms.expires)
+                    await store.put(key, b"1", approval.binding.terms.expires)
                     return
                 self.failures += 1
                 await anyio.sleep(pause * random.uniform(0.8, 1.2))
@@ -118,7 +118,7 @@ class Webhooks:
             self._busy.discard((receiver.mark, approval.id))
 
     async def _is_needed(self, approval: Approval) -> bool:
-        now = await self._desk.get(approval.id)
+        now = await self._queue.get(approval.id)
         return now is not None and now.is_waiting
 
     async def _send(self, http: httpx.AsyncClient, receiver: Receiver, approval: Approval, body: str) -> bool:
@@ -140,17 +140,17 @@ class Webhooks:
         return 200 <= status < 300
 
 
-def payload(approval: Approval, kept: Json) -> Json:
+def payload(approval: Approval, details: Json) -> Json:
     """What is told. Arguments are masked, and cut at 2 KiB."""
-    matter = approval.matter
+    binding = approval.binding
     return {
         "type": "approval.pending",
         "timestamp": presentation.stamp(approval.created),
         "data": {
-            "id": approval.id, "profile": matter.terms.name, "approvers": list(matter.terms.approvers),
-            "principal": matter.principal, "client_claims_to_be": visible(approval.client),
-            "server": matter.server, "tool": visible(matter.own), "class": approval.class_, "digest": matter.digest,
-            "arguments": presentation.preview(kept), "expires_at": presentation.stamp(approval.expires),
-            "command": f"sluice approve {approval.id} --seen {matter.digest}",
+            "id": approval.id, "profile": binding.terms.name, "approvers": list(binding.terms.approvers),
+            "principal": binding.principal, "client_claims_to_be": visible(approval.client),
+            "server": binding.server, "tool": visible(binding.own), "class": approval.class_, "digest": binding.digest,
+            "arguments": presentation.preview(details), "expires_at": presentation.stamp(approval.expires),
+            "command": f"sluice approve {approval.id} --seen {binding.digest}",
         },
     }  # fmt: skip

@@ -50,12 +50,12 @@ class Follower:
             if not line.endswith(b"\n"):
                 stream.seek(start)  # not whole yet
                 return None
-            place = chain.read(line[:-1])
-            if place is None or place.writer != self.writer or (self._end is not None and place.seq > self._end):
+            link = chain.read(line[:-1])
+            if link is None or link.writer != self.writer or (self._end is not None and link.seq > self._end):
                 continue
-            if place.seq > self.seq:
-                self.seq = place.seq
-                return place, line[:-1]
+            if link.seq > self.seq:
+                self.seq = link.seq
+                return link, line[:-1]
 
     def _is_current(self) -> bool:
         """Whether what is open is the file that is written to: a glance, for this is asked again and again."""

@@ -35,18 +35,18 @@ def _options(text: str) -> Iterator[tuple[int, Fit | None]]:
     for option in _OPTION.find_all(text):
         separate, glued, user, sign = option.groups()
         nearest = bisect_left(starts, option.start()) - 1
-        known: list[str] = []
+        listed: list[str] = []
         if nearest >= 0 and option.start() - starts[nearest] < _COMMAND:
-            known = _ROWS[programs[nearest][2] - 1][1]
+            listed = _ROWS[programs[nearest][2] - 1][1]
             if "\n" in text[programs[nearest][1] : option.start()]:
-                known = []
-        if separate in known or (glued and f"{glued}+" in known):
+                listed = []
+        if separate in listed or (glued and f"{glued}+" in listed):
             yield option.end(), _is_no_port
         elif separate in ("-p", "-P", "-pw"):
             yield option.end(), _is_mixed_option
-        elif separate and f"{separate}:" in known:
+        elif separate and f"{separate}:" in listed:
             yield option.end(), values.is_mixed_user
-        elif (user and f"{user}{sign}" in known) or user is separate is glued or (user in (
+        elif (user and f"{user}{sign}" in listed) or user is separate is glued or (user in (
          "-u", "-U") and sign in ":%"):
             yield option.end(), _is_no_port
 

@@ -151,9 +151,9 @@ class AuditLog:
         anything (lists, completions) need none and pass."""
         writer = self._writer
         if not needs_intent(call):
-            return _said(True)
+            return _known_answer(True)
         if writer is None or writer.problem is not None or not writer.takes_records:
-            return _said(self._without_record())
+            return _known_answer(self._without_record())
         id = call.trail.id
         about = self._open[id] = self.composer.about(call)
         body = self.composer.intent(call, about, approval)
@@ -282,7 +282,7 @@ def _timed(body: Body) -> tuple[bytes | None, float]:
     return composed, time.thread_time() - since
 
 
-async def _said(answer: bool) -> bool:
+async def _known_answer(answer: bool) -> bool:
     return answer
 
 

@@ -191,25 +191,25 @@ def calls(
 ) -> CallPage:  # fmt: skip
     """A row for each call, by its closing record; those that are still open are in the first page, by their intent.
     A text that only the intent has (its arguments) is found there."""
-    until, needles, page = clock() + seconds, wanted.needles(), CallPage()
+    until, needles, call_page = clock() + seconds, wanted.needles(), CallPage()
     reader, closed, older = Backwards(directory, before), dict[str, Record | None](), 0
     for number, (link, line) in enumerate(reader):
-        page.searched_to = link.time
+        call_page.searched_to = link.time
         older = older + 1 if link.time < wanted.since else 0
         if older > _PATIENCE:
             break
-        page.is_partial = number % _LOOK_EVERY == _LOOK_EVERY - 1 and clock() > until
+        call_page.is_partial = number % _LOOK_EVERY == _LOOK_EVERY - 1 and clock() > until
         if link.type in ("intent", "outcome"):
             in_time = link.time >= wanted.since and (not wanted.until or link.time < wanted.until)
             record = load(line) if in_time and all(needle in line for needle in needles) else {}
             row = _row(link, record, wanted, closed, is_first=before is None)
             if row is not None:
-                page.calls.append(row)
-        if page.is_partial or len(page.calls) >= limit:
-            page.next = reader.cursor
+                call_page.calls.append(row)
+        if call_page.is_partial or len(call_page.calls) >= limit:
+            call_page.next = reader.cursor
             break
-    page.calls.sort(key=lambda row: str(row["time"]), reverse=True)
-    return page
+    call_page.calls.sort(key=lambda row: str(row["time"]), reverse=True)
+    return call_page
 
 
 def last_calls(directory: Path, principal: str, count: int = 10) -> list[Record]:

@@ -74,20 +74,20 @@ class Publisher:
             private.write(self._own, data, replace=True)
         except OSError as error:
             log.error("cannot publish the checkpoint", extra={"file": str(self._own), "error": str(error)})
-        for place in self._places:
+        for destination in self._places:
             try:
-                _send(place, data)
+                _send(destination, data)
             except (OSError, httpx.HTTPError) as error:
-                where = place.partition("?")[0].rpartition("@")[2]  # what a URL carries beside may be a secret
+                where = destination.partition("?")[0].rpartition("@")[2]  # what a URL carries beside may be a secret
                 log.warning("cannot publish the checkpoint", extra={"place": where, "error": type(error).__name__})
 
 
-def _send(place: str, data: bytes) -> None:
-    if place.startswith(("http://", "https://")):
-        httpx.post(place, content=data, headers={"content-type": "application/json"}, timeout=TIMEOUT,
+def _send(destination: str, data: bytes) -> None:
+    if destination.startswith(("http://", "https://")):
+        httpx.post(destination, content=data, headers={"content-type": "application/json"}, timeout=TIMEOUT,
                    trust_env=False).raise_for_status()  # fmt: skip
         return
-    fd = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, private.FILE)
+    fd = os.open(destination, os.O_WRONLY | os.O_APPEND | os.O_CREAT, private.FILE)
     try:
         os.write(fd, data)
         os.fsync(fd)

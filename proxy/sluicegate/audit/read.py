@@ -31,11 +31,11 @@ class Filter:
     outcome: str = ""
     call: str = ""
 
-    def may_match(self, place: Link) -> bool:
+    def may_match(self, link: Link) -> bool:
         """What can be told from the first part of a line, which is most of what is not wanted."""
-        if (self.type and place.type != self.type) or (self.call and place.call != self.call):
+        if (self.type and link.type != self.type) or (self.call and link.call != self.call):
             return False
-        return place.time >= self.since and (not self.until or place.time < self.until)
+        return link.time >= self.since and (not self.until or link.time < self.until)
 
     def matches(self, record: Record) -> bool:
         if self.principal and self.principal not in (record.get("principal"), _approver(record)):
@@ -59,8 +59,8 @@ def names_of(record: Record) -> list[str]:
 def search(directory: Path, wanted: Filter) -> Iterator[Record]:
     """All records that match, of all writers, in order of time."""
     chains = [lines(directory, writer) for writer in writers(directory)]
-    for place, line in heapq.merge(*chains, key=lambda entry: entry[0].time):
-        if wanted.may_match(place) and (record := load(line)) and wanted.matches(record):
+    for link, line in heapq.merge(*chains, key=lambda entry: entry[0].time):
+        if wanted.may_match(link) and (record := load(line)) and wanted.matches(record):
             yield record
 
 
@@ -84,7 +84,7 @@ class LogTail:
             self._followers.setdefault(writer, Follower(self._directory, writer))
         found = [entry for follower in self._followers.values() for entry in _all(follower)]
         found.sort(key=lambda entry: entry[0].time)
-        fitting = [load(line) for place, line in found if self._wanted.may_match(place)]
+        fitting = [load(line) for link, line in found if self._wanted.may_match(link)]
         return [record for record in fitting if record and self._wanted.matches(record)]
 
     def close(self) -> None:
@@ -127,5 +127,5 @@ def _add_approval(row: Record, approval: Record, record: Record) -> None:
         row.setdefault("tool", record["own"])
     if "approver" in approval and record["type"] == "approval":
         wanted = ("approver", "channel", "state", "comment", "scope")
-        said = {name: approval[name] for name in wanted if name in approval}
-        row["decisions"] = [*row["decisions"], {"time": record["time"], **said}]
+        fields = {name: approval[name] for name in wanted if name in approval}
+        row["decisions"] = [*row["decisions"], {"time": record["time"], **fields}]

@@ -168,10 +168,10 @@ class Composer:
             call.method, client.principal, client.roles, client.owner, client.revision, client.session,
             name[:_MAX_SMALL] if isinstance(name, str) else "", version[:64] if isinstance(version, str) else "",
         )  # fmt: skip
-        known = self._clients.get(key)
-        if known is None:
-            known = _remember(self._clients, key, self._encode_asker(*key))
-        return known
+        cached = self._clients.get(key)
+        if cached is None:
+            cached = _remember(self._clients, key, self._encode_asker(*key))
+        return cached
 
     def _encode_asker(
         self, method: str, principal: str, roles: tuple[str, ...], owner: str, revision: str, session: str | None,
@@ -193,10 +193,10 @@ class Composer:
 
     def _target(self, target: Target) -> str:
         key = (target.server, target.kind, target.own)
-        known = self._targets.get(key)
-        if known is None or known[0] is not target.item:
-            known = _remember(self._targets, key, (target.item, self._encode_target(target)))
-        return known[1]
+        cached = self._targets.get(key)
+        if cached is None or cached[0] is not target.item:
+            cached = _remember(self._targets, key, (target.item, self._encode_target(target)))
+        return cached[1]
 
     def _encode_target(self, target: Target) -> str:
         fields: Json = {
@@ -215,15 +215,15 @@ class Composer:
         revision = self._revision()
         would_deny = isinstance(decision, Ruling) and decision.would_deny
         key = (decision.verdict, decision.rule, revision, would_deny)
-        known = self._decisions.get(key)
-        if known is None:
+        cached = self._decisions.get(key)
+        if cached is None:
             fields: Json = {"verdict": decision.verdict.value, "rule": self._redactor.text(decision.rule, 512)}
             if revision:
                 fields["policy"] = revision
             if would_deny:
                 fields["would_deny"] = True
-            known = _remember(self._decisions, key, f'"decision":{dump(fields)}')
-        return known
+            cached = _remember(self._decisions, key, f'"decision":{dump(fields)}')
+        return cached
 
     def _asked(self, call: Call) -> str:
         """What the call carries, as far as the settings want it recorded."""

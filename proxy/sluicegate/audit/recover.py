@@ -107,22 +107,22 @@ def _scan(file: File) -> Recovered:
     end = 0
     with file.path.open("rb") as stream:
         while (line := stream.readline(chain.MAX_LINE)).endswith(b"\n"):
-            place = chain.read(line[:-1])
-            if place is None or place.seq != found.head.seq + 1 or place.prev != found.head.hash:
+            link = chain.read(line[:-1])
+            if link is None or link.seq != found.head.seq + 1 or link.prev != found.head.hash:
                 break
             end += len(line)
-            found.head, found.epoch = ChainHead(place.seq, chain.digest(line[:-1])), place.epoch
-            _note(found, place, line)
+            found.head, found.epoch = ChainHead(link.seq, chain.digest(line[:-1])), link.epoch
+            _note(found, link, line)
     found.torn = _remainder(file.path, end)
     return found
 
 
-def _note(found: Recovered, place: Link, line: bytes) -> None:
-    if place.type == "intent":
-        found.open[place.call] = place.seq
-    elif place.type == "outcome":
-        found.open.pop(place.call, None)
-    elif place.type == "admin":
+def _note(found: Recovered, link: Link, line: bytes) -> None:
+    if link.type == "intent":
+        found.open[link.call] = link.seq
+    elif link.type == "outcome":
+        found.open.pop(link.call, None)
+    elif link.type == "admin":
         record = load(line)
         key, calls = record.get("key"), record.get("open")
         if isinstance(key, dict) and isinstance(key.get("id"), str):

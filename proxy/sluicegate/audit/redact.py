@@ -195,9 +195,9 @@ class Redactor:
         return self._begin(self._without_places(value, tool), budget, self._is_secret_name), budget.is_cut
 
     def _without_places(self, value: Any, tool: str) -> Any:
-        places = [place for glob, found in self._pointers if _is_meant(tool, glob) for place in found]
-        for place in places:
-            value = _change(value, place, lambda secret: self._mark(canonical(secret)))
+        places = [pointer for glob, found in self._pointers if _is_meant(tool, glob) for pointer in found]
+        for pointer in places:
+            value = _change(value, pointer, lambda secret: self._mark(canonical(secret)))
         return value
 
     def fields(self, value: Json) -> Any:
@@ -261,9 +261,9 @@ class Redactor:
         if is_secret is not None:
             head = self._without_typed(self._without_options(value[: budget.nodes + 1], is_secret, program))
             value = head + value[budget.nodes + 1 :]
-        kept = [self._walk(item, budget, depth - 1, is_secret, name) for item in value[: budget.nodes + 1]]
-        budget.is_cut |= len(kept) < len(value)
-        return kept if len(kept) == len(value) else [*kept, f"...({len(value) - len(kept)} more)"]
+        masked = [self._walk(item, budget, depth - 1, is_secret, name) for item in value[: budget.nodes + 1]]
+        budget.is_cut |= len(masked) < len(value)
+        return masked if len(masked) == len(value) else [*masked, f"...({len(value) - len(masked)} more)"]
 
     def _without_options(self, items: list[Any], is_secret: IsSecret, program: str) -> list[Any]:
         """The words of a command without secrets, and the pair of a name and a value without the value."""
@@ -309,7 +309,7 @@ class Redactor:
         return changed
 
     def _members(self, value: Json, budget: _Budget, depth: int, is_secret: IsSecret | None) -> Json:
-        kept: Json = {}
+        masked: Json = {}
         by_member = is_secret if budget.members else None
         if by_member is not None and values.are_labels(value, by_member):
             by_member = None
@@ -318,22 +318,22 @@ class Redactor:
             value = self._without_bound(self._without_columns(value, by_member), by_member)
         for name, item in value.items():
             if budget.nodes < 0 or budget.chars < 0:
-                kept["..."] = f"({len(value) - len(kept)} more)"
+                masked["..."] = f"({len(value) - len(masked)} more)"
                 budget.is_cut = True
                 break
             shown = self._shown_name(name, by_member)
-            if shown in kept:  # names that differ only in what is cut off or masked
+            if shown in masked:  # names that differ only in what is cut off or masked
                 shown, budget.is_cut = f"{shown} {self._mark(name)}", True
             budget.chars -= len(shown)
             if by_member is not None and self._is_secret_member(name, item, by_member, pair):
-                kept[shown] = self._mark(item if isinstance(item, str) else canonical(item))
+                masked[shown] = self._mark(item if isinstance(item, str) else canonical(item))
                 budget.nodes -= 1
             elif isinstance(item, list) and by_member is not None and name.lower() in _WORDS:
                 program = next((text for key in _PROGRAM if isinstance(text := value.get(key), str)), "")
-                kept[shown] = self._items(item, budget, depth - 1, is_secret, name, program[:MAX_NAME])
+                masked[shown] = self._items(item, budget, depth - 1, is_secret, name, program[:MAX_NAME])
             else:
-                kept[shown] = self._walk(item, budget, depth - 1, is_secret, name)
-        return kept
+                masked[shown] = self._walk(item, budget, depth - 1, is_secret, name)
+        return masked
 
     def _shown_name(self, name: str, is_secret: IsSecret | None) -> str:
         if name in self._shown_names:
@@ -365,8 +365,8 @@ class Redactor:
                 for name, item in value.items()
             }  # fmt: skip
         if value.get("type") in ("random_password", "random_string"):  # in a state of Terraform
-            place = ["instances", _ANY, "attributes", "result"]
-            return dict(_change(value, place, lambda secret: self._mark(canonical(secret))))
+            pointer = ["instances", _ANY, "attributes", "result"]
+            return dict(_change(value, pointer, lambda secret: self._mark(canonical(secret))))
         if "number" in value and any(_CARD.search(name) for name in value):  # a card of payment
             return {name: self._mark(canonical(item)) if name == "number" else item for name, item in value.items()}
         if "code" in value and not _SECOND_FACTORS.isdisjoint(
@@ -424,16 +424,16 @@ class Redactor:
         ] + rows[MAX_NODES:]  # fmt: skip
 
     def _is_secret_name(self, name: str) -> bool:
-        known = self._names.get(name)
-        if known is None:
-            known = names.plain(name[:MAX_NAME]) in self._keys or names.is_secret_name(name)
+        cached = self._names.get(name)
+        if cached is None:
+            cached = names.plain(name[:MAX_NAME]) in self._keys or names.is_secret_name(name)
             if len(self._names) >= _MAX_MEMORY:
                 self._names, self._innocent = {}, {""}
             if len(name) <= MAX_NAME:
-                self._names[name] = known
-                if not known and name.lower() not in _SOMETIMES:
+                self._names[name] = cached
+                if not cached and name.lower() not in _SOMETIMES:
                     self._innocent.add(f"{canonical(name)}:")
-        return known
+        return cached
 
 
 def _pair(value: Json, is_secret: IsSecret) -> str | None:
@@ -473,11 +473,11 @@ def _parse(pointer: str) -> list[str]:
     return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
 
 
-def _change(value: Any, place: list[str], change: Callable[[Any], Any]) -> Any:
+def _change(value: Any, pointer: list[str], change: Callable[[Any], Any]) -> Any:
     """A copy of `value`, changed at that place; `value` itself where there is no such place."""
-    if not place:
+    if not pointer:
         return change(value)
-    part, rest = place[0], place[1:]
+    part, rest = pointer[0], pointer[1:]
     if isinstance(value, dict) and part in value:
         return {**value, part: _change(value[part], rest, change)}
     if isinstance(value, list):

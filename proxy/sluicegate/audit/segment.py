@@ -162,8 +162,8 @@ def delete(path: Path, old: Old) -> None:
     signed = path.with_name(f"{old.writer}{CHECKPOINTS}")
     with open(signed, "ab", opener=_private) as target, old.path.open("rb") as source:
         while line := source.readline(chain.MAX_LINE):
-            place = chain.read(line[:-1])
-            if place is not None and place.type == "checkpoint":
+            link = chain.read(line[:-1])
+            if link is not None and link.type == "checkpoint":
                 target.write(line)
     old.path.unlink()
     sync_directory(path.parent)

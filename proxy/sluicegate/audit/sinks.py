@@ -144,8 +144,8 @@ class _Syslog:
     def send(self, records: Records) -> None:
         try:
             connected = self._connect()
-            for place, line in records:
-                message = syslog(place, line)
+            for link, line in records:
+                message = syslog(link, line)
                 if self._kind == "udp":
                     connected.send(message[:_MAX_DATAGRAM])
                 else:
@@ -186,11 +186,11 @@ def _check_alive(connected: socket.socket, kind: str) -> None:
         connected.settimeout(TIMEOUT)
 
 
-def syslog(place: Link, line: bytes) -> bytes:
+def syslog(link: Link, line: bytes) -> bytes:
     """One record as an RFC 5424 message. Its time may have six digits of a second, no more."""
-    notable = place.type in ("admin", "identity", "policy", "pin", "approval")
-    time = f"{place.time[:26]}Z" if len(place.time) > 27 else place.time
-    header = f"<{_NOTICE if notable else _INFORMATIONAL}>1 {time} {_host()} sluice {place.writer} {place.type} - "
+    notable = link.type in ("admin", "identity", "policy", "pin", "approval")
+    time = f"{link.time[:26]}Z" if len(link.time) > 27 else link.time
+    header = f"<{_NOTICE if notable else _INFORMATIONAL}>1 {time} {_host()} sluice {link.writer} {link.type} - "
     return header.encode("ascii") + line
 
 

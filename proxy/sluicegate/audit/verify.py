@@ -29,8 +29,8 @@ class AuditFinding:
     text: str
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}: record {self.seq}: {self.text}" if self.seq else f"{place}: {self.text}"
+        link = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{link}: record {self.seq}: {self.text}" if self.seq else f"{link}: {self.text}"
 
 
 @dataclass(slots=True)
@@ -60,11 +60,11 @@ class _Broken(Exception):
     """The chain ends here; what follows proves nothing."""
 
 
-def verify(paths: Iterable[Path], keys: PublicKeys, kept: Iterable[Checkpoint] = ()) -> list[VerifyReport]:
-    """One report a writer, for all segments among `paths`. `kept` are checkpoints from outside the log."""
+def verify(paths: Iterable[Path], keys: PublicKeys, published: Iterable[Checkpoint] = ()) -> list[VerifyReport]:
+    """One report a writer, for all segments among `paths`. `published` are checkpoints from outside the log."""
     files = sort_files([look(path) for path in paths])
     outside: dict[str, list[Checkpoint]] = {}
-    for one in kept:
+    for one in published:
         outside.setdefault(one.writer, []).append(one)
     reports = []
     chains = {writer: list(group) for writer, group in itertools.groupby(files, _writer)}
@@ -94,10 +94,10 @@ def _judge_foreign(file: File, torn: Sequence[Any], report: VerifyReport) -> Non
 class _Walk:
     """One writer's chain from its first segment to its last."""
 
-    def __init__(self, writer: str, files: list[File], keys: PublicKeys, kept: list[Checkpoint]) -> None:
+    def __init__(self, writer: str, files: list[File], keys: PublicKeys, published: list[Checkpoint]) -> None:
         self._files, self._keys = files, dict(keys)
         self._report = VerifyReport(writer)
-        self._kept = sorted(kept, key=lambda one: one.seq)
+        self._published = sorted(published, key=lambda one: one.seq)
         self._head: ChainHead = START
         self._epoch = 0
         self._key = ""  # the key in force
@@ -139,7 +139,8 @@ class _Walk:
         if not self._report.records:
             self._missing = after if after.seq > 0 else None
         elif after.seq > self._head.seq:
-            self._break(self._head.seq + 1, f"records {self._head.seq + 1} to {after.seq} are missing{_said(loss)}")
+            first_missing = self._head.seq + 1
+            self._break(first_missing, f"records {first_missing} to {after.seq} are missing{_stated_loss(loss)}")
         elif after != self._head:
             self._line = 1
             if after.seq < self._head.seq or first.prev != after.hash:
@@ -155,7 +156,7 @@ class _Walk:
             self._break(first.seq, f"records {after.seq + 1} to {first.seq - 1} are missing")
 
     def _tell_loss(self, first: int, last: int, loss: dict[str, Any]) -> None:
-        text = f"records {first} to {last} are not in the log{_said(loss)}"
+        text = f"records {first} to {last} are not in the log{_stated_loss(loss)}"
         if loss.get("signed"):
             self._find(first, text)
         else:
@@ -207,88 +208,88 @@ class _Walk:
     # ------------------------------------------------------------ records
 
     def _read_record(self, line: bytes, ahead: bytes) -> None:
-        place = chain.read(line)
-        record = load(line) if place is not None else {}
-        if place is None or not record:
+        link = chain.read(line)
+        record = load(line) if link is not None else {}
+        if link is None or not record:
             self._break(self._head.seq + 1, "is not a record: it was changed or put in")
-        if place.writer != self._report.writer:
-            self._break(place.seq, f"is of another writer ({place.writer}): put in")
-        if place.seq != self._head.seq + 1 or place.prev != self._head.hash:
-            self._blame(place, line, ahead)
-        if place.epoch < self._epoch or (place.epoch > self._epoch and place.type != "admin"):
-            self._break(place.seq, f"is of epoch {place.epoch} after epoch {self._epoch}: put in or changed")
+        if link.writer != self._report.writer:
+            self._break(link.seq, f"is of another writer ({link.writer}): put in")
+        if link.seq != self._head.seq + 1 or link.prev != self._head.hash:
+            self._blame(link, line, ahead)
+        if link.epoch < self._epoch or (link.epoch > self._epoch and link.type != "admin"):
+            self._break(link.seq, f"is of epoch {link.epoch} after epoch {self._epoch}: put in or changed")
         before = self._head
-        self._head, self._epoch = ChainHead(place.seq, chain.digest(line)), place.epoch
+        self._head, self._epoch = ChainHead(link.seq, chain.digest(line)), link.epoch
         self._report.records += 1
-        self._report.last = place.seq
+        self._report.last = link.seq
         self._compare_kept()
-        if place.type == "checkpoint":
-            self._read_checkpoint(record, place, line, before)
-        elif place.type == "admin":
-            self._read_admin(record, place)
+        if link.type == "checkpoint":
+            self._read_checkpoint(record, link, line, before)
+        elif link.type == "admin":
+            self._read_admin(record, link)
 
-    def _blame(self, place: Link, line: bytes, ahead: bytes) -> None:
+    def _blame(self, link: Link, line: bytes, ahead: bytes) -> None:
         """Which record is the bad one: this one, the one before, or one that should stand between."""
         expected = self._head.seq + 1
-        if place.seq > expected:
-            last = place.seq - 1
+        if link.seq > expected:
+            last = link.seq - 1
             which = f"record {expected} is" if last == expected else f"records {expected} to {last} are"
             self._break(expected, f"{which} missing here: removed or moved")
-        if place.seq < expected:
-            self._break(place.seq, f"stands behind record {self._head.seq}: put in or moved")
+        if link.seq < expected:
+            self._break(link.seq, f"stands behind record {self._head.seq}: put in or moved")
         behind = chain.read(ahead[:-1])
         if behind is not None and behind.prev != chain.digest(line):
-            self._break(place.seq, "was changed: neither the record before nor the one behind fits it")
+            self._break(link.seq, "was changed: neither the record before nor the one behind fits it")
         if behind is None:
-            self._break(place.seq, f"does not fit record {place.seq - 1}: one of the two was changed")
+            self._break(link.seq, f"does not fit record {link.seq - 1}: one of the two was changed")
         if self._line > 1:
             self._line -= 1
-        self._break(place.seq - 1, f"was changed: its hash is not the one that record {place.seq} names")
+        self._break(link.seq - 1, f"was changed: its hash is not the one that record {link.seq} names")
 
-    def _read_admin(self, record: dict[str, Any], place: Link) -> None:
+    def _read_admin(self, record: dict[str, Any], link: Link) -> None:
         if isinstance(record.get("key"), dict):
-            self._read_key(record["key"], record, place)
+            self._read_key(record["key"], record, link)
         if record.get("act") == "retain" and self._missing is not None:
             if (record.get("last"), record.get("hash")) == (self._missing.seq, self._missing.hash):
-                self._retained = self._retained or place.seq
+                self._retained = self._retained or link.seq
 
-    def _read_key(self, key: dict[str, Any], record: dict[str, Any], place: Link) -> None:
+    def _read_key(self, key: dict[str, Any], record: dict[str, Any], link: Link) -> None:
         """The key that signs from here on. Who follows another must be introduced by it: an old key, found
         somewhere, must not come back into force."""
         public = read_public(str(key.get("public")))
         if public is None or key.get("id") != key_id(public):
-            self._break(place.seq, "names a key that is none")
+            self._break(link.seq, "names a key that is none")
         id, previous, sig = key_id(public), record.get("previous"), record.get("sig")
         if self._key not in ("", id):
             is_known = self._key in self._keys
             if previous != self._key or (
                 is_known and not is_introduced(self._report.writer, public, self._key, str(sig), self._keys)
             ):
-                self._break(place.seq, f"changes the signing key without a signature of key {self._key}")
+                self._break(link.seq, f"changes the signing key without a signature of key {self._key}")
             if is_known:
                 self._keys[id] = public
-                self._note(f"key {id} signs from record {place.seq} on, introduced by key {self._key}")
+                self._note(f"key {id} signs from record {link.seq} on, introduced by key {self._key}")
         self._key = id
 
-    def _read_checkpoint(self, record: dict[str, Any], place: Link, line: bytes, before: ChainHead) -> None:
+    def _read_checkpoint(self, record: dict[str, Any], link: Link, line: bytes, before: ChainHead) -> None:
         signed = checkpoint.parse(record.get("checkpoint"))
         if signed is None:
-            self._break(place.seq, "is no checkpoint: it was changed or put in")
-        rebuilt, _ = chain.link(before, self._report.writer, place.epoch, signed.body())
-        if rebuilt[:-1] != line or (signed.writer, signed.epoch) != (place.writer, place.epoch):
-            self._break(place.seq, "is a checkpoint with something added to it")
+            self._break(link.seq, "is no checkpoint: it was changed or put in")
+        rebuilt, _ = chain.link(before, self._report.writer, link.epoch, signed.body())
+        if rebuilt[:-1] != line or (signed.writer, signed.epoch) != (link.writer, link.epoch):
+            self._break(link.seq, "is a checkpoint with something added to it")
         since = self._report.signed + 1 if self._report.signed else self._report.first
         if (signed.seq, signed.hash) != (before.seq, before.hash):
-            self._break(place.seq, f"signs another log: records {since} to {before.seq} were rewritten")
+            self._break(link.seq, f"signs another log: records {since} to {before.seq} were rewritten")
         if self._key and signed.key != self._key:
-            self._break(place.seq, f"is signed with key {signed.key}, which is not in force here")
+            self._break(link.seq, f"is signed with key {signed.key}, which is not in force here")
         if signed.key not in self._keys:
             self._unproved = AuditFinding(
-                self._file, self._line, place.seq, f"is signed with an unknown key, {signed.key}"
+                self._file, self._line, link.seq, f"is signed with an unknown key, {signed.key}"
             )
             return
         if not is_signed(signed, self._keys):
-            self._break(place.seq, f"is not signed by the key: records {since} to {before.seq} may be rewritten")
+            self._break(link.seq, f"is not signed by the key: records {since} to {before.seq} may be rewritten")
         self._cover(signed)
 
     def _cover(self, signed: Checkpoint) -> None:
@@ -297,8 +298,8 @@ class _Walk:
         self._unproved = None
 
     def _compare_kept(self) -> None:
-        while self._kept and self._kept[0].seq <= self._head.seq:
-            one = self._kept.pop(0)
+        while self._published and self._published[0].seq <= self._head.seq:
+            one = self._published.pop(0)
             if one.key in self._keys and not is_signed(one, self._keys):
                 self._break(one.seq, "the checkpoint kept outside for it is not signed by the key")
             if one.seq < self._head.seq:
@@ -310,7 +311,7 @@ class _Walk:
                 self._cover(one)
 
     def _conclude(self) -> None:
-        for one in self._kept:
+        for one in self._published:
             self._break(self._head.seq + 1, f"records up to {one.seq} existed at {one.time}; these are cut off")
         if self._missing is not None:
             self._judge_missing(self._missing.seq)
@@ -323,9 +324,9 @@ class _Walk:
             self._note(f"records up to {last} were deleted by retention, as record {self._retained} says")
             return
         self._file, self._line = self._files[0].path.name, 0
-        said = _said(self._files[0].opening.get("loss"))
+        stated = _stated_loss(self._files[0].opening.get("loss"))
         unsigned = f" but by record {self._retained}, which no checkpoint covers" if self._retained else ""
-        self._find(1, f"records 1 to {last} are missing, not covered by retention{unsigned}{said}")
+        self._find(1, f"records 1 to {last} are missing, not covered by retention{unsigned}{stated}")
 
     # ------------------------------------------------------------ telling
 
@@ -341,7 +342,7 @@ class _Walk:
         raise _Broken
 
 
-def _said(loss: Any) -> str:
+def _stated_loss(loss: Any) -> str:
     return f"; the log itself says: {str(loss.get('reason'))[:200]}" if isinstance(loss, dict) else ""
 
 
@@ -367,11 +368,11 @@ def _bytes(size: int) -> str:
     return f"{size} byte{'s' * (size != 1)}"
 
 
-def thin(kept: Iterable[Checkpoint], limit: int = 20_000) -> list[Checkpoint]:
+def thin(published: Iterable[Checkpoint], limit: int = 20_000) -> list[Checkpoint]:
     """Checkpoints evenly spread over all, the newest among them: each vouches for what is before it."""
     found: list[Checkpoint] = []
     every, newest = 1, None
-    for number, newest in enumerate(kept):
+    for number, newest in enumerate(published):
         if number % every == 0:
             found.append(newest)
         if len(found) > limit:

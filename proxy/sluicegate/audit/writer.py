@@ -162,7 +162,7 @@ class AuditWriter:
             self._unsynced = []
         else:
             self._unsynced += items
-        self._advance(head, kept=not self._unsynced)
+        self._advance(head, is_durable=not self._unsynced)
         self._track(items, first)
         self._carried, self._dropped = [], 0
         self.counts.written += len(items)
@@ -174,12 +174,12 @@ class AuditWriter:
             segment.sync()
             self.counts.syncs += 1
 
-    def _advance(self, head: ChainHead, *, kept: bool) -> None:
+    def _advance(self, head: ChainHead, *, is_durable: bool) -> None:
         if self._since == 0:
             self._checkpoint_at = time.monotonic() + self._settings.checkpoints.every
         self._since += head.seq - self._head.seq
         self._head = head
-        if kept:
+        if is_durable:
             self._durable = head
 
     def _track(self, items: list[QueuedRecord], first: int) -> None:
@@ -309,7 +309,7 @@ class AuditWriter:
         line, head = chain.link(ChainHead(self._issued, self._head.hash), self.name, self._epoch, body)
         self._issued = head.seq
         self._live().write(line)
-        self._advance(head, kept=False)
+        self._advance(head, is_durable=False)
         self.counts.written += 1
 
     def _create(
@@ -341,7 +341,7 @@ class AuditWriter:
             raise
         self._segment, self._issued, self._first = segment, head.seq, head.seq
         self._key = self._signer.id
-        self._advance(head, kept=True)
+        self._advance(head, is_durable=True)
         self.counts.written += 1
 
     # ------------------------------------------------------------ failing and ending
@@ -355,8 +355,8 @@ class AuditWriter:
         self._close()
         waiting = [item.done for item in batch if item.done is not None and not item.signs]
         unsigned = self._signing + [item.done for item in batch if item.done is not None and item.signs]
-        kept = [item for item in batch if item.done is None or (may_pass and not item.signs)]
-        self._carry(self._unsynced + self._carried + kept)
+        passed = [item for item in batch if item.done is None or (may_pass and not item.signs)]
+        self._carry(self._unsynced + self._carried + passed)
         self._unsynced = []
         self.problem = str(error) or type(error).__name__
         now = time.monotonic()

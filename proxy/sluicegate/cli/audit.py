@@ -68,7 +68,7 @@ def verify(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="A file of public keys (sign.pub).", show_default=False)
     ] = None,
-    kept: Annotated[
+    checkpoints: Annotated[
         list[Path] | None,
         typer.Option(
             "--checkpoint",
@@ -84,7 +84,7 @@ def verify(
     settings = _settings(config_file) if not paths or key is None else None
     files = _segments(paths or ([settings.path.parent] if settings else []))
     keys = _keys(key or (settings.state / PUBLIC_KEYS if settings else Path()))
-    outside = list(kept or []) if paths or settings is None else [*(kept or []), *_published(settings)]
+    outside = list(checkpoints or []) if paths or settings is None else [*(checkpoints or []), *_published(settings)]
     try:
         reports = check(files, keys, [one for path in outside for one in thin(read_kept(path))])
     except (OSError, ValueError) as error:

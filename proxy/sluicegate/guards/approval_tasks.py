@@ -36,7 +36,7 @@ from sluicegate.protocol.model import (
 )
 
 AFTER: Final = 2 * 3600.0  # seconds beyond the time to decide: to run, and to be asked for
-KEPT: Final = 3600.0  # seconds that an answer waits for its client
+RETENTION: Final = 3600.0  # seconds that an answer waits for its client
 ANSWER_WITHIN: Final = 540.0  # below the life of a round's sealed state
 POLL: Final = 5000  # milliseconds: a person is waited for
 CANCELLED: Final = "NOT EXECUTED: its task was cancelled before it began."
@@ -150,7 +150,7 @@ class _Held:
     async def stay(self) -> None:
         """Waits until the client needs the task no more."""
         if not self._is_theirs:
-            await anyio.sleep(KEPT)
+            await anyio.sleep(RETENTION)
             await self._deps.forget(self._call.client.principal, self.id)
 
     async def _rounds(self) -> Outcome:
@@ -206,7 +206,7 @@ class _Held:
         status_message: Json = {"statusMessage": message[: tasks.MAX_TEXT]} if message else {}
         self.task = {**rest, "status": status, "lastUpdatedAt": stamp(time.time()), **status_message}
         self._stir()
-        self._deps.announce(self._approval.matter.server, None, Notification(tasks.STATUS, self.task))
+        self._deps.announce(self._approval.binding.server, None, Notification(tasks.STATUS, self.task))
 
     def _stir(self) -> None:
         self._news.set()

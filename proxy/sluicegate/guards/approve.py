@@ -53,7 +53,7 @@ CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed
 class ApproveDeps:
     """What the guard asks others: `decide` and `renew` once more before an approval is used, `current` for a client's
     rights as they are now, `review` for what people have said of the tool's definition, `elicits` for how a client can
-    show a question, `page` for one where that is by a link, `command` for
+    show a question, `page_url` for one where that is by a link, `command` for
     how a person types one about an approval."""
 
     decide: Callable[[Call, Target], Decision]
@@ -62,7 +62,7 @@ class ApproveDeps:
     classify: Callable[[Target], str]
     review: Callable[[Target], str]
     elicits: Callable[[Client], Literal["form", "url", ""]]
-    page: Callable[[Approval], str]
+    page_url: Callable[[Approval], str]
     command: Callable[[str, Approval], str]
     redactor: Redactor
 
@@ -157,7 +157,7 @@ class _ApprovalFlow:
             if terms is None:
                 return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
             again = self.binding(terms)
-            if again == approval.matter:
+            if again == approval.binding:
                 return await self._use(approval)
             await self.queue.end(approval.id, "superseded")
             binding = again
@@ -183,10 +183,10 @@ class _ApprovalFlow:
 
     async def _question(self, approval: Approval) -> Outcome | None:
         """The question to put, or how the call ends; None where it is for others to decide, or decided now."""
-        terms, asked = approval.matter.terms, self.call.trail.approval_ref
+        terms, asked = approval.binding.terms, self.call.trail.approval_ref
         is_theirs = terms.tier == "self" and "elicitation" in terms.via and not self.is_task
         how = self.deps.elicits(self.call.client) if is_theirs else ""
-        if not how or (how == "url" and not self.deps.page(approval)):
+        if not how or (how == "url" and not self.deps.page_url(approval)):
             return None
         answer = self.answers.get(asked.key) if asked is not None and asked.id == approval.id else None
         if asked is None or answer is None:
@@ -194,7 +194,7 @@ class _ApprovalFlow:
         self.answers = {}
         if how == "url":
             return None if _is_accepted(answer) else await self._closed(approval)
-        vote = messages.ballot(approval, answer)
+        vote = messages.read_vote(approval, answer)
         if vote is None:
             return await self._closed(approval)
         decided = await self.queue.decide(approval.id, self.call.client, vote, "elicitation")
@@ -208,9 +208,9 @@ class _ApprovalFlow:
     async def _put(self, approval: Approval, how: str) -> Outcome:
         details = await self.queue.book.shown(approval.id)
         show = self.deps.command("approvals show", approval)
-        url = how == "url" and self.deps.page(approval)
-        ask = messages.page(approval, details, show, url) if url else messages.form(approval, details, show)
-        binding, key = approval.matter, f"approve-{secrets.token_hex(8)}"
+        url = how == "url" and self.deps.page_url(approval)
+        ask = messages.visit(approval, details, show, url) if url else messages.form(approval, details, show)
+        binding, key = approval.binding, f"approve-{secrets.token_hex(8)}"
         approval_ref = ApprovalRef(approval.id, binding.digest, binding.rule, binding.terms.name, key)
         return InputRequired({key: ask}, approval_ref=approval_ref)
 
@@ -240,7 +240,7 @@ class _ApprovalFlow:
 
     async def _tell_progress(self, approval: Approval) -> None:
         """So that a client whose patience is renewed by progress stays (2026-07-28 basic/patterns/progress)."""
-        token, terms = self.call.meta["progressToken"], approval.matter.terms
+        token, terms = self.call.meta["progressToken"], approval.binding.terms
         text = f"waiting for approval {approval.id} by {terms.describe()}"
         meta = {messages.APPROVAL: messages.about(approval)}  # no server may write it: the text alone could be its own
         for count in range(1, 100_000):
@@ -270,7 +270,7 @@ class _ApprovalFlow:
         if not self.queue.claim(approval.id):
             return self.refuse(f"{approval.id} is being used by another call. The same call again asks for another.")
         try:
-            return await self._let_through(_ByApproval(self.queue, approval), approval.id, approval.matter)
+            return await self._let_through(_ByApproval(self.queue, approval), approval.id, approval.binding)
         finally:
             self.queue.release_claim(approval.id)
 
@@ -306,8 +306,8 @@ class _ByApproval:
     @property
     def note(self) -> Json:
         approval = self.approval
-        fields = {"id": approval.id, "state": "consumed", "digest": approval.matter.digest}
-        return {**fields, "profile": approval.matter.terms.name, "approver": _names(approval)}
+        fields = {"id": approval.id, "state": "consumed", "digest": approval.binding.digest}
+        return {**fields, "profile": approval.binding.terms.name, "approver": _names(approval)}
 
     async def redeem(self) -> bool:
         return await self.queue.consume(self.approval.id)
@@ -322,7 +322,7 @@ class _ByGrant:
     def note(self) -> Json:
         grant = self.grant
         fields = {"id": grant.approval, "grant": grant.id, "scope": grant.scope}
-        return {**fields, "profile": grant.matter.terms.name, "approver": grant.by}
+        return {**fields, "profile": grant.binding.terms.name, "approver": grant.by}
 
     async def redeem(self) -> bool:
         return await self.queue.use_grant(self.grant)

@@ -50,18 +50,18 @@ class _Series:
         return self.type in ("counter", "histogram")
 
 
-Told = Mapping[str, _Series]
+SeriesByName = Mapping[str, _Series]
 
 
 class Merged:
     """`take` is told what a worker says, under a name that no later process has; `of` gives all as one text."""
 
     def __init__(self) -> None:
-        self._reported: dict[Hashable, Told] = {}
-        self._over: Told = {}
+        self._reported: dict[Hashable, SeriesByName] = {}
+        self._over: SeriesByName = {}
 
     @property
-    def known(self) -> frozenset[Hashable]:
+    def workers(self) -> frozenset[Hashable]:
         """The workers that were heard and have not ended."""
         return frozenset(self._reported)
 
@@ -99,9 +99,9 @@ def _read(family: Metric) -> _Series:
     return _Series(family.name, family.type, family.documentation, samples)
 
 
-def _merge(all_told: Iterable[Told]) -> Iterator[_Series]:
+def _merge(all_series: Iterable[SeriesByName]) -> Iterator[_Series]:
     found: dict[str, list[_Series]] = {}
-    for reported in all_told:
+    for reported in all_series:
         for name, series in reported.items():
             found.setdefault(name, []).append(series)
     for name, parts in found.items():
