@@ -307,7 +307,7 @@ async def test_what_is_finished_is_read_from_the_store_once_in_pieces_and_the_ne
     await town.decide(first, LEA, "deny")
     again = await town.desk.book.finished(town.clock.now)
     assert first.id in {one.id for one in again} and len(again) == limit and decoded.total() <= 2
-    assert await town.desk.book.finished(town.clock.now + repository.KEPT) == []
+    assert await town.desk.book.finished(town.clock.now + repository.RETENTION) == []
 
 
 async def test_the_next_call_is_compared_with_the_last_one_that_ran() -> None:

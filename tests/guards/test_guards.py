@@ -18,6 +18,7 @@ from sluicegate.metrics import Count
 from sluicegate.policy.arguments import Violation
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.model import (
+    ROUND_SECONDS,
     ApprovalRef,
     Call,
     Client,
@@ -192,7 +193,7 @@ async def test_a_servers_state_travels_sealed_and_comes_back_byte_for_byte(seale
 
 async def test_whatever_does_not_fit_the_envelope_is_an_error(sealer: Sealer) -> None:
     clock, server = Clock(), Server(ASK)
-    guard = seal(sealer.seal, sealer.unseal, same, ttl=60, clock=clock)
+    guard = seal(sealer.seal, sealer.unseal, same, clock=clock)
     asked = await guard(call(arguments={"n": 1}), server)
     assert isinstance(asked, InputRequired) and asked.state is not None
     good = asked.state
@@ -225,7 +226,7 @@ async def test_a_round_that_comes_too_late_or_to_another_program_is_one_of_a_cal
     sealer: Sealer,
 ) -> None:
     clock, programs, server = Clock(), {"git": "one"}, Server(ASK)
-    guard = seal(sealer.seal, sealer.unseal, same, ttl=60, clock=clock, identity=programs.__getitem__)
+    guard = seal(sealer.seal, sealer.unseal, same, clock=clock, identity=programs.__getitem__)
     asked = await guard(call(), server)
     ours = await guard(call(), Server(replace(ASK, approval_ref=ApprovalRef("a1", "d", "r", "p", "key"))))
     assert isinstance(asked, InputRequired) and isinstance(ours, InputRequired)
@@ -233,7 +234,7 @@ async def test_a_round_that_comes_too_late_or_to_another_program_is_one_of_a_cal
     assert reason(await guard(retry(asked.state), server)) == "outcome_unknown"
     assert await guard(retry(ours.state), server) == Failure(-32602, "Invalid or expired requestState")
     programs["git"] = "one"
-    clock.now += 61
+    clock.now += ROUND_SECONDS + 1
     assert reason(await guard(retry(asked.state), server)) == "outcome_unknown"
     assert await guard(retry(ours.state), server) == Failure(-32602, "Invalid or expired requestState")
     assert len(server.seen) == 1

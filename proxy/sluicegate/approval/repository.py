@@ -113,7 +113,7 @@ class ApprovalRepository:
                     if (approval := self.decoded(raw)) is not None:
                         self.add(approval)
                 self._is_read = True
-        return [one for one in self._newest() if now - (one.ended or one.created) < KEPT]
+        return [one for one in self._newest() if now - (one.ended or one.created) < RETENTION]
 
     def add(self, finished: Approval) -> None:
         self._finished[finished.id] = finished

@@ -21,6 +21,7 @@ from sluicegate.approval.record import Approval
 from sluicegate.protocol import tasks
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification
 from sluicegate.protocol.model import (
+    ANSWER_WITHIN,
     Call,
     Client,
     Failure,
@@ -37,7 +38,6 @@ from sluicegate.protocol.model import (
 
 AFTER: Final = 2 * 3600.0  # seconds beyond the time to decide: to run, and to be asked for
 RETENTION: Final = 3600.0  # seconds that an answer waits for its client
-ANSWER_WITHIN: Final = 540.0  # below the life of a round's sealed state
 POLL: Final = 5000  # milliseconds: a person is waited for
 CANCELLED: Final = "NOT EXECUTED: its task was cancelled before it began."
 CANCELLED_LATE: Final = "Its task was cancelled after the server had got the call: what was executed is not known."

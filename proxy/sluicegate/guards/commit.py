@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
-from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, refuse
+from sluicegate.protocol.model import ROUND_SECONDS, Call, Failure, Guard, Handler, Outcome, refuse
 
 Identify = Callable[[str], str]
 """Which program or address has a server's key now."""
@@ -27,15 +27,13 @@ REPLACED = "NOT EXECUTED: another server took the place of this one at this very
 LATER = "The audit log cannot be written, so the server did not get your answer."
 
 
-def commit(
-    spend: Spend, intend: Intend | None = None, ttl: float = 600.0, identity: Identify = str,
-) -> Guard:  # fmt: skip
+def commit(spend: Spend, intend: Intend | None = None, identity: Identify = str) -> Guard:
     """`intend` is None where there is no audit log."""
 
     async def guard(call: Call, inner: Handler) -> Outcome:
         trail = call.trail
         round, approval_use = trail.round, trail.approval_use
-        if round is not None and not await spend(f"round:{round[0]}:{round[1]}", ttl):
+        if round is not None and not await spend(f"round:{round[0]}:{round[1]}", ROUND_SECONDS):
             return Failure(INVALID_PARAMS, "This requestState was used before")
         if intend is not None:
             started = perf_counter()

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
 from sluicegate.protocol.model import (
+    ROUND_SECONDS,
     ApprovalRef,
     Call,
     Failure,
@@ -43,7 +44,7 @@ _RETRY_KEYS: Final = frozenset({"requestState", "inputResponses"})
 
 
 def seal(
-    seal: Seal, unseal: Unseal, judged: Callable[[Call, Outcome], Outcome], ttl: float = 600.0,
+    seal: Seal, unseal: Unseal, judged: Callable[[Call, Outcome], Outcome],
     clock: Callable[[], float] = time.time, identity: Callable[[str], str] = str,
 ) -> Guard:  # fmt: skip
     """`judged` gives what a client may be asked, or what it gets in place of a question; `identity` which program
@@ -71,7 +72,7 @@ def seal(
             return outcome if round == 0 else _proven(call, outcome)
         if round >= MAX_ROUNDS and not outcome.is_held:
             return Failure(INVALID_PARAMS, f"the server asked for input more than {MAX_ROUNDS} times")
-        payload = _envelope(call, target, outcome, round + 1, clock() + ttl, identity(target.server))
+        payload = _envelope(call, target, outcome, round + 1, clock() + ROUND_SECONDS, identity(target.server))
         return replace(outcome, state=seal(PURPOSE, payload, call.client.principal))
 
     return guard

@@ -22,14 +22,12 @@ from sluicegate.protocol.input_forms import ELICIT
 from sluicegate.protocol.input_requests_client import Question, Settled, Unanswered
 from sluicegate.protocol.jsonrpc import Json, Message, Notification, Request, Response, is_id
 from sluicegate.protocol.legacy_client import ELICITATION_COMPLETE
-from sluicegate.protocol.model import Call, Client, Handler, InputRequired, Outcome, Trail, refuse
+from sluicegate.protocol.model import ANSWER_WITHIN, Call, Client, Handler, InputRequired, Outcome, Trail, refuse
 
 log = logging.getLogger(__name__)
 
 MAX_ASKS: Final = 20  # open ones of one session
 MAX_ROUNDS: Final = 10
-# Below the life of a round's sealed state: an answer that comes later could not be used any more.
-ANSWER_WITHIN: Final = 540.0
 ASIDE_WITHIN: Final = 60.0  # what is asked outside of a call
 _PAUSE_FIRST, _PAUSE_MOST = 0.05, 0.25
 _FAREWELL: Final = 1.0

@@ -15,7 +15,7 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from sluicegate.protocol import methods
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Notification, Response, dump, light
@@ -34,6 +34,12 @@ RESOURCE_NOT_FOUND = -32002
 
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 REASON = "dev.sluice/reason"
+
+ROUND_SECONDS: Final = 600.0
+"""How long a call waits between two rounds: its sealed state is good for so long, so long is it remembered that the
+state was used, and so long does its server's exchange stay open."""
+ANSWER_WITHIN: Final = ROUND_SECONDS - 60.0
+"""How long a client is asked for: an answer that comes later could not be used any more."""
 
 Reason = Literal[
     "denied", "invalid_arguments", "approval_denied", "approval_pending", "approval_expired", "rate_limited",

@@ -17,12 +17,10 @@ import anyio
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.session.pending_request import MAX_WAITING_BYTES, PendingRequest, severity
 from sluicegate.protocol.jsonrpc import Request, RequestId, Response, size_of
-from sluicegate.protocol.model import LOG_LEVEL, Ask, Call, Outcome, OwnState, no_emit
+from sluicegate.protocol.model import LOG_LEVEL, ROUND_SECONDS, Ask, Call, Outcome, OwnState, no_emit
 
 DEBOUNCE: Final = 0.03
 """Seconds: what a server asks in one breath goes to the client in one round."""
-LIFE: Final = 600.0
-"""Seconds that a parked call waits for its client."""
 MAX_ASKS: Final = 32  # open on one call
 MAX_PARKED: Final = 100  # calls of one principal at one server
 
@@ -162,7 +160,7 @@ class SuspendedCalls:
     session outside of any call. `is_aside`: the server has asked beside the streams of its calls, so that one call
     at a time is all that can be told apart."""
 
-    def __init__(self, ask: Ask | None = None, life: float = LIFE) -> None:
+    def __init__(self, ask: Ask | None = None, life: float = ROUND_SECONDS) -> None:
         self.ask = ask
         self.life = life
         self.is_aside = False
