@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "proxy" / "sluicegate").rglob("*.py"))
 
 LAYERS = {
-    0: {"protocol", "telemetry", "config", "__init__"},
+    0: {"protocol", "telemetry", "config", "deferred", "__init__"},
     1: {"catalog", "outcomes"},
     2: {"policy", "approval", "audit", "hub", "store", "metrics", "tracing", "otlp", "series", "http", "runtime"},
     3: {"guards", "router", "catalog_cache", "listen", "downstream", "admin", "console"},

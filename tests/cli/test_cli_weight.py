@@ -5,8 +5,16 @@ import sys
 
 import pytest
 
-# Each takes 2 to 4 MiB, of the 80 that an idle Sluice may take.
-HEAVY = ("rich", "pygments", "jwt", "opentelemetry.sdk", "requests")
+# Each takes 1 to 4 MiB. What is deferred stands in `sys.modules`, but has none of its own modules.
+HEAVY = (
+    "rich", "pygments", "greenlet", "jwt", "opentelemetry.sdk", "requests", "httpx._client", "idna", "sluicegate.demo",
+    "jsonschema_rs.jsonschema_rs",
+)  # fmt: skip
+OVER_HTTP = (
+    "sluicegate.admin", "sluicegate.console", "starlette", "uvicorn", "multiprocessing", "sluicegate.app.serve",
+    "sluicegate.app.admin_app", "sluicegate.app.desktop_admin", "sluicegate.app.workers.supervisor",
+    "sluicegate.listen.listener", "sluicegate.listen.http1", "sluicegate.listen.server",
+)  # fmt: skip
 # What serves takes half a second to import: nobody who asks a Sluice that runs waits for it.
 SERVING = ("sluicegate.app.core", "sluicegate.policy.engine", "sluicegate.listen.server", "uvicorn", "casbin")
 ASKING = ("servers", "logs", "call", "console", "resources")
@@ -21,11 +29,22 @@ def imported_by(*words: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", ["serve", "stdio"])
-def test_what_serves_has_not_imported_what_most_configs_never_need(command: str) -> None:
+@pytest.mark.parametrize(("command", "module"), [("serve", "sluicegate.app.serve"), ("stdio", "sluicegate.app.stdio")])
+def test_what_serves_has_not_imported_what_most_configs_never_need(command: str, module: str) -> None:
     modules = imported_by(command)
-    assert "sluicegate.app.serve" in modules
+    assert module in modules
     assert not modules & set(HEAVY)
+
+
+def test_stdio_has_not_imported_what_serves_over_http() -> None:
+    """A client waits for these imports, and each desktop client's Sluice would hold them."""
+    assert not imported_by("stdio") & set(OVER_HTTP)
+
+
+def test_what_is_imported_to_serve_is_walked_by_no_collector_on_its_way() -> None:
+    code = "import gc, sluicegate.__main__; print(gc.isenabled(), gc.get_stats()[2]['collections'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "0"]
 
 
 @pytest.mark.parametrize("command", ASKING)

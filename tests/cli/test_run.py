@@ -12,6 +12,6 @@ async def interval() -> float:
 def test_threads_let_the_event_loop_go_on_after_a_millisecond() -> None:
     before = sys.getswitchinterval()
     try:
-        assert run._run(interval) == 0.001
+        assert run.run_loop(interval) == 0.001
     finally:
         sys.setswitchinterval(before)

@@ -4,6 +4,8 @@ What one worker has, an approval for one, is asked of them until one knows it; w
 what changes something for all is known to all before it is answered. Credentials and rights are judged by the workers.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import asyncio
 import json
 import re
@@ -237,7 +239,7 @@ def _client_of(body: bytes) -> str:
     return value["as"] if isinstance(value, dict) and isinstance(value.get("as"), str) else ""
 
 
-async def _read(response: httpx.Response, queue: "asyncio.Queue[bytes]") -> None:
+async def _read(response: httpx.Response, queue: asyncio.Queue[bytes]) -> None:
     """Event by event: those of several streams must not be mixed."""
     waiting = b""
     try:

@@ -4,6 +4,8 @@ What is asked there is what was asked here, word for word, with the addresses th
 side of that. Knows HTTP and sockets; no path but its own, and nothing of what is told.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence

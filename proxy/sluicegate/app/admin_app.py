@@ -13,7 +13,7 @@ from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.admin.routes import needs_step_up
 from sluicegate.app import explain_facts, settings
-from sluicegate.app.approvals import people
+from sluicegate.app.approvals_api import people
 from sluicegate.app.core import Core
 from sluicegate.app.services import bearer_of
 from sluicegate.audit.log import AuditLog

@@ -5,28 +5,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-import anyio
-
-from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
 from sluicegate.app import settings
 from sluicegate.app.late import Late
-from sluicegate.app.services import PolicyService, open_audit, open_policy_service
-from sluicegate.app.settings import DATABASE, KEYS, is_gone
+from sluicegate.app.services import PolicyService
+from sluicegate.app.settings import KEYS, is_gone
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
 from sluicegate.approval.eligibility import objection
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue
 from sluicegate.approval.record import Approval, CallBinding
-from sluicegate.approval.repository import ALL
 from sluicegate.approval.states import TRANSITIONS
 from sluicegate.audit.log import AuditLog
-from sluicegate.audit.newest import last_calls
 from sluicegate.audit.redact import Redactor
 from sluicegate.catalog_cache import Resolver
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
@@ -39,8 +33,6 @@ from sluicegate.protocol.methods import JUDGED_BY_NAME
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import Store
 from sluicegate.store.keys import KeyRing
-from sluicegate.store.memory import MemoryStore
-from sluicegate.store.sqlite import SqliteStore
 
 PageLink = Callable[[Approval], str]
 """Makes the link to the page of an approval; empty where there is no page."""
@@ -160,41 +152,3 @@ def time_waits(observe: Callable[[str, float], None], approval: Approval) -> Non
     """For whoever wants to know how long people take: told of every change of an approval."""
     if approval.state in ("approved", "denied", "expired"):
         observe(approval.binding.terms.name, time.time() - approval.created)
-
-
-def people(judges: PolicyService, log: Path | None, client_of: Callable[[str], Client | None]) -> ApprovalsApiDeps:
-    """What the admin port has to know to show and decide approvals; `log` is the directory of the audit log."""
-
-    async def history(principal: str) -> list[Json]:
-        if log is None:
-            return []
-        try:
-            return await anyio.to_thread.run_sync(last_calls, log, principal)
-        except OSError:  # between two segments, or gone: what is shown is the less
-            return []
-
-    judge = judges.judge
-    return ApprovalsApiDeps(client_of, judge.roles_of, judge.row_text, history)
-
-
-@asynccontextmanager
-async def at_rest(config: Config, read_only: bool = False) -> AsyncIterator[ApprovalsApi]:
-    """The queue where no Sluice runs: what is decided here, whoever runs on this state directory finds. `read_only` is
-    for a copy of it: nothing that happens to it is kept, and nothing is recorded. Raises `PolicyError` where the policy
-    cannot be used, `OSError` where the store cannot."""
-    async with AsyncExitStack() as stack:
-        judges = await stack.enter_async_context(open_policy_service(config, None, "cli"))
-        on_disk = SqliteStore(Path(config.state.dir) / DATABASE)
-        stack.push_async_callback(on_disk.close)
-        store: Store = on_disk
-        audit = None
-        if read_only:
-            store = MemoryStore()
-            for key, value in (await on_disk.scan(ALL)).items():
-                await store.put(key, value)
-        else:
-            audit = await stack.enter_async_context(open_audit(config, "cli", judges.judge))
-        queue = open_queue(config, judges, store, audit)
-        await queue.refresh()
-        log = settings.audit(config).path.parent if config.audit.enabled else None
-        yield ApprovalsApi(queue, people(judges, log, judges.client_of), store)

@@ -6,6 +6,7 @@ open to every program of this machine: it serves the console, and the API to ses
 
 import logging
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,18 +23,17 @@ from sluicegate.admin.routes import API, needs_step_up
 from sluicegate.app import settings
 from sluicegate.app.admin_app import admin_application, bearer, note_in
 from sluicegate.app.core import Core
+from sluicegate.app.stdio import JOIN
 from sluicegate.config import Config
 from sluicegate.console import PATH, Console
 from sluicegate.listen import settings as listening
 from sluicegate.listen.asgi import asgi
 from sluicegate.listen.http_request import Serve
-from sluicegate.listen.server import AddressServer
+from sluicegate.listen.server import AddressServer, on_unix_socket
 from sluicegate.protocol.jsonrpc import Json
 
 log = logging.getLogger(__name__)
 
-JOIN: Final = "/join"
-"""Asked at the socket by a process that is about to join this Sluice."""
 CODES: Final = f"{PATH}/codes"
 IDLE: Final = 900.0
 LOOK_EVERY: Final = 1.0
@@ -108,6 +108,13 @@ def _of_sessions(console: Console) -> ASGIApp:
         await (console if is_served else error_response(404, "no such path"))(scope, receive, send)
 
     return front
+
+
+async def serve_desktop_admin(config: Config, inner: Core, listener: socket.socket) -> None:
+    """Answers at a Unix socket that listens, until it is cancelled."""
+    admin, console = desktop_admin(config, inner)
+    async with on_unix_socket(admin, listener):
+        await console.run()
 
 
 def desktop_admin(config: Config, inner: Core) -> tuple[Serve, DesktopConsole]:

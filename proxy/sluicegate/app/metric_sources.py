@@ -14,7 +14,6 @@ from sluicegate.app.server_control import ServerControl
 from sluicegate.catalog_cache import CatalogCache, completeness
 from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.config import Config
-from sluicegate.listen.listener import Listener
 from sluicegate.metrics import Metrics, Sample
 from sluicegate.policy.rates import Windows
 from sluicegate.protocol.model import Call, Decision, Target
@@ -50,11 +49,6 @@ def definitions(servers: Iterable[str], lists: CatalogCache, pins: DefinitionPin
     for key in servers:
         yield "sluice_catalog_tools", (key,), completeness.count_tools(lists, key)
         yield "sluice_definitions_withheld", (key,), pins.count_withheld(key)
-
-
-def listener(listener: Listener) -> Iterator[Sample]:
-    yield "sluice_sessions", (), listener.open_sessions
-    yield "sluice_streams_open", (), listener.open_streams
 
 
 def limits(windows: Mapping[str, Windows]) -> Iterator[Sample]:

@@ -5,7 +5,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from sluicegate import __version__, telemetry
 from sluicegate.admin.approval_page import link
 from sluicegate.admin.peers import front
-from sluicegate.app import metric_sources, settings
+from sluicegate.app import settings
 from sluicegate.app.admin_app import admin_application, note_in, with_console
 from sluicegate.app.core import ME, Core, core
 from sluicegate.app.workers.partition import WHOLE, WorkerPartition
@@ -29,6 +29,7 @@ from sluicegate.listen.listener import Listener
 from sluicegate.listen.server import AddressServer as Port
 from sluicegate.listen.server import on_unix_socket
 from sluicegate.listen.worker_handoff import WorkerHandoff
+from sluicegate.metrics import Sample
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.runtime import open_files
 from sluicegate.store.keys import new_operator_token
@@ -91,7 +92,7 @@ async def running(
                             refused, on_abandoned=inner.abandon, on_sweep=inner.keep, handover=handover,
                             until_free=inner.until_free)  # fmt: skip
         inner.behind.sessions.set(listener)
-        inner.services.metrics.watch(partial(metric_sources.listener, listener))
+        inner.services.metrics.watch(partial(_open, listener))
         files = open_files.raise_limit()
         wire = listening.ConnectionLimits(
             headers=config.limits.headers, is_shared=placement is not None, connections=files * 3 // 4
@@ -128,6 +129,11 @@ async def running(
         stack.callback(listener.close)
         stack.callback(port.stop)
         yield RunningServer(url(config.listen.mcp, port.port) + "/mcp", admin_url, inner, partial(port.stop, now=True))
+
+
+def _open(listener: Listener) -> Iterator[Sample]:
+    yield "sluice_sessions", (), listener.open_sessions
+    yield "sluice_streams_open", (), listener.open_streams
 
 
 async def _catch_up(inner: Core) -> None:

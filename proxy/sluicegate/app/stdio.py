@@ -8,30 +8,32 @@ import asyncio
 import json
 import logging
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
+from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from sluicegate import __version__, telemetry
-from sluicegate.admin.peers import Peer
 from sluicegate.app.core import ME, Core, core
-from sluicegate.app.desktop_admin import JOIN, desktop_admin
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.config import Config, Limits, load
 from sluicegate.listen import line_streams, stdio
-from sluicegate.listen.server import on_unix_socket
 from sluicegate.listen.stdio_bridge import BridgeStreams, Line, SessionTranscript, pump, relay
 from sluicegate.protocol.jsonrpc import Json, Response
 from sluicegate.protocol.model import Ask, Call, Client, Outcome
 
 log = logging.getLogger(__name__)
 
+JOIN: Final = "/join"
+"""Asked at the admin socket by a process that is about to join this Sluice."""
 _AGAIN: Final = 0.05
 _PATIENCE: Final = 5.0  # seconds that the Sluice that runs has to say what is in force
 Serve = Callable[[line_streams.LineReader, line_streams.LineWriter], Awaitable[None]]
@@ -114,11 +116,32 @@ def _until_sigterm(stdin: line_streams.LineReader) -> Iterator[line_streams.Line
 async def _firewall(config: Config, file: Path, lock: InstanceLock) -> AsyncIterator[Serve]:
     async with core(config, "stdio", file) as inner:
         serve = _server(config, inner)
-        admin, console = desktop_admin(config, inner)
-        async with anyio.create_task_group() as group, lock.open(serve, partial(on_unix_socket, admin)):
-            group.start_soon(console.run)
-            yield serve
+        async with anyio.create_task_group() as group:
+            answer = partial(_answer_operators, config, inner)
+            async with lock.open(serve, lambda address: _at_socket(address, group, answer)):
+                yield serve
             group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _at_socket(
+    address: str, group: TaskGroup, answer: Callable[[socket.socket], Coroutine[Any, Any, None]]
+) -> AsyncIterator[None]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.setblocking(False)
+        listener.bind(address)
+        listener.listen()
+        group.start_soon(answer, listener)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def _answer_operators(config: Config, inner: Core, listener: socket.socket) -> None:
+    """Serves the admin API and the console. Few desktop clients' Sluices are ever asked, so what they need is imported
+    when somebody connects: in a thread, because it takes a fifth of a second."""
+    await anyio.wait_readable(listener)
+    desktop = await anyio.to_thread.run_sync(import_module, "sluicegate.app.desktop_admin")
+    await desktop.serve_desktop_admin(config, inner, listener)
 
 
 def _server(config: Config, inner: Core) -> Serve:
@@ -179,7 +202,8 @@ async def _join(lock: InstanceLock) -> None:
         return
     answer = None
     with anyio.move_on_after(_PATIENCE):
-        answer = await Peer(0, None, address).ask({"method": "GET", "path": JOIN, "headers": []}, b"")
+        peers = await anyio.to_thread.run_sync(import_module, "sluicegate.admin.peers")
+        answer = await peers.Peer(0, None, address).ask({"method": "GET", "path": JOIN, "headers": []}, b"")
     if answer is None or answer.status_code != 200:
         log.warning("the Sluice that runs does not say what is in force")
         return

@@ -5,6 +5,8 @@ slow or wrong loses nothing: each approval is told again, ever more rarely, unti
 more, across restarts too. Redirects are not followed, and no proxy of the environment sees anything.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import json
 import logging
 import random

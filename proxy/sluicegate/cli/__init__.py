@@ -4,6 +4,7 @@ This file puts the commands together and is the last resort for errors: a bad co
 findings, anything unforeseen with a trace.
 """
 
+import gc
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa:
 
 COMMANDS: Final = {
     "init": "init", "install": "install", "uninstall": "install", "status": "install",
-    "serve": "run", "stdio": "run", "demo": "run:demo_", "check": "check", "explain": "explain",
+    "serve": "serve", "stdio": "run", "demo": "demo", "check": "check", "explain": "explain",
     "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
     "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
 }  # fmt: skip
@@ -87,7 +88,10 @@ def _options(
 def main() -> None:
     """Runs the command line. What the package expects to fail ends it with an exit code of its own."""
     try:
-        application(sys.argv[1:])()
+        app = application(sys.argv[1:])
+        gc.freeze()  # what is imported by now stays
+        gc.enable()
+        app()
     except (ConfigError, Unreachable) as error:
         for reason in error.args:
             info(str(reason))

@@ -16,7 +16,7 @@ import typer
 
 from sluicegate import config
 from sluicegate.admin.paging import MAX_ROWS
-from sluicegate.app.approvals import at_rest
+from sluicegate.app.approvals_api import at_rest
 from sluicegate.app.settings import DATABASE
 from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.output import AsJson, Code, count, give, info, located, print_out, printable, stop, table

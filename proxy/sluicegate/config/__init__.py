@@ -36,6 +36,7 @@ from sluicegate.config.models import (
 from sluicegate.config.names import RESERVED, is_key_name, is_server_key
 from sluicegate.config.policy import Approvals, Policy, Profile, Webhook
 from sluicegate.config.rules import broken_rules, named_files, nobody_gets_in
+from sluicegate.config.schema import schema as schema
 from sluicegate.config.source import Source, parse, read
 from sluicegate.config.units import Address, Rate
 
@@ -189,11 +190,6 @@ def locate(path: Path, problems: Iterable[Problem]) -> list[ConfigFinding]:
     except ConfigError:
         source = Source(str(path), Path())
     return [source.locate(problem) for problem in problems]
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of the file."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
 
 
 def places(environ: Mapping[str, str] = os.environ) -> list[Path]:

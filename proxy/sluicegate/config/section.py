@@ -17,7 +17,6 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
         validate_default=True,
     )
     later: ClassVar[frozenset[str]] = frozenset()

@@ -4,6 +4,8 @@ The address is resolved once, judged, and connected to as it is, by the client i
 name. No cookies, no credentials, no environment. A redirect leaves the origin never. Knows documents as bytes.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import ssl
 from functools import partial
 from typing import Final

@@ -5,11 +5,12 @@ an `httpx.Response` for each stream, and makes an answer of one event several ti
 So the decoders are fed here, and the bound stands before them. Pure; it reads no HTTP.
 """
 
+from __future__ import annotations  # httpx_sse is imported at its first use
+
 from dataclasses import dataclass
 from typing import Final
 
-from httpx_sse import ServerSentEvent
-from httpx_sse._decoders import SSEDecoder, SSELineDecoder
+import httpx_sse
 
 DEFAULT_RETRY = 1.0
 _MAX_RETRY: Final = 10**9  # ms; a server may write any number, and not every one has a float
@@ -38,8 +39,8 @@ class EventParser:
     def __init__(self, position: StreamPosition, limit: int) -> None:
         self._position = position
         self._limit = limit
-        self._lines = SSELineDecoder()
-        self._decoder = SSEDecoder()
+        self._lines = httpx_sse._decoders.SSELineDecoder()
+        self._decoder = httpx_sse._decoders.SSEDecoder()
         self._size = 0  # of the lines of the event that is coming
         self._rest = 0  # of the line that is coming
         self._is_first = True
@@ -75,7 +76,7 @@ class EventParser:
             self._decoder.decode(line)
         return None
 
-    def _event(self, event: ServerSentEvent | None) -> bytes | None:
+    def _event(self, event: httpx_sse.ServerSentEvent | None) -> bytes | None:
         """Its data, None if it is not a message; `position` takes what it says about the stream."""
         position = self._position
         if event is None:  # nothing was said, and no id is in force

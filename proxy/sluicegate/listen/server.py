@@ -134,11 +134,13 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 @asynccontextmanager
-async def on_unix_socket(serve: Serve, address: str) -> AsyncIterator[None]:
-    """Serves on a Unix socket inside the block. Raises `OSError`."""
+async def on_unix_socket(serve: Serve, where: str | socket.socket) -> AsyncIterator[None]:
+    """Serves on a Unix socket, at an address or one that listens, inside the block. Raises `OSError`."""
     connections, tasks = set[Http1](), set[asyncio.Task[None]]()
     loop = asyncio.get_running_loop()
-    server = await loop.create_unix_server(lambda: Http1(serve, ConnectionLimits(), connections, tasks), address)
+    path, listener = (where, None) if isinstance(where, str) else (None, where)
+    made = partial(Http1, serve, ConnectionLimits(), connections, tasks)
+    server = await loop.create_unix_server(made, path, sock=listener)
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from sluicegate.policy.schema_cost import SchemaRefused, check_bounds
 from sluicegate.protocol.jsonrpc import Json, dump
 from sluicegate.protocol.parameter_names import look_alike
 
-_REGEX: Final = jsonschema_rs.RegexOptions(size_limit=256 * 1024, dfa_size_limit=256 * 1024)
+_MAX_PATTERN: Final = 256 * 1024  # bytes of a compiled pattern
 _MAX_TEXT: Final = 200
 _MAX_NAME: Final = 64
 _EXPLAINED: Final = 200
@@ -47,8 +47,9 @@ class Schema:
         if not is_bounded:
             check_bounds(schema)
         try:
+            patterns = jsonschema_rs.RegexOptions(size_limit=_MAX_PATTERN, dfa_size_limit=_MAX_PATTERN)
             self._validator = jsonschema_rs.Draft202012Validator(
-                schema, pattern_options=_REGEX, offline=True, validate_formats=False, mask="the value"
+                schema, pattern_options=patterns, offline=True, validate_formats=False, mask="the value"
             )
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             text = str(error).partition("\n")[0]

@@ -4,6 +4,8 @@ A server names URLs in redirects and in its `endpoint` event. They are followed 
 the configured credentials go nowhere else.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import logging
 import socket
 import ssl
@@ -29,8 +31,6 @@ from sluicegate.runtime.loop_budget import VALUES, LoopBudget, is_large
 Raw = list[tuple[bytes, bytes]]
 
 NO_HEADERS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
-_UNREACHED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol)
 SEND_TIME: Final = 10.0
 """Seconds that what is sent without waiting may take."""
 MAX_SENDING: Final = 64
@@ -89,10 +89,10 @@ class HttpTransport:
 
 
 def lost_by(error: httpx.TransportError) -> Lost:
-    if isinstance(error, _UNREACHED):
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         why = _unreached(error.__cause__)
         return Lost(f"cannot connect: {why or error}", sent=False, detail=str(error) if why else "")
-    if isinstance(error, _UNSENDABLE):
+    if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         return Lost(f"the request cannot be sent: {error}", sent=False)
     return Lost(f"the connection broke: {error or type(error).__name__}", sent=True)
 

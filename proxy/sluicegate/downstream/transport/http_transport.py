@@ -3,6 +3,8 @@
 Nothing of the client travels here: the headers are the configured ones and those of the protocol.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import logging
 import ssl
 from functools import partial

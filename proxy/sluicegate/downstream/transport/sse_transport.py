@@ -5,6 +5,8 @@ lost it, and nothing can be resumed. The server says itself where to POST, and i
 origin: our credentials go nowhere else.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import logging
 from collections.abc import Callable
 from typing import Final

@@ -4,6 +4,8 @@ The parser is llhttp; this file
 is the part that cannot be left to it: who is waiting, when to stop reading, when a connection may be used again.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import asyncio
 import re
 import selectors
@@ -51,7 +53,7 @@ class Reply:
     _timer: asyncio.TimerHandle | None = None
     _waiter: asyncio.Future[None] | None = None
 
-    def __init__(self, wire: "HttpClientConnection", bodiless: bool) -> None:
+    def __init__(self, wire: HttpClientConnection, bodiless: bool) -> None:
         self.raw: list[tuple[bytes, bytes]] = []
         self.headers: dict[bytes, bytes] = {}
         self.bodiless = bodiless
@@ -125,8 +127,8 @@ class HttpClientConnection(asyncio.Protocol):
     def __init__(
         self,
         origin: Origin,
-        freed: Callable[["HttpClientConnection"], None],
-        lost: Callable[["HttpClientConnection"], None],
+        freed: Callable[[HttpClientConnection], None],
+        lost: Callable[[HttpClientConnection], None],
     ) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11

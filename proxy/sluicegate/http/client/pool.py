@@ -15,6 +15,8 @@ connection is used again only while the server can be expected to keep it open. 
 `ReadError`, `RemoteProtocolError` (it may have been executed). Redirects, cookies and compression are not done here.
 """
 
+from __future__ import annotations  # httpx is imported at its first use
+
 import asyncio
 import socket
 import ssl
