@@ -37,7 +37,6 @@ HOMES = {
     "standardwebhooks": {"approval"},
     "httptools": {"http", "listen"},
     "jwt": {"listen"},
-    "uvicorn": {"listen"},
     "starlette": {"admin", "app", "console"},
     "typer": {"cli", "__main__"},
     "ruamel": {"config", "desktop", "policy"},
@@ -62,7 +61,6 @@ standardwebhooks
 starlette
 structlog
 typer
-uvicorn
 uvloop
 """
 IO_MODULES = {"anyio", "asyncio", "socket", "httpx", "subprocess", "sqlite3", "threading", "ssl"}
