@@ -1,4 +1,4 @@
-"""Who may decide: the tiers, and what makes two principals the same person. Pure.
+"""Who may decide: the tiers, whose votes a quorum counts, and what makes two principals the same person. Pure.
 
 One person may hold several keys, and a key may belong to a team: an owner stands for all that are theirs. Names are
 compared without case, for it is safer to take two people for one than one for two.

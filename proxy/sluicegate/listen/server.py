@@ -1,4 +1,4 @@
-"""One address that is served: every address that a name stands for, or a Unix socket. Knows no application and no MCP.
+"""A port that is served, and drained in the end: on every address of a host, or a Unix socket. Knows no MCP.
 
 Signals, logs and the life of the application belong to whoever composes the program. A socket is bound before it is
 served, so that a taken port is an `OSError` and no exit.
@@ -40,7 +40,7 @@ class AddressServer:
     ) -> None:  # fmt: skip
         self._address = (host, port)
         self._sockets: list[socket.socket] = list(bound)
-        self._serve, self._wire, self._drain = serve, wire or ConnectionLimits(), drain
+        self._serve, self._wire, self._drain_time = serve, wire or ConnectionLimits(), drain
         self._connections, self._tasks = set[Http1](), set[asyncio.Task[None]]()
         self._listeners: list[asyncio.Server] = []
         self._stopping = anyio.Event()
@@ -79,14 +79,14 @@ class AddressServer:
                 self._listeners.append(await loop.create_server(self._connection, sock=one, backlog=_BACKLOG))
             task_status.started(self.port)
             await self._stopping.wait()
-            await self._until_drained()
+            await self._drain()
         finally:
             self._close()
             for connection in list(self._connections):
                 connection.abort()
 
-    async def _until_drained(self) -> None:
-        with anyio.move_on_after(self._drain) as scope:
+    async def _drain(self) -> None:
+        with anyio.move_on_after(self._drain_time) as scope:
             while (self._connections or self._tasks) and self._waits:  # noqa: ASYNC110 - connections end by themselves
                 await anyio.sleep(_LOOK_EVERY)
         if scope.cancelled_caught:
