@@ -303,12 +303,12 @@ def log(_: Stage) -> Iterator[Figure]:
         records = sum(file.read_bytes().count(b"\n") for file in (folder / "audit").glob("*.jsonl"))
         yield Figure("log: records written, in thousands", records / 1_000, 110, "thousand")
         began = time.monotonic()
-        assert len(newest.calls(folder / "audit", newest.CallFilter(), 100).calls) == 100
+        assert len(newest.calls(folder / "audit", newest.CallFilter(), 100).rows) == 100
         yield Figure("log: the newest page", (time.monotonic() - began) * 1e3, 200, "ms")
         began, found, steps, at = time.monotonic(), 0, 0, None
         while True:
             page = newest.calls(folder / "audit", newest.CallFilter(text="needle"), 100, at)
-            found, steps = found + len(page.calls), steps + 1
+            found, steps = found + len(page.rows), steps + 1
             if not page.next:
                 break
             at = newest.read_position(page.next)

@@ -12,7 +12,7 @@ from sluicegate.admin.calls import CallsApi
 from sluicegate.audit import newest
 from sluicegate.audit.newest import Backwards, CallFilter, Position, read_position
 from sluicegate.audit.settings import Rotation
-from sluicegate.protocol.model import Failure, Target, Verdict
+from sluicegate.protocol.model import Failure, Target, Verdict, refuse
 
 
 def directory(tmp_path: Path) -> Path:
@@ -113,6 +113,66 @@ async def test_what_is_no_query_is_refused(tmp_path: Path, query: dict[str, list
         assert (await api(tmp_path, audit).page(query))[0] == 400
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, ["outcome b", "intent b", "outcome a", "intent a", "admin "]),
+        ({"type": "intent"}, ["intent b", "intent a"]),
+        ({"call": "a"}, ["outcome a", "intent a"]),
+        ({"outcome": "timeout"}, ["outcome b"]),
+        ({"tool": "k8s/*", "type": "outcome"}, ["outcome b"]),
+        ({"principal": "key:ci-bot", "call": "b"}, ["outcome b", "intent b"]),
+        ({"principal": "key:nobody"}, []),
+        ({"since": "2999-01-01"}, []),
+        ({"until": "2000-01-01"}, []),
+    ],
+)
+async def test_records_of_every_type_come_newest_first(
+    tmp_path: Path, query: dict[str, str], expected: list[str]
+) -> None:
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "a")
+        late = refuse("tools/call", "timeout", "x")
+        await one_call(audit, "b", late, target=Target("k8s", "tool", "scale", "k8s__scale"))
+        await settled(audit)
+        found, before = list[str](), dict[str, list[str]]()
+        while True:
+            asked = {name: [value] for name, value in query.items()} | {"limit": ["2"]} | before
+            status, page = await api(tmp_path, audit).records(asked)
+            assert status == 200 and len(page["records"]) <= 2 and not page["partial"]
+            found += [f"{row['type']} {row.get('call', '')}" for row in page["records"] if row["type"] != "checkpoint"]
+            if "next" not in page:
+                break
+            before = {"before": [page["next"]]}
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    "query", [{"type": ["outcomes"]}, {"who": ["key:a"]}, {"outcome": ["fine"]}, {"until": ["soon"]}, {"limit": ["0"]}]
+)
+async def test_what_is_no_query_for_records_is_refused(tmp_path: Path, query: dict[str, list[str]]) -> None:
+    async with open_audit(tmp_path) as audit:
+        assert (await api(tmp_path, audit).records(query))[0] == 400
+
+
+async def test_a_page_of_long_records_is_shorter_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "MAX_PAGE_BYTES", 1_000)
+    async with open_audit(tmp_path) as audit:
+        for number in range(4):
+            await one_call(audit, f"c{number}")
+        await settled(audit)
+        records, found, query = api(tmp_path, audit).records, list[str](), {"type": ["intent"]}
+        while True:
+            _, page = await records(query)
+            found.append(" ".join(row["call"] for row in page["records"]))
+            if "next" not in page:
+                break
+            query["before"] = [page["next"]]
+        assert len(found) > 1 and " ".join(found).split() == ["c3", "c2", "c1", "c0"]
+
+
 async def test_a_rare_filter_is_answered_in_steps_that_meet(tmp_path: Path) -> None:
     async with open_audit(tmp_path) as audit:
         await one_call(audit, "rare", arguments={"text": "needle"})
@@ -125,7 +185,7 @@ async def test_a_rare_filter_is_answered_in_steps_that_meet(tmp_path: Path) -> N
         hours = partial(next, iter(range(10_000)))
         page = newest.calls(directory(tmp_path), CallFilter(text="needle"), 100, position, 0.5, hours)
         assert page.searched_to and (before is None or page.searched_to <= before)
-        found, steps, before = found + page.calls, steps + 1, page.searched_to
+        found, steps, before = found + page.rows, steps + 1, page.searched_to
         if not page.next:
             break
         assert page.is_partial

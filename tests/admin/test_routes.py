@@ -17,6 +17,7 @@ from sluicegate.admin.endpoints import ENDPOINTS
 from sluicegate.admin.pins import PinsApi
 from sluicegate.admin.response import AdminResponse
 from sluicegate.admin.routes import ACTIONS, API, MAX_BODY, ROUTES, ApiRoute, needs_step_up, openapi, pattern
+from sluicegate.admin.verification import Verification
 from sluicegate.http.hosts import ADMIN_PORT
 from sluicegate.policy.lint_syntax import AREAS
 
@@ -91,7 +92,11 @@ class Sources:
         self.asked.append("calls")
         return 200, {"calls": [{"id": CANARY}]}
 
-    page = show = calls
+    page = show = records = calls
+
+    @property
+    def start(self) -> Any:
+        return self.status
 
     @property
     def problem(self) -> None:
@@ -121,8 +126,8 @@ def asker(
         list_tools=made.tools, principal_of=lambda key: "key:ci" if key == "client-key" else None, may=may,
         change_server=made.change_server, pins=cast(PinsApi, made), approvals=cast(ApprovalsApi, made),
         list_prompts=made.tools, list_resources=made.resources, output=made.output,
-        audit=cast(Any, made), calls=cast(CallsApi, made), facts=made.facts, explain=made.explain,
-        status=made.status,
+        audit=cast(Any, made), calls=cast(CallsApi, made), verification=cast(Verification, made),
+        facts=made.facts, explain=made.explain, status=made.status,
         page=cast(Page, OpenedPage(made)),
     )  # fmt: skip
     transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))
@@ -284,8 +289,8 @@ def test_every_operation_has_one_row_and_an_answer() -> None:
 
 def test_what_changes_something_leaves_a_record_and_what_only_shows_has_no_right_to_write() -> None:
     for route in API_ROUTES:
-        # The arguments of a question to `explain` may be secret: no URL has them.
-        only_shows = route.method == "GET" or route.operation == "explain"
+        # No URL has the arguments of `explain`: they may be secret. A proof takes long: no GET begins one.
+        only_shows = route.method == "GET" or route.operation in ("explain", "verify_log")
         assert only_shows == (not route.audit), route.operation
         assert (route.act == "write") <= (route.method != "GET"), route.operation
 

@@ -310,3 +310,18 @@ def test_status_one_server_and_the_calls_are_those_of_all_workers(town: Sluice) 
         story = http.get(f"/api/v1/calls/{call}")
         as_described(story)
         assert story.json()["call"]["id"] == call
+        page = http.get(f"/api/v1/audit/records?call={call}&type=outcome")
+        as_described(page)
+        assert [one["call"] for one in page.json()["records"]] == [call]
+        started = http.post("/api/v1/audit/verify", json={})
+        as_described(started)
+        assert started.status_code == 200
+        until(lambda: http.get("/api/v1/audit/verify").json()["state"] == "done")
+        proof = http.get("/api/v1/audit/verify")
+        as_described(proof)
+        assert proof.json()["ok"] and len(proof.json()["writers"]) == len(workers(town))
+        question = {"as": f"key:{ONE}", "method": "tools/call", "target": "math/add"}
+        explained = [http.post("/api/v1/policy/explain", json=question | {"as": f"key:{who}"}) for who in (ONE, OTHER)]
+        assert [one.json()["principal"] for one in explained] == [f"key:{ONE}", f"key:{OTHER}"]
+        as_described(explained[0])
+        assert http.post("/api/v1/policy/explain", json={"as": "key:nobody", "method": "tools/call"}).status_code == 400

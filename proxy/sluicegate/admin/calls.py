@@ -1,4 +1,4 @@
-"""`/api/v1/calls`: what clients called, newest first, and the story of one call. Both are read from the audit log."""
+"""What is read from the newest end of the audit log: calls, the story of one call, and records of every type."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,16 +11,19 @@ import anyio.to_thread
 
 from sluicegate.audit import newest
 from sluicegate.audit.checkpoint import PublicKeys
-from sluicegate.audit.newest import CallFilter, Story
+from sluicegate.audit.newest import CallFilter, LogPage, Story
+from sluicegate.audit.read import Filter
+from sluicegate.audit.record import TYPES
 from sluicegate.audit.time_expressions import read_time
 from sluicegate.outcomes import ENDINGS
 from sluicegate.protocol.jsonrpc import Json
 
 PAGE: Final = 100
 MAX_READERS: Final = 2
-VERDICTS: Final = ("allow", "deny", "ask", "would_deny")
+_CHOICES: Final = {"verdict": ("allow", "deny", "ask", "would_deny"), "type": TYPES, "outcome": sorted(ENDINGS)}
 _TERMS: Final = {"who": "principal", "server": "server", "tool": "tool", "method": "method", "verdict": "verdict",
                  "outcome": "outcome", "q": "text"}  # fmt: skip
+_RECORD_TERMS: Final = {name: name for name in ("type", "principal", "tool", "outcome", "call")}
 _TIMES: Final = ("since", "until")
 
 
@@ -32,13 +35,18 @@ class CallsApi:
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def page(self, query: Mapping[str, Sequence[str]]) -> tuple[int, Json]:
-        wanted = _read(query)
+        wanted = _read(query, _TERMS)
         if isinstance(wanted, str):
             return 400, {"error": wanted}
-        filter, limit, before = wanted
-        found = await self._run(partial(newest.calls, self._directory, filter, limit, before))
-        answer: Json = {"calls": found.calls, "searched_to": found.searched_to, "partial": found.is_partial}
-        return 200, answer | ({"next": found.next} if found.next else {})
+        terms, limit, before = wanted
+        return 200, await self._page("calls", partial(newest.calls, wanted=CallFilter(**terms)), limit, before)
+
+    async def records(self, query: Mapping[str, Sequence[str]]) -> tuple[int, Json]:
+        wanted = _read(query, _RECORD_TERMS)
+        if isinstance(wanted, str):
+            return 400, {"error": wanted}
+        terms, limit, before = wanted
+        return 200, await self._page("records", partial(newest.records, wanted=Filter(**terms)), limit, before)
 
     async def show(self, id: str) -> tuple[int, Json]:
         if not 0 < len(id) <= 128:
@@ -49,6 +57,13 @@ class CallsApi:
             return 404, {"error": f"no such call{far}"}
         return 200, _story(found)
 
+    async def _page(
+        self, name: str, search: Callable[..., LogPage], limit: int, before: newest.Position | None
+    ) -> Json:
+        found = await self._run(partial(search, self._directory, limit=limit, before=before))
+        answer: Json = {name: found.rows, "searched_to": found.searched_to, "partial": found.is_partial}
+        return answer | ({"next": found.next} if found.next else {})
+
     async def _run(self, read: Callable[[], Any]) -> Any:
         """Never in the event loop, and never many at once: the thread that reads has the interpreter in turns."""
         if self._limiter is None:
@@ -56,19 +71,21 @@ class CallsApi:
         return await anyio.to_thread.run_sync(read, limiter=self._limiter)
 
 
-def _read(query: Mapping[str, Sequence[str]]) -> tuple[CallFilter, int, newest.Position | None] | str:
-    """What is wanted, or what is wrong with the query."""
-    members = {*_TERMS, "since", "until", "before", "limit"}
+def _read(
+    query: Mapping[str, Sequence[str]], terms: Mapping[str, str]
+) -> tuple[dict[str, str], int, newest.Position | None] | str:
+    """The fields of a filter, the limit and the cursor, or what is wrong with the query. `terms` has the filter's
+    field for each parameter."""
+    members = {*terms, *_TIMES, "before", "limit"}
     if set(query) - members or any(len(values) != 1 for values in query.values()):
         return f"the query is of {', '.join(sorted(members))}, each at most once"
     given = {name: values[0] for name, values in query.items()}
-    if given.get("verdict", "allow") not in VERDICTS:
-        return f"verdicts are {', '.join(VERDICTS)}"
-    if given.get("outcome", "ok") not in ENDINGS:
-        return f"outcomes are {', '.join(sorted(ENDINGS))}"
+    for name, words in _CHOICES.items():
+        if name in given and given[name] not in words:
+            return f"{name} is one of {', '.join(words)}"
     try:
         now = datetime.now(UTC)
-        since, until = (given[name] and read_time(given[name], now) if name in given else "" for name in _TIMES)
+        times = {name: given[name] and read_time(given[name], now) for name in _TIMES if name in given}
     except ValueError as error:
         return str(error)
     limit = given.get("limit", str(PAGE))
@@ -77,8 +94,7 @@ def _read(query: Mapping[str, Sequence[str]]) -> tuple[CallFilter, int, newest.P
     before = newest.read_position(given["before"]) if "before" in given else None
     if before is None and "before" in given:
         return "before is `next` of another answer"
-    terms = {field: given[name] for name, field in _TERMS.items() if name in given}
-    return CallFilter(**terms, since=since, until=until), int(limit), before
+    return {field: given[name] for name, field in terms.items() if name in given} | times, int(limit), before
 
 
 def _story(found: Story) -> Json:

@@ -17,6 +17,7 @@ from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response
 from sluicegate.admin.routes import ACTIONS, AREAS, openapi
+from sluicegate.admin.verification import Verification
 from sluicegate.audit.log import AuditLog
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
 
@@ -51,6 +52,7 @@ class AdminDeps:
     approvals: ApprovalsApi
     audit: AuditLog | None = None
     calls: CallsApi | None = None  # None: no audit log is kept
+    verification: Verification | None = None  # None: the same
     denied: Callable[[str, str, str], None] = lambda who, area, act: None  # who had no right
     admit: Callable[[str], Awaitable[tuple[str | None, str]]] = nobody  # the same after a look, or a word for why not
     refused: Callable[[str, str], None] | None = None  # whose credential was none: an address and a word
@@ -199,6 +201,20 @@ async def list_calls(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return _no_log() if sources.calls is None else json_response(*await sources.calls.page(asked.query))
 
 
+async def list_records(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    return _no_log() if sources.calls is None else json_response(*await sources.calls.records(asked.query))
+
+
+async def verify_log(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    """A start has no parameters, so that its body is an empty object."""
+    if sources.verification is None:
+        return _no_log()
+    if asked.request.method != "POST":
+        return json_response(200, sources.verification.status())
+    is_empty = asked.body.strip() in (b"", b"{}")
+    return json_response(200, sources.verification.start()) if is_empty else error_response(400, "the body is {}")
+
+
 async def show_call(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return _no_log() if sources.calls is None else json_response(*await sources.calls.show(asked.parts[1]))
 
@@ -243,6 +259,9 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "find_facts": find_facts,
     "explain": explain,
     "show_audit_head": show_audit_head,
+    "list_records": list_records,
+    "verify_log": verify_log,
+    "show_verification": verify_log,
     "list_calls": list_calls,
     "show_call": show_call,
     "list_approvals": look_at_approvals,

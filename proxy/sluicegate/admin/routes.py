@@ -56,6 +56,14 @@ _CALL: Final = _object(
     dict.fromkeys(("principal", "method", "server", "own", "public", "verdict", "rule", "reason", "trace"), _STRING),
     id=_STRING, time=_STRING, outcome=_STRING, is_open=_FLAG,
 )  # fmt: skip
+_RECORD: Final = _object({"call": _STRING}, writer=_STRING, seq=_COUNT, type=_STRING, time=_STRING)
+_FINDING: Final = _object(file=_STRING, line=_COUNT, seq=_COUNT, text=_STRING)
+_VERIFICATION: Final = _object(
+    {"started_at": _STRING, "ended_at": _STRING, "error": _STRING, "ok": _FLAG,
+     "writers": _list(_object(writer=_STRING, ok=_FLAG, records=_COUNT, first=_COUNT, last=_COUNT, signed=_COUNT,
+                              signed_at=_STRING, tail=_COUNT, notes=_list(_STRING), findings=_list(_FINDING)))},
+    state={"enum": ["none", "running", "done", "failed"]}, records=_COUNT, bytes=_COUNT, of_bytes=_COUNT,
+)  # fmt: skip
 _PROOF: Final = {"enum": ["proved", "behind", "not_verified", "broken"]}
 _READINESS: Final = _object({"notes": _list(_STRING)}, status={"enum": ["ready", "not ready"]}, reasons=_list(_STRING))
 _VOTE: Final = _exactly(
@@ -150,6 +158,17 @@ ROUTES: Final = (
              response=_EXPLANATION, summary="the decision for a request, the row that makes it, and all other rows"),
     ApiRoute(method="GET", path=API + "audit/head", operation="show_audit_head", area="audit", response=_ROW,
              summary="the newest checkpoint"),
+    ApiRoute(method="GET", path=API + "audit/records", operation="list_records", area="audit",
+             summary="records of the log, the newest first; 100 at most, or how far a search came in a second",
+             query={"since": "a time, as of `audit search`", "until": "a time", "type": "of record",
+                    "principal": "who called or approved", "tool": "a glob", "outcome": "an outcome or a reason",
+                    "call": "the id of one call", "before": "`next` of the answer before", "limit": "1 to 100"},
+             response=_object({"next": _STRING}, records=_list(_RECORD), searched_to=_STRING, partial=_FLAG)),
+    ApiRoute(method="GET", path=API + "audit/verify", operation="show_verification", area="audit",
+             summary="what the last proof of the log found, or how far it is", response=_VERIFICATION),
+    ApiRoute(method="POST", path=API + "audit/verify", operation="verify_log", area="audit",
+             summary="prove the log from its first record on; one that runs goes on", request=_exactly(),
+             response=_VERIFICATION),
     ApiRoute(method="GET", path=API + "calls", operation="list_calls", area="audit",
              summary="calls, the newest first; 100 at most, or how far a search came in a second",
              query={"who": "the principal", "server": "its key", "tool": "a glob", "method": "of MCP",

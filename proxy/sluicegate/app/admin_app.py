@@ -12,6 +12,7 @@ from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.calls import CallsApi
 from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.admin.routes import needs_step_up
+from sluicegate.admin.verification import Verification
 from sluicegate.app import explain_facts, settings
 from sluicegate.app.approvals_api import people
 from sluicegate.app.core import Core
@@ -85,6 +86,7 @@ def admin_application(
             refused=audit.identity_failure if audit is not None else None,
             audit=audit,
             calls=None if audit is None else _calls(audit),
+            verification=None if audit is None else Verification(audit.settings, audit.public_keys),
             notes=judges.notes,
             status=lambda: {
                 "version": __version__,

@@ -1,7 +1,7 @@
 """The log from its newest end: records of all writers backwards, in blocks, from any position on.
 
-A page of calls, and the story of one call, take bounded time and memory however large the log is: who searches for
-something rare gets part of the way, and where to go on. Runs in a worker thread; proves nothing but `proof`.
+A page of calls or of records, and the story of one call, take bounded time and memory however large the log is. A
+search for something rare gets part of the way, and where to go on. Runs in a worker thread; proves nothing but `proof`.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from sluicegate.audit import chain, checkpoint
 from sluicegate.audit.chain import Link
 from sluicegate.audit.checkpoint import PublicKeys
 from sluicegate.audit.publish import read_newest
-from sluicegate.audit.read import Record, names_of
+from sluicegate.audit.read import Filter, Record, names_of
 from sluicegate.audit.recover import File, list_files, load
 
 BLOCK: Final = 256 * 1024
@@ -30,6 +30,7 @@ PROOF_SECONDS: Final = 0.5
 MAX_STORY: Final = 200
 MAX_STORY_BYTES: Final = chain.MAX_LINE
 MAX_PROOF: Final = 20_000
+MAX_PAGE_BYTES: Final = 1024 * 1024
 _LOOK_EVERY: Final = 256
 _PATIENCE: Final = 1_000
 """Records that are older than wanted, until the search ends: those composed apart stand a little too late."""
@@ -176,45 +177,73 @@ def _searched(record: Record) -> str:
 
 
 @dataclass(slots=True)
-class CallPage:
+class LogPage:
     """`next` is where to go on, empty at the end of the log; `searched_to` the time of the oldest record seen."""
 
-    calls: list[Record] = field(default_factory=list)
+    rows: list[Record] = field(default_factory=list)
     next: str = ""
     searched_to: str = ""
     is_partial: bool = False
 
 
+def _search(
+    reader: Backwards, since: str, limit: int, until: float, clock: Callable[[], float],
+    row_of: Callable[[Link, bytes], Record | None],
+) -> LogPage:  # fmt: skip
+    """The rows that match, newest first; a page of long lines has fewer."""
+    found, older, size = LogPage(), 0, 0
+    for number, (link, line) in enumerate(reader):
+        found.searched_to = link.time
+        older = older + 1 if link.time < since else 0
+        if older > _PATIENCE:
+            break
+        found.is_partial = number % _LOOK_EVERY == _LOOK_EVERY - 1 and clock() > until
+        if (row := row_of(link, line)) is not None:
+            found.rows.append(row)
+            size += len(line)
+        if found.is_partial or len(found.rows) >= limit or size > MAX_PAGE_BYTES:
+            found.next = reader.cursor
+            break
+    found.rows.sort(key=lambda row: str(row["time"]), reverse=True)
+    return found
+
+
+def records(
+    directory: Path, wanted: Filter, limit: int, before: Position | None = None, seconds: float = PAGE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> LogPage:  # fmt: skip
+    """The records that match, whole."""
+    needles = [json.dumps(value).encode("ascii") for value in (wanted.principal, wanted.outcome) if value]
+
+    def row_of(link: Link, line: bytes) -> Record | None:
+        may_match = wanted.may_match(link) and all(needle in line for needle in needles)
+        record = load(line) if may_match else {}
+        return record if record and wanted.matches(record) else None
+
+    return _search(Backwards(directory, before), wanted.since, limit, clock() + seconds, clock, row_of)
+
+
 def calls(
     directory: Path, wanted: CallFilter, limit: int, before: Position | None = None, seconds: float = PAGE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
-) -> CallPage:  # fmt: skip
+) -> LogPage:  # fmt: skip
     """A row for each call, by its closing record; those that are still open are in the first page, by their intent.
     A text that only the intent has (its arguments) is found there."""
-    until, needles, call_page = clock() + seconds, wanted.needles(), CallPage()
-    reader, closed, older = Backwards(directory, before), dict[str, Record | None](), 0
-    for number, (link, line) in enumerate(reader):
-        call_page.searched_to = link.time
-        older = older + 1 if link.time < wanted.since else 0
-        if older > _PATIENCE:
-            break
-        call_page.is_partial = number % _LOOK_EVERY == _LOOK_EVERY - 1 and clock() > until
-        if link.type in ("intent", "outcome"):
-            in_time = link.time >= wanted.since and (not wanted.until or link.time < wanted.until)
-            record = load(line) if in_time and all(needle in line for needle in needles) else {}
-            row = _row(link, record, wanted, closed, is_first=before is None)
-            if row is not None:
-                call_page.calls.append(row)
-        if call_page.is_partial or len(call_page.calls) >= limit:
-            call_page.next = reader.cursor
-            break
-    call_page.calls.sort(key=lambda row: str(row["time"]), reverse=True)
-    return call_page
+    needles, closed = wanted.needles(), dict[str, Record | None]()
+
+    def row_of(link: Link, line: bytes) -> Record | None:
+        if link.type not in ("intent", "outcome"):
+            return None
+        in_time = link.time >= wanted.since and (not wanted.until or link.time < wanted.until)
+        record = load(line) if in_time and all(needle in line for needle in needles) else {}
+        return _row(link, record, wanted, closed, is_first=before is None)
+
+    return _search(Backwards(directory, before), wanted.since, limit, clock() + seconds, clock, row_of)
 
 
 def last_calls(directory: Path, principal: str, count: int = 10) -> list[Record]:
     """The newest calls of somebody that have ended, newest first, as far back as a glance reaches."""
-    found = calls(directory, CallFilter(principal=principal), 2 * count, seconds=GLANCE_SECONDS).calls
+    found = calls(directory, CallFilter(principal=principal), 2 * count, seconds=GLANCE_SECONDS).rows
     wanted = ("time", "method", "server", "own", "outcome", "reason")
     ended = [row for row in found if not row["is_open"]][:count]
     return [{name: row[name] for name in wanted if name in row} for row in ended]

@@ -6,8 +6,8 @@ chained, too, but whoever may write the file could have made it anew: so the len
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -15,6 +15,7 @@ from sluicegate.audit import chain, checkpoint
 from sluicegate.audit.chain import START, ChainHead, Link
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, is_introduced, is_signed, key_id, read_public
 from sluicegate.audit.recover import File, load, look, rest_from, sort_files
+from sluicegate.audit.settings import AuditSettings
 
 MAX_NOTES: Final = 100
 
@@ -55,13 +56,21 @@ class VerifyReport:
         """How many records are behind the newest checkpoint, its own record not counted."""
         return max(0, self.last - max(self.signed, self.first - 1) - (1 if self.signed else 0))
 
+    def to_json(self) -> dict[str, Any]:
+        fields = ("writer", "ok", "records", "first", "last", "signed", "signed_at", "tail", "notes")
+        return {**{name: getattr(self, name) for name in fields}, "findings": [asdict(one) for one in self.findings]}
+
 
 class _Broken(Exception):
     """The chain ends here; what follows proves nothing."""
 
 
-def verify(paths: Iterable[Path], keys: PublicKeys, published: Iterable[Checkpoint] = ()) -> list[VerifyReport]:
-    """One report a writer, for all segments among `paths`. `published` are checkpoints from outside the log."""
+def verify(
+    paths: Iterable[Path], keys: PublicKeys, published: Iterable[Checkpoint] = (),
+    progress: Callable[[int], object] = lambda size: None,
+) -> list[VerifyReport]:  # fmt: skip
+    """One report a writer, for all segments among `paths`. `published` are checkpoints from outside the log.
+    `progress` gets the length of each record that was read."""
     files = sort_files([look(path) for path in paths])
     outside: dict[str, list[Checkpoint]] = {}
     for one in published:
@@ -71,7 +80,7 @@ def verify(paths: Iterable[Path], keys: PublicKeys, published: Iterable[Checkpoi
     foreign = chains.pop("", [])
     torn = [segment.opening.get("torn") for group in chains.values() for segment in group]
     for writer in sorted({*chains, *outside}):
-        reports.append(_Walk(writer, chains.get(writer, []), keys, outside.get(writer, [])).run())
+        reports.append(_Walk(writer, chains.get(writer, []), keys, outside.get(writer, []), progress).run())
     stray = VerifyReport("")
     for file in foreign:
         _judge_foreign(file, torn, stray)
@@ -94,8 +103,11 @@ def _judge_foreign(file: File, torn: Sequence[Any], report: VerifyReport) -> Non
 class _Walk:
     """One writer's chain from its first segment to its last."""
 
-    def __init__(self, writer: str, files: list[File], keys: PublicKeys, published: list[Checkpoint]) -> None:
-        self._files, self._keys = files, dict(keys)
+    def __init__(
+        self, writer: str, files: list[File], keys: PublicKeys, published: list[Checkpoint],
+        progress: Callable[[int], object],
+    ) -> None:  # fmt: skip
+        self._files, self._keys, self._progress = files, dict(keys), progress
         self._report = VerifyReport(writer)
         self._published = sorted(published, key=lambda one: one.seq)
         self._head: ChainHead = START
@@ -222,6 +234,7 @@ class _Walk:
         self._head, self._epoch = ChainHead(link.seq, chain.digest(line)), link.epoch
         self._report.records += 1
         self._report.last = link.seq
+        self._progress(len(line) + 1)
         self._compare_kept()
         if link.type == "checkpoint":
             self._read_checkpoint(record, link, line, before)
@@ -366,6 +379,13 @@ def read_kept(path: Path) -> Iterator[Checkpoint]:
 
 def _bytes(size: int) -> str:
     return f"{size} byte{'s' * (size != 1)}"
+
+
+def read_published(settings: AuditSettings) -> Iterator[Checkpoint]:
+    """The checkpoints that this Sluice has published where they can be read."""
+    files = (Path(destination) for destination in settings.checkpoints.to if "://" not in destination)
+    for path in (*sorted(settings.state.glob("*.checkpoint")), *filter(Path.is_file, files)):
+        yield from thin(read_kept(path))
 
 
 def thin(published: Iterable[Checkpoint], limit: int = 20_000) -> list[Checkpoint]:

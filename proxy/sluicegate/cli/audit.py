@@ -12,7 +12,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -26,7 +26,7 @@ from sluicegate.audit.read import search as find
 from sluicegate.audit.record import TYPES
 from sluicegate.audit.settings import AuditSettings, is_segment
 from sluicegate.audit.time_expressions import read_time
-from sluicegate.audit.verify import VerifyReport, read_kept, thin
+from sluicegate.audit.verify import VerifyReport, read_kept, read_published, thin
 from sluicegate.audit.verify import verify as check
 from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, print_out, printable, stop, table
 from sluicegate.outcomes import ENDINGS
@@ -84,15 +84,16 @@ def verify(
     settings = _settings(config_file) if not paths or key is None else None
     files = _segments(paths or ([settings.path.parent] if settings else []))
     keys = _keys(key or (settings.state / PUBLIC_KEYS if settings else Path()))
-    outside = list(checkpoints or []) if paths or settings is None else [*(checkpoints or []), *_published(settings)]
     try:
-        reports = check(files, keys, [one for path in outside for one in thin(read_kept(path))])
+        outside = [one for path in checkpoints or () for one in thin(read_kept(path))]
+        outside += read_published(settings) if settings is not None and not paths else ()
+        reports = check(files, keys, outside)
     except (OSError, ValueError) as error:
         stop(Code.USAGE, str(error))
     if not reports:
         stop(Code.NEGATIVE, "there is no audit log")
     is_ok = all(report.ok for report in reports)
-    give(as_json, {"ok": is_ok, "writers": [_as_json(report) for report in reports]}, _lines(reports))
+    give(as_json, {"ok": is_ok, "writers": [report.to_json() for report in reports]}, _lines(reports))
     if not is_ok:
         raise typer.Exit(Code.NEGATIVE)
 
@@ -107,12 +108,6 @@ def _lines(reports: Iterable[VerifyReport]) -> Iterator[str]:
             signed = f"signed up to {report.signed} at {report.signed_at}" if report.signed else "no checkpoint yet"
             span = f"records {report.first} to {report.last}" if report.records else "no records"
             yield f"ok   {report.writer}: {span}, {signed}; {report.tail} behind the newest checkpoint"
-
-
-def _as_json(report: VerifyReport) -> dict[str, Any]:
-    fields = ("writer", "ok", "records", "first", "last", "signed", "signed_at", "tail", "notes")
-    findings = [{"file": one.file, "line": one.line, "seq": one.seq, "text": one.text} for one in report.findings]
-    return {**{name: getattr(report, name) for name in fields}, "findings": findings}
 
 
 def tail(
@@ -281,13 +276,6 @@ def _keys(path: Path) -> PublicKeys:
         stop(Code.USAGE, f"there are no public keys in {path}; give them with --key")
     except (OSError, ValueError) as error:
         stop(Code.USAGE, f"{path}: {error}")
-
-
-def _published(settings: AuditSettings) -> Iterator[Path]:
-    """The checkpoints that this Sluice has published where it can be read."""
-    yield from sorted(settings.state.glob("*.checkpoint"))
-    files = (Path(destination) for destination in settings.checkpoints.to if "://" not in destination)
-    yield from filter(Path.is_file, files)
 
 
 def _about(record: Record) -> str:

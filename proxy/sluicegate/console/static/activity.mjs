@@ -1,16 +1,18 @@
 /** Activity: what clients called, newest first as it happens, and one call from the row that decided to what proves it. */
 import { useEffect, useMemo, useState } from "./vendor/hooks.mjs";
 import { signal } from "./vendor/signals.mjs";
-import { Failure, Resource, get, send } from "./net.mjs";
+import { Failure, Resource, get, getExactly } from "./net.mjs";
 import { Fragment, Lines, NoRight, Peer, Region, Time, Verdict, clock, html, plural, visible } from "./ui.mjs";
-import { go, query, route } from "./router.mjs";
+import { route } from "./router.mjs";
 import { asPolicyQuestion, fillIn } from "./policy.mjs";
 import { Plot, ms } from "./plot.mjs";
+import { Filters, filtersOf } from "./filters.mjs";
 
 const MAX_ROWS = 500;
 const SECOND = 1_000; // the first rows are asked for again at most that often
 const FILTERS = { who: "Who", server: "Server", tool: "Tool", verdict: "Verdict", outcome: "Outcome", q: "Text", since: "Since", until: "Until" };
 const HINTS = { who: "key:NAME", tool: "NAME, or with *", q: "any word", since: "1h, or a date" };
+const calledBefore = (/** @type {string} */ until, /** @type {string} */ rest) => html`Calls before <${Peer} text=${until} />. <a href=${pathOf(rest)}>Back to the newest</a>`;
 const CHOICES = {
   verdict: ["allow", "deny", "ask", "would_deny"],
   outcome: ["ok", "tool_error", "protocol_error", "denied", "waiting", "timeout", "cancelled", "unknown"],
@@ -23,12 +25,7 @@ const outcomeOf = (/** @type {any} */ one) => (one.is_open ? "running" : one.out
 const verdictOf = (/** @type {any} */ one) => (one.would_deny ? "would_deny" : one.verdict || "none");
 const Target = ({ one }) => html`<span class="name">${one.server && html`<${Peer} text=${one.server} /><span class="slash">/</span>`}<b><${Peer} text=${one.own ?? one.asked ?? one.public ?? one.method} /></b></span>`;
 
-/** The filters of the address alone. */
-function filters() {
-  const kept = new URLSearchParams();
-  for (const name of Object.keys(FILTERS)) if (query.value.get(name)) kept.set(name, /** @type {string} */ (query.value.get(name)));
-  return kept.toString();
-}
+const filters = () => filtersOf(FILTERS);
 const pathOf = (/** @type {string} */ filter, id = "") => `/console/activity${id && `/${encodeURIComponent(id)}`}${filter && `?${filter}`}`;
 
 /** The calls that match a filter. Rows that come while somebody reads further down are counted, and wait in `fresh`. */
@@ -134,33 +131,10 @@ export function Activity() {
   if (chosen) return html`<a class="back always" href=${pathOf(filter)}>← All calls</a><${Call} key=${chosen} id=${chosen} />`;
   const rows = feed.rows.value, failure = feed.failure.value;
   return html`<header class="head"><h1>Activity</h1><button aria-pressed=${isPaused.value} onClick=${() => { isPaused.value = !isPaused.value; }}>${isPaused.value ? "Resume" : "Pause"}</button></header>
-    <${Filters} />
+    <${Filters} titles=${FILTERS} hints=${HINTS} choices=${CHOICES} focus="q" label="Filter calls" pathOf=${pathOf} note=${calledBefore} />
     ${failure?.status === 403 ? html`<${NoRight} text=${failure.message} title="Calls" />` : html`<${Fragment}>
       ${failure && html`<p class="note bad" role="alert"><${Peer} text=${failure.message} /></p>`}
       ${rows === null ? !failure && html`<div class="skeleton" aria-busy="true" aria-label="Calls: loading"><i /><i /><i /></div>` : html`<${List} feed=${feed} rows=${rows} filter=${filter} />`}<//>`}`;
-}
-
-function Filters() {
-  const submit = (/** @type {any} */ event) => {
-    event.preventDefault();
-    const next = new URLSearchParams();
-    for (const [name, value] of new FormData(event.currentTarget)) if (String(value).trim()) next.set(name, String(value).trim());
-    if (next.toString() !== filters()) go(pathOf(next.toString()));
-  };
-  const until = query.value.get("until");
-  const [isOpen] = useState(innerWidth > 640 || filters() !== "");
-  return html`<details class="filter-box" open=${isOpen}><summary>Filters</summary><form class="filters" onSubmit=${submit} onChange=${submit} aria-label="Filter calls">${Object.entries(FILTERS).map(([name, title]) => {
-    const value = query.value.get(name) ?? "";
-    if (name === "until") return until && html`<p class="note">Calls before <${Peer} text=${until} />. <a href=${pathOf(withoutUntil())}>Back to the newest</a><input type="hidden" name="until" value=${until} /></p>`;
-    return html`<label>${title}${CHOICES[name] ? html`<select name=${name}><option value="">any</option>${CHOICES[name].map((/** @type {string} */ word) => html`<option value=${word} selected=${word === value}>${word.replaceAll("_", " ")}</option>`)}</select>`
-      : html`<input name=${name} value=${value} placeholder=${HINTS[name]} data-filter=${name === "q" ? "" : undefined} spellcheck="false" autocomplete="off" />`}</label>`;
-  })}<button class="hidden" tabindex="-1">Filter</button></form></details>`;
-}
-
-function withoutUntil() {
-  const next = new URLSearchParams(filters());
-  next.delete("until");
-  return next.toString();
 }
 
 function List({ feed, rows, filter }) {
@@ -182,15 +156,10 @@ function List({ feed, rows, filter }) {
 
 /* ---------------------------------------------------------------- one call */
 
-/** A number that JavaScript would round stays as the log has it. */
-const exact = (/** @type {string} */ _, /** @type {any} */ value, /** @type {any} */ context) =>
-  typeof value === "number" && !Number.isSafeInteger(value) && (Number.isInteger(value) || !Number.isFinite(value)) && context && "rawJSON" in JSON
-    ? /** @type {any} */ (JSON).rawJSON(context.source) : value;
 const linesOf = (/** @type {any} */ value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2)).split("\n");
 
 function Call({ id }) {
-  const resource = useMemo(() => new Resource(async (/** @type {boolean} */ background) =>
-    JSON.parse(await (await send("GET", `/api/v1/calls/${encodeURIComponent(id)}`, { background })).text(), exact)), [id]);
+  const resource = useMemo(() => new Resource((/** @type {boolean} */ background) => getExactly(`/api/v1/calls/${encodeURIComponent(id)}`, background)), [id]);
   useEffect(() => {
     void resource.load(false);
     const timer = setInterval(() => { if (!document.hidden && resource.data.value?.call.is_open) void resource.load(); }, 5 * SECOND);

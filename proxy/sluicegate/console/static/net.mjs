@@ -54,6 +54,12 @@ export async function send(method, path, { body, background = false, signal: abo
 
 /** @param {string} path @param {boolean} [background] @returns {Promise<any>} */
 export const get = async (path, background = false) => (await send("GET", path, { background })).json();
+/** A number that JavaScript would round stays as it is written. */
+const exact = (/** @type {string} */ _, /** @type {any} */ value, /** @type {any} */ context) =>
+  typeof value === "number" && !Number.isSafeInteger(value) && (Number.isInteger(value) || !Number.isFinite(value)) && context && "rawJSON" in JSON
+    ? /** @type {any} */ (JSON).rawJSON(context.source) : value;
+/** @param {string} path @param {boolean} [background] @returns {Promise<any>} */
+export const getExactly = async (path, background = false) => JSON.parse(await (await send("GET", path, { background })).text(), exact);
 /** @param {string} path @param {any} [body] @returns {Promise<any>} */
 export const post = async (path, body = {}) => (await send("POST", path, { body })).json();
 
