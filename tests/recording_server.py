@@ -3,7 +3,8 @@
     python recording_server.py FOLDER
 
 FOLDER/catalog.json says what it lists: {"tools": [..], "prompts": [..], "resources": [..], "templates": [..]}, names
-and URIs, or whole definitions of tools; "broken" names tools that answer with an error, "silent" those that never do.
+and URIs, or whole definitions of tools and prompts; "broken" names tools that answer with an error, "silent" those that
+never do.
 FOLDER/seen.jsonl gets one line for each request: what is not in there did not reach the server. A tool call writes its
 argument "stderr" to stderr.
 """
@@ -54,7 +55,8 @@ def respond(message: Json, folder: Path) -> Json:
             whole = [tool if isinstance(tool, dict) else {"name": tool} for tool in tools]
             result = {"tools": [{"inputSchema": schema} | tool for tool in whole]}
         case "prompts/list":
-            result = {"prompts": [{"name": name} for name in catalog.get("prompts", [])]}
+            prompts = catalog.get("prompts", [])
+            result = {"prompts": [one if isinstance(one, dict) else {"name": one} for one in prompts]}
         case "resources/list":
             result = {"resources": [{"uri": uri, "name": uri} for uri in catalog.get("resources", [])]}
         case "resources/templates/list":

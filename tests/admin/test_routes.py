@@ -94,6 +94,10 @@ class Sources:
 
     page = show = records = calls
 
+    async def preview(self, *_: object) -> dict[str, Any]:
+        self.asked.append("preview")
+        return {"call": "c1", "result": {"contents": [{"text": CANARY}]}}
+
     @property
     def start(self) -> Any:
         return self.status
@@ -127,7 +131,7 @@ def asker(
         change_server=made.change_server, pins=cast(PinsApi, made), approvals=cast(ApprovalsApi, made),
         list_prompts=made.tools, list_resources=made.resources, output=made.output,
         audit=cast(Any, made), calls=cast(CallsApi, made), verification=cast(Verification, made),
-        facts=made.facts, explain=made.explain, status=made.status,
+        facts=made.facts, explain=made.explain, status=made.status, preview=made.preview,
         page=cast(Page, OpenedPage(made)),
     )  # fmt: skip
     transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))
@@ -137,6 +141,7 @@ def asker(
 BODIES = {
     "accept_pins": {"server": "gh", "accept": []},
     "explain": {"as": "a", "method": "tools/call", "target": "t"},
+    "preview": {"method": "resources/read", "target": "t"},
 }  # fmt: skip
 
 

@@ -324,4 +324,7 @@ def test_status_one_server_and_the_calls_are_those_of_all_workers(town: Sluice) 
         explained = [http.post("/api/v1/policy/explain", json=question | {"as": f"key:{who}"}) for who in (ONE, OTHER)]
         assert [one.json()["principal"] for one in explained] == [f"key:{ONE}", f"key:{OTHER}"]
         as_described(explained[0])
+        looked = http.post("/api/v1/preview", json={"method": "resources/read", "target": "math+memo:///none"})
+        as_described(looked)
+        assert looked.json()["failure"]["message"]
         assert http.post("/api/v1/policy/explain", json={"as": "key:nobody", "method": "tools/call"}).status_code == 400

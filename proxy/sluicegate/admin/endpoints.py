@@ -61,6 +61,8 @@ class AdminDeps:
     """What an explanation has to know: client, method and target to the facts, or to why there are none."""
     explain: Callable[[str, str, str, Json | None], Awaitable[Json | str]]
     """The decision for client, method, target and arguments, with its rows; or why there is none."""
+    preview: Callable[[str, str, Json], Awaitable[Json | str]]
+    """A call of whoever asks, by its method and parameters: what came of it, or why it was not made."""
     status: Callable[[], Json] = dict  # the version of Sluice, and which policy is in force
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
@@ -186,6 +188,25 @@ async def explain(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return error_response(400, 'the body is {"as": ID, "method": METHOD, "target": TARGET, "arguments": {...}}')
 
 
+async def preview(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    try:
+        value = decode(asked.body)
+    except Malformed as problem:
+        return error_response(400, problem.text)
+    match value:
+        case {"method": "resources/read", "target": str() as uri, **rest} if not rest:
+            params: Json = {"uri": uri}
+        case {"method": "prompts/get", "target": str() as name, "arguments": dict() as arguments, **rest} if (
+            not rest and all(isinstance(text, str) for text in arguments.values())
+        ):
+            params = {"name": name, "arguments": arguments}
+        case _:
+            shapes = ('"resources/read", "target": URI', '"prompts/get", "target": NAME, "arguments": {NAME: TEXT}')
+            return error_response(400, "the body is " + " or ".join(f'{{"method": {shape}}}' for shape in shapes))
+    found = await sources.preview(asked.who, value["method"], params)
+    return error_response(503, found) if isinstance(found, str) else json_response(200, found)
+
+
 async def show_audit_head(sources: AdminDeps, asked: ApiRequest) -> Answer:
     """The newest signed checkpoint, as `audit verify --checkpoint` takes it, for whoever keeps it where this machine's
     owner cannot reach."""
@@ -258,6 +279,7 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "accept_pins": accept_pins,
     "find_facts": find_facts,
     "explain": explain,
+    "preview": preview,
     "show_audit_head": show_audit_head,
     "list_records": list_records,
     "verify_log": verify_log,

@@ -120,6 +120,16 @@ class Gateway:
     async def _of_client(self, scope: Scope, peers: Sequence[Peer], body: bytes = b"") -> AdminResponse:
         """As a client sees them: by the connections that its own worker has for it."""
         who = _client_of(body) or parse_qs(scope.get("query_string", b"").decode("latin-1")).get("as", ["local"])[0]
+        return await self._by_owner(who, scope, peers, body)
+
+    async def _preview(self, scope: Scope, peers: Sequence[Peer], body: bytes) -> AdminResponse:
+        """A call of whoever asks, and so one of their own worker."""
+        me = await peers[0].ask(scope, b"", "GET", API + "me") or _nobody()
+        if me.status_code != _DONE:
+            return me
+        return await self._by_owner(json.loads(me.body)["principal"], scope, peers, body)
+
+    async def _by_owner(self, who: str, scope: Scope, peers: Sequence[Peer], body: bytes) -> AdminResponse:
         principal = who if ":" in who or who in ("local", "anonymous") else f"key:{who}"
         owner = next((peer for peer in peers if peer.number == self._owner_of(principal)), None)
         return _nobody() if owner is None else await owner.ask(scope, body) or _nobody()
@@ -130,6 +140,8 @@ class Gateway:
                 return await self._change_server(scope, body, peers, key, action)
             case ["policy", "explain"]:
                 return await self._of_client(scope, peers, body)
+            case ["preview"]:
+                return await self._preview(scope, peers, body)
         answer = await self._whoever_has_it(scope, body, peers)
         if answer.status_code == _DONE and scope["path"] == API + "pins":
             async with anyio.create_task_group() as group:

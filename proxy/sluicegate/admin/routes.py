@@ -72,6 +72,11 @@ _VOTE: Final = _exactly(
     decision={"enum": ["approve", "deny"]},
 )  # fmt: skip
 _EXPLAIN: Final = _exactly({"arguments": _ROW}, **{"as": _STRING, "method": _STRING, "target": _STRING})
+_PREVIEW: Final = _exactly({"arguments": {"type": "object", "additionalProperties": _STRING}}, target=_STRING,
+                          method={"enum": ["resources/read", "prompts/get"]})  # fmt: skip
+_PREVIEWED: Final = _object(
+    {"result": _ROW, "failure": _object(message=_STRING, reason=_STRING, data=_ROW)}, call=_STRING
+)
 _EXPLANATION: Final = _object(
     {"rows": _list(_object(at=_STRING, says=_STRING, row=_STRING)), "notes": _list(_STRING),
      "source": _object(first=_COUNT, lines=_list(_STRING))},
@@ -145,6 +150,8 @@ ROUTES: Final = (
              query={"as": "the client", "cursor": "`next` of the page before"},
              summary="a page of the resources, as one client sees them; the first with all templates",
              response=_object({"as": _STRING, "next": _STRING}, resources=_list(_ROW), templates=_list(_ROW))),
+    ApiRoute(method="POST", path=API + "preview", operation="preview", area="tools", audit="outcome",
+             summary="a resource or a prompt, by a call of whoever asks", request=_PREVIEW, response=_PREVIEWED),
     ApiRoute(method="GET", path=API + "pins", operation="list_pins", area="pins", response=_object(pins=_list(_PIN)),
              query={"server": "its key", "definitions": "1: with the definitions"},
              summary="definitions and their pins"),

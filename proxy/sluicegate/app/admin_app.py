@@ -16,6 +16,7 @@ from sluicegate.admin.verification import Verification
 from sluicegate.app import explain_facts, settings
 from sluicegate.app.approvals_api import people
 from sluicegate.app.core import Core
+from sluicegate.app.preview import Previews
 from sluicegate.app.services import bearer_of
 from sluicegate.audit.log import AuditLog
 from sluicegate.config import Config
@@ -32,6 +33,7 @@ def admin_application(
     """`identity` knows the clients that the admin port lets in, `token` is the operator's."""
     judges, audit = inner.services.judging, inner.services.audit
     history = audit.settings.path.parent if audit is not None else None
+    previews = Previews(inner)
     page = Page(inner.queue, judges.client_of, inner.services.sealer.unseal)
 
     async def list_tools(principal: str) -> list[Json] | None:
@@ -56,6 +58,10 @@ def admin_application(
         found = await identity.verify(bearer(token))
         return (found.name, "") if isinstance(found, Principal) else (None, found.reason)
 
+    async def preview(who: str, method: str, params: Json) -> Json | str:
+        client = operator(who)
+        return f"no such client: {who}" if client is None else await previews.show(client, method, params)
+
     def operator(principal: str) -> Client | None:
         return bearer_of(identity, principal) or judges.client_of(principal)
 
@@ -79,6 +85,7 @@ def admin_application(
             page=page,
             facts=partial(explain_facts.running, inner),
             explain=partial(explain_facts.explain, inner),
+            preview=preview,
             principal_of=principal_of,
             admit=admit,
             may=may,

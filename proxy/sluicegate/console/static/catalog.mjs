@@ -1,10 +1,11 @@
 /** Catalog: what a client is given of all servers, what it costs in tokens, and definitions that wait for a person. */
 import { useEffect, useMemo, useState } from "./vendor/hooks.mjs";
-import { Failure, Resource, get, post } from "./net.mjs";
+import { Failure, Resource, get, post, session } from "./net.mjs";
 import { Confirm, Lines, Peer, Region, Time, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
 import { go, query } from "./router.mjs";
 
 const SHOWN = 100; // rows of a kind of one server; a search narrows them
+const PREVIEWED = 2_000; // lines of each part
 const MAX_COMPARED = 400; // lines on either side, with the common ones at both ends left out
 const KINDS = { tool: "Tools", resource: "Resources", template: "Templates", prompt: "Prompts" };
 const pins = new Resource("/api/v1/pins");
@@ -93,7 +94,43 @@ function Definition({ one, client }) {
     <dl class="facts grid"><div><dt>Size as sent</dt><dd>${size(one.bytes)}</dd></div><div><dt>Cost</dt><dd>${tokens(one.bytes)}</dd></div></dl>
     ${one.item.description && html`<section class="block quote"><h3>Description <span class="author">written by the server</span></h3><p><${Peer} text=${one.item.description} /></p></section>`}
     <section class="block"><h3>Definition <span class="author">written by the server</span></h3><${Lines} lines=${JSON.stringify(one.item, null, 2).split("\n")} label="Definition" /></section>
-    ${why && html`<p><a href=${why}>What the policy says of it</a></p>`}</article>`;
+    ${why && html`<p><a href=${why}>What the policy says of it</a></p>`}
+    ${["resource", "prompt"].includes(one.kind) && html`<${Preview} key=${one.id} one=${one} method=${method} />`}</article>`;
+}
+
+/* ---------------------------------------------------------------- preview */
+
+function Preview({ one, method }) {
+  const [answer, setAnswer] = useState(/** @type {any} */ (null)), [problem, setProblem] = useState(""), [isBusy, setBusy] = useState(false);
+  const wanted = one.kind === "prompt" ? one.item.arguments ?? [] : [];
+  const submit = async (/** @type {any} */ event) => {
+    event.preventDefault();
+    const given = [...event.target.querySelectorAll("input")].map((input, index) => [wanted[index].name, input.value]).filter(([, value]) => value);
+    setBusy(true);
+    setProblem("");
+    setAnswer(null);
+    try {
+      setAnswer(await post("/api/v1/preview", { method, target: one.name, ...(one.kind === "prompt" ? { arguments: Object.fromEntries(given) } : {}) }));
+    } catch (failure) {
+      setProblem(/** @type {Error} */ (failure).message);
+    }
+    setBusy(false);
+  };
+  return html`<section class="block"><h3>Preview <span class="author">a call of your own: judged and recorded as <${Peer} text=${session.value?.principal} /></span></h3>
+    <form class="block" onSubmit=${submit}>${wanted.map((/** @type {any} */ argument) => html`<label><${Peer} text=${argument.name} /><input spellcheck="false" autocomplete="off" required=${argument.required === true} /></label>`)}
+      <p><button disabled=${isBusy}>${one.kind === "prompt" ? "Get it" : "Read it"}</button></p></form>
+    <div role="status" aria-busy=${isBusy}>${problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`}
+      ${answer?.failure && html`<p class="note bad"><${Peer} text=${answer.failure.message} />${answer.failure.reason && html` <span class="badge"><${Peer} text=${answer.failure.reason} /></span>`}</p>`}
+      ${answer?.result && partsOf(answer.result).map(([title, text]) => html`<p class="dim"><${Peer} text=${title} /> <span class="author">written by the server</span></p><${Lines} lines=${text.split("\n").slice(0, PREVIEWED)} label=${visible(title)} />`)}
+      ${answer?.call && html`<p><a href=${`/console/activity/${encodeURIComponent(answer.call)}`}>This call in Activity</a></p>`}</div></section>`;
+}
+
+/** What a server answered: each part with a title. @param {any} result @returns {[string, string][]} */
+function partsOf({ contents, messages, ...rest }) {
+  const shown = (/** @type {any} */ one) => (typeof one?.text === "string" ? one.text : JSON.stringify(one, null, 2) ?? "");
+  if (Array.isArray(contents)) return contents.map((one) => [[one?.uri, one?.mimeType].filter(Boolean).join(", "), shown(one)]);
+  if (Array.isArray(messages)) return messages.map((one) => [String(one?.role), shown(one?.content)]);
+  return [["The answer", JSON.stringify(rest, null, 2)]];
 }
 
 /* ---------------------------------------------------------------- pins */
