@@ -22,7 +22,6 @@ export function Audit() {
 
 /* ---------------------------------------------------------------- search */
 
-/** @param {string} filter */
 function Found({ filter }) {
   const older = useMemo(() => signal(/** @type {any[]} */ ([])), [filter]);
   const newest = useMemo(() => new Resource((/** @type {boolean} */ background) => getExactly(`/api/v1/audit/records?${filter}`, background)), [filter]);

@@ -2,8 +2,7 @@
 import { signal } from "./vendor/signals.mjs";
 import { Failure, isOffline, look, send, session } from "./net.mjs";
 
-/** @type {{value: "live" | "reconnecting" | "off"}} */
-export const liveState = signal("off");
+export const liveState = signal(/** @type {"live" | "reconnecting" | "off"} */ ("off"));
 /** Seconds, for countdowns; ticks once a second while the page is looked at. */
 export const now = signal(Date.now());
 

@@ -4,8 +4,7 @@ import { signal } from "./vendor/signals.mjs";
 /** @typedef {{principal: string, way: "link" | "key", seconds_left: number, step_up_seconds: number}} Session */
 
 const KEY = "sluice.page";
-/** @type {{value: Session | null}} */
-export const session = signal(null);
+export const session = signal(/** @type {Session | null} */ (null));
 /** Whether the page knows yet who is there. */
 export const isStarted = signal(false);
 /** When Sluice answered last; 0: it never did. */
@@ -59,7 +58,7 @@ const exact = (/** @type {string} */ _, /** @type {any} */ value, /** @type {any
   typeof value === "number" && !Number.isSafeInteger(value) && (Number.isInteger(value) || !Number.isFinite(value)) && context && "rawJSON" in JSON
     ? /** @type {any} */ (JSON).rawJSON(context.source) : value;
 /** @param {string} path @param {boolean} [background] @returns {Promise<any>} */
-export const getExactly = async (path, background = false) => JSON.parse(await (await send("GET", path, { background })).text(), exact);
+export const getExactly = async (path, background = false) => JSON.parse(await (await send("GET", path, { background })).text(), /** @type {any} */ (exact));
 /** @param {string} path @param {any} [body] @returns {Promise<any>} */
 export const post = async (path, body = {}) => (await send("POST", path, { body })).json();
 

@@ -79,7 +79,7 @@ export function Countdown({ until, label }) {
 export function useLive(resource) {
   useEffect(() => {
     let isShown = true;
-    void opened.then(() => isShown && resource.load());
+    void opened.then(() => { if (isShown) void resource.load(); });
     const leave = onChange(() => void resource.load());
     return () => { isShown = false; leave(); };
   }, [resource]);
