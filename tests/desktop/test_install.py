@@ -4,7 +4,6 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -18,14 +17,6 @@ from sluicegate.desktop.read import parse
 
 Json = dict[str, Any]
 SECRET = "hunter2-and-more"
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "SLUICE_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    yield tmp_path
 
 
 def sluice(home: Path, *words: str) -> "CompletedProcess[str]":

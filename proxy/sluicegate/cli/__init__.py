@@ -22,7 +22,7 @@ from sluicegate.config import ConfigError
 setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010 - mypy refuses an assignment
 
 COMMANDS: Final = {
-    "init": "init", "install": "install", "uninstall": "install", "status": "install",
+    "init": "init", "install": "install", "uninstall": "install", "status": "install", "add": "add", "remove": "add",
     "serve": "serve", "stdio": "run", "demo": "demo", "check": "check", "explain": "explain",
     "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
     "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",

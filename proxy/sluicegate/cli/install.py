@@ -1,6 +1,5 @@
 """`install`, `uninstall` and `status`: Sluice in the files of desktop clients, and out of them again."""
 
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +7,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sluicegate import config
+from sluicegate.cli.config_file import (
+    checked,
+    config_path,
+    config_text,
+    find_state,
+    server_keys,
+    servers_of,
+    state_folder,
+    write_config,
+)
 from sluicegate.cli.init import sluice_command
 from sluicegate.cli.output import AsJson, Code, ConfigFile, count, info, print_json, print_out, printable, stop, table
 from sluicegate.cli.programs import make_absolute
@@ -18,11 +26,8 @@ from sluicegate.desktop.changes import Changed, FileChange, Journal
 from sluicegate.desktop.clients import CLIENTS
 from sluicegate.desktop.edit import CannotEdit, edited
 from sluicegate.desktop.read import NotAClientConfig, parse, read
-from sluicegate.store import private
 
 NAMES: Final = ", ".join(CLIENTS)
-# What a server of the client may lack here; the others run without it.
-TOLERABLE: Final = frozenset({"unset-variable", "unreadable-file"})
 
 Clients = Annotated[
     list[str] | None, typer.Argument(metavar="CLIENT...", help=f"{NAMES}.", show_default=False)
@@ -60,26 +65,26 @@ def install(
     """Put Sluice into the files of desktop clients. Their servers move into the config of Sluice. `sluice uninstall`
     makes the files what they were, byte for byte."""
     chosen = _chosen(clients, all_)
-    path = _config_path(config_file)
-    text = path.read_text("utf-8") if path.is_file() else ""
-    taken: dict[str, Any] = dict(_servers(path))
+    path = config_path(config_file)
+    text = config_text(path)
+    taken: dict[str, Any] = dict(servers_of(path))
     before = set(taken)
-    state = _state(path)
+    state = state_folder(path)
     plans = [_planned(client, path, taken, keep, state) for client in chosen]
     added = {key: server for key, server in taken.items() if key not in before}
     written = with_servers(text, added) if text else new_file(added, use="personal")
-    if added and _server_keys(written) != taken.keys():
+    if added and server_keys(written) != taken.keys():
         stop(Code.NEGATIVE, f"Sluice cannot add servers to {path}: write `servers:` with one server below another")
-    problems = _checked(path, written)
+    problems = checked(path, written)
     _show(plans, path, added, as_json, [str(one) for one in problems])
     if dry_run or not (any(plan.change for plan in plans) or added):
         return
     _ask(yes)
     if written != text:
-        _write_config(path, written, text)
+        write_config(path, written, text)
     for plan in plans:
         if plan.change is not None:
-            _apply(plan, Journal(_state(path), plan.client))
+            _apply(plan, Journal(state_folder(path), plan.client))
     if not as_json:
         info(f"next: restart {', '.join(plan.client for plan in plans if plan.change)}; then sluice servers")
 
@@ -94,43 +99,6 @@ def _chosen(clients: list[str] | None, all_: bool) -> list[str]:
     if not chosen:
         info(f"none of these clients is on this machine: {NAMES}")
     return chosen
-
-
-def _config_path(named: Path | None) -> Path:
-    """The config that is in use; without one, where the user's will be."""
-    try:
-        return config.find_config(named).absolute()
-    except config.ConfigError:
-        return config.places()[-1].absolute()
-
-
-def _servers(path: Path) -> dict[str, Any]:
-    try:
-        document = parse(path.read_bytes(), ".yaml") if path.is_file() else None
-    except NotAClientConfig as error:
-        stop(Code.CONFIG, f"{path}:{error}")
-    found = document.get("servers") if isinstance(document, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _server_keys(text: str) -> set[str]:
-    try:
-        return set(parse(text.encode(), ".yaml")["servers"])
-    except (NotAClientConfig, TypeError, KeyError):
-        return set()
-
-
-def _find_state(path: Path) -> Path | None:
-    """`state.dir`, also where the config is about to be written."""
-    draft = config.draft(path) if path.is_file() else config.Source(str(path), path.parent, value={})
-    return None if draft is None else config.state_of(draft)
-
-
-def _state(path: Path) -> Path:
-    if found := _find_state(path):
-        return found
-    errors = map(str, config.check(path).errors)
-    stop(Code.CONFIG, *errors, f"{path} does not say where its state is, which has what the clients' files were")
 
 
 def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, state: Path) -> _Plan:
@@ -192,14 +160,6 @@ def _moving(plan: _Plan, data: bytes, taken: dict[str, Any]) -> dict[str, str]:
     return moved
 
 
-def _checked(path: Path, text: str) -> list[config.ConfigFinding]:
-    """Its errors that a server may have; exits for all others."""
-    errors = config.check_text(text, str(path), path.parent, os.environ).errors
-    if bad := [one for one in errors if one.code not in TOLERABLE]:
-        raise config.ConfigError(bad)
-    return errors
-
-
 def _show(plans: list[_Plan], path: Path, added: dict[str, Any], as_json: bool, problems: list[str]) -> None:
     if as_json:
         about = {"config": str(path), "added": list(added), "problems": problems}
@@ -233,16 +193,6 @@ def _ask(yes: bool) -> None:
         stop(Code.NEGATIVE, "nothing was changed")
 
 
-def _write_config(path: Path, text: str, before: str) -> None:
-    try:
-        if path.is_file() and path.read_text("utf-8") != before:
-            stop(Code.NEGATIVE, f"{path} was changed meanwhile: run the command again")
-        private.make_directory(path.parent)
-        changes.replace(path, text.encode("utf-8"), changes.mode_of(path))
-    except (OSError, Changed) as error:
-        stop(Code.NEGATIVE, f"cannot write {path}: {error}")
-
-
 def _apply(plan: _Plan, journal: Journal) -> None:
     assert plan.change is not None
     try:
@@ -262,8 +212,8 @@ def uninstall(
     """Take Sluice out of the files of desktop clients. A file that nobody edited since is what it was before, byte for
     byte. In others the entry of Sluice is removed, and the servers come back that had moved. The config stays."""
     chosen = _chosen(clients, all_)
-    path = _config_path(config_file)
-    journals = {client: Journal(_state(path), client) for client in chosen}
+    path = config_path(config_file)
+    journals = {client: Journal(state_folder(path), client) for client in chosen}
     problems: list[str] = []
     rows = [_row(client, journals[client], problems) for client in chosen]
     if dry_run or not any(row["installed"] for row in rows):
@@ -325,9 +275,9 @@ def _show_rows(rows: list[dict[str, Any]], as_json: bool, otherwise: str) -> Non
 def status(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show which desktop clients start Sluice. And which of them run, so that they have to be restarted after a
     change. Their ages are compared on Linux alone."""
-    path = _config_path(config_file)
+    path = config_path(config_file)
     command, args = sluice_command(path)
-    state = _find_state(path)
+    state = find_state(path)
     rows = []
     for client, about in CLIENTS.items():
         file = about.file()

@@ -159,7 +159,57 @@ def with_servers(text: str, servers: Mapping[str, Mapping[str, Any]]) -> str:
     if head is None:
         return newline.join([*([text.rstrip("\r\n"), ""] if text.strip() else []), "servers:", *lines])
     start = _EMPTY.sub(":", head[0].rstrip("\r"), count=1)
-    return text[: head.start()] + newline.join([start, *lines]) + text[head.end() :].removeprefix("\r")
+    rest = ("\r" if head[0].endswith("\r") else "") + text[head.end() :]
+    return text[: head.start()] + newline.join([start, *lines]) + rest
+
+
+def with_server_last(text: str, key: str, server: Mapping[str, Any]) -> str:
+    """A config file with one more server behind its own, so that no other changes its rank."""
+    own = _own_lines(text)
+    if not own:
+        return with_servers(text, {key: server})
+    lines, indent, _, end = own
+    newline = "\r\n" if "\r\n" in text else "\n"
+    section = [f"{indent}{line[2:]}" for line in _sections({key: server}) if line]
+    above = "".join(lines[:end])
+    return newline.join([above.rstrip("\r\n"), *section, ""]) + "".join(lines[end:])
+
+
+def without_server(text: str, key: str) -> str:
+    """A config file without one server. What stands above the server and below it stays, comments as well."""
+    own = _own_lines(text)
+    if not own:
+        return text
+    lines, indent, head, end = own
+    is_key = re.compile(rf"""{indent}(?:{re.escape(key)}|"{re.escape(key)}"|'{re.escape(key)}')[ ]*:""")
+    start = next((at for at in range(head, end) if is_key.match(lines[at])), None)
+    if start is None:
+        return text
+    stop = _end_of(lines, start + 1, indent)
+    while stop < len(lines) and not lines[stop].strip() and not lines[start - 1].strip():
+        stop += 1  # of two gaps, one stays
+    return "".join(lines[:start] + lines[stop:])
+
+
+def _own_lines(text: str) -> tuple[list[str], str, int, int] | None:
+    """The lines, the indentation of the servers, the first line of theirs and the one behind their last."""
+    head = _SERVERS.search(text)
+    own = _FIRST.match(text, head.end()) if head else None
+    if head is None or own is None:
+        return None
+    lines, first = text.splitlines(keepends=True), text.count("\n", 0, head.end()) + 1
+    return lines, own[1], first, _end_of(lines, first, "")
+
+
+def _end_of(lines: list[str], start: int, indent: str) -> int:
+    """The line behind the last that is indented deeper. A comment counts only if it is."""
+    deeper = re.compile(rf"{indent}[ \t]+\S")
+    end = at = start
+    while at < len(lines) and (not lines[at].strip() or lines[at].lstrip().startswith("#") or deeper.match(lines[at])):
+        at += 1
+        if deeper.match(lines[at - 1]):
+            end = at
+    return end
 
 
 def _sections(servers: Mapping[str, Mapping[str, Any]]) -> list[str]:

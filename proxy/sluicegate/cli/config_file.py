@@ -1,0 +1,81 @@
+"""The config file that a command changes: found, read as it is, checked as it will be, and replaced in one step."""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from sluicegate import config
+from sluicegate.cli.output import Code, stop
+from sluicegate.desktop import changes
+from sluicegate.desktop.read import NotAClientConfig, parse
+from sluicegate.store import private
+
+# What a server may lack at the moment; the others run without it.
+_TOLERABLE: Final = frozenset({"unset-variable", "unreadable-file"})
+
+
+def config_path(named: Path | None) -> Path:
+    """The config that is in use; without one, where the user's will be."""
+    try:
+        return config.find_config(named).absolute()
+    except config.ConfigError:
+        return config.places()[-1].absolute()
+
+
+def config_text(path: Path) -> str:
+    """Its text with the line ends that it has; empty where there is no file."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        stop(Code.CONFIG, f"{path}: the file is not UTF-8 text")
+    except OSError as error:
+        stop(Code.CONFIG, f"cannot read {path}: {error.strerror}")
+
+
+def servers_of(path: Path) -> dict[str, Any]:
+    try:
+        document = parse(path.read_bytes(), ".yaml") if path.is_file() else None
+    except NotAClientConfig as error:
+        stop(Code.CONFIG, f"{path}:{error}")
+    found = document.get("servers") if isinstance(document, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def server_keys(text: str) -> set[str]:
+    try:
+        return set(parse(text.encode(), ".yaml")["servers"])
+    except (NotAClientConfig, TypeError, KeyError):
+        return set()
+
+
+def find_state(path: Path) -> Path | None:
+    """`state.dir`, also where the config is about to be written."""
+    draft = config.draft(path) if path.is_file() else config.Source(str(path), path.parent, value={})
+    return None if draft is None else config.state_of(draft)
+
+
+def state_folder(path: Path) -> Path:
+    if found := find_state(path):
+        return found
+    errors = map(str, config.check(path).errors)
+    stop(Code.CONFIG, *errors, f"{path} does not say where its state is, which Sluice needs for this command")
+
+
+def checked(path: Path, text: str) -> list[config.ConfigFinding]:
+    """The errors of a text that a server may have. Raises `ConfigError` with all others."""
+    errors = config.check_text(text.removeprefix("\ufeff"), str(path), path.parent, os.environ).errors
+    if bad := [one for one in errors if one.code not in _TOLERABLE]:
+        raise config.ConfigError(bad)
+    return errors
+
+
+def write_config(path: Path, text: str, before: str) -> None:
+    try:
+        if config_text(path) != before:
+            stop(Code.NEGATIVE, f"{path} was changed meanwhile: run the command again")
+        private.make_directory(path.parent)
+        changes.replace(path, text.encode("utf-8"), changes.mode_of(path))
+    except (OSError, changes.Changed) as error:
+        stop(Code.NEGATIVE, f"cannot write {path}: {error}")
