@@ -13,6 +13,8 @@ from sluicegate.admin import AdminSettings, application
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.calls import CallsApi
+from sluicegate.admin.changes import AREAS as TOPICS
+from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import ENDPOINTS
 from sluicegate.admin.pins import PinsApi
 from sluicegate.admin.response import AdminResponse
@@ -132,6 +134,7 @@ def asker(
         list_prompts=made.tools, list_resources=made.resources, output=made.output,
         audit=cast(Any, made), calls=cast(CallsApi, made), verification=cast(Verification, made),
         facts=made.facts, explain=made.explain, status=made.status, preview=made.preview,
+        changes=Changes(dict, lambda: True),
         page=cast(Page, OpenedPage(made)),
     )  # fmt: skip
     transport = httpx.ASGITransport(app=application(AdminSettings("token"), sources), client=(peer, 5000))
@@ -193,7 +196,7 @@ async def test_without_the_right_there_is_no_data(route: ApiRoute) -> None:
         assert answer.status_code == 403 and f"admin:{route.area} {route.act}" in answer.json()["error"]
     assert CANARY not in answer.text and not made.asked
     if not route.area:
-        assert answer.status_code == 200 and route.operation in ("me", "openapi")
+        assert answer.status_code == 200 and route.operation in ("me", "openapi", "follow_changes")
 
 
 @each_of_api
@@ -203,7 +206,7 @@ async def test_with_the_right_it_is_served(route: ApiRoute) -> None:
 
     def may(who: str, area: str, act: str) -> bool:
         asked.append((area, act))
-        return (area, act) == (route.area, route.act)
+        return (area, act) == (route.area or "policy", route.act)
 
     ask, made = asker(may)
     answer = await send(ask, route, headers=KEY)
@@ -211,7 +214,11 @@ async def test_with_the_right_it_is_served(route: ApiRoute) -> None:
     assert answer.status_code == (404 if route.operation == "show_audit_head" else 200), answer.text
     assert "no such path" not in answer.text and len(made.asked) == bool(route.area)
     all_rights = {(area.removeprefix("admin:"), act) for area in AREAS for act in ("read", "write")}
-    more = {"me": all_rights, "show_status": {("audit", "read")}}
+    more = {
+        "me": all_rights,
+        "show_status": {("audit", "read")},
+        "follow_changes": {(area, "read") for area in TOPICS.values()},
+    }
     assert set(asked) == ({(route.area, route.act)} if route.area else set()) | more.get(route.operation, set())
 
 
@@ -340,3 +347,15 @@ def test_a_path_belongs_to_the_first_row_that_has_it() -> None:
         first = next(one for one in ROUTES if pattern(one.path).fullmatch(target(route).partition("?")[0]))
         assert first.path == route.path
     assert len(ACTIONS) == sum(route.path.startswith(f"{API}servers/") for route in ROUTES if route.method == "POST")
+
+
+async def test_changes_are_for_who_may_see_one_of_their_topics() -> None:
+    ask, _ = asker(lambda who, area, act: (area, act) == ("pins", "read"))
+    for query, status in (("", 200), ("?topics=pin,call", 200), ("?topics=call", 403), ("?topics=x", 400)):
+        answer = await ask.get(f"{API}events{query}", headers=KEY)
+        assert answer.status_code == status, query
+        assert answer.text.startswith("event: open\n") if status == 200 else set(answer.json()) == {"error"}
+    assert (
+        "key:ci lacks the right admin:audit read on sluice"
+        in (await ask.get(f"{API}events?topics=call", headers=KEY)).text
+    )

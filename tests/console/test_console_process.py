@@ -30,6 +30,7 @@ WRITES = [("POST", "/console/session"), ("DELETE", "/console/session"), ("DELETE
           ("POST", "/api/v1/pins"), ("DELETE", "/api/v1/grants/x")]  # fmt: skip
 LEADS = {"approvals": ["read", "write"], "servers": ["read"], "secrets": ["read"]}
 READS = ["/console/session", "/api/v1/me", "/api/v1/servers", "/api/v1/approvals", "/api/v1/approvals/events"]
+STREAMS = pytest.mark.parametrize("stream", ["approvals/events", "events"])
 __all__ = ["peers"]
 
 
@@ -263,27 +264,29 @@ def test_a_stolen_session_guesses_five_keys_a_minute_and_no_more(peers: None, tm
         assert other.ask("POST", path, json={"key": key_of("lea")}).status_code == 200, "counted by session"
 
 
-def test_a_key_that_is_revoked_ends_its_sessions_and_their_streams(peers: None, tmp_path: Path) -> None:
+@STREAMS
+def test_a_key_that_is_revoked_ends_its_sessions_and_their_streams(peers: None, tmp_path: Path, stream: str) -> None:
     with front(tmp_path) as town, Tab(town) as tab:
         tab.log_in("lea")
         headers = {"X-Sluice-Page": tab.page_key, "X-Sluice-Background": "1"}
-        with tab.client.stream("GET", "/api/v1/approvals/events", headers=headers) as stream:
-            assert stream.status_code == 200
+        with tab.client.stream("GET", f"/api/v1/{stream}", headers=headers) as answer:
+            assert answer.status_code == 200
             settings = json.loads(town.process.config.read_text())
             del settings["clients"]["keys"]["lea"]
             draft = town.folder / "draft.yaml"
             draft.write_text(json.dumps(settings))
             draft.replace(town.process.config)
-            for _ in stream.iter_raw():
+            for _ in answer.iter_raw():
                 pass  # until it ends
         town.until(lambda: tab.ask("GET", "/console/session").status_code == 401)
 
 
-def test_a_session_that_ends_ends_its_stream(peers: None, tmp_path: Path) -> None:
+@STREAMS
+def test_a_session_that_ends_ends_its_stream(peers: None, tmp_path: Path, stream: str) -> None:
     with front(tmp_path) as town, Tab(town) as tab:
         tab.log_in("lea")
-        with tab.client.stream("GET", "/api/v1/approvals/events", headers={"X-Sluice-Page": tab.page_key}) as stream:
-            parts = stream.iter_raw()
+        with tab.client.stream("GET", f"/api/v1/{stream}", headers={"X-Sluice-Page": tab.page_key}) as answer:
+            parts = answer.iter_raw()
             assert next(parts)
             assert tab.ask("DELETE", "/console/session").status_code == 200
             with pytest.raises((StopIteration, httpx.RemoteProtocolError)):

@@ -187,6 +187,29 @@ def test_events_of_all_come_as_one_stream(town: Sluice) -> None:
     assert sorted(one for one in seen if one in wanted) == sorted(wanted), "each once"
 
 
+def test_changes_of_all_come_as_one_stream_that_goes_on_where_it_ended(town: Sluice) -> None:
+    url, headers, last = f"{town.admin}/api/v1/events", bearer("lea"), ""
+    for who in (ONE, OTHER):
+        found = set[str]()
+        with httpx.stream("GET", url, headers=headers, params={"topics": "approval,pin"}, timeout=30) as response:
+            for line in response.iter_lines():
+                found |= {line.removeprefix("event: ")} if line.startswith("event: ") else set()
+                last = line.removeprefix("id: ") if line.startswith("id: ") else last
+                if line.startswith("data: ") and last.count("+") == 1:
+                    break
+        assert "reset" not in found, "each worker knows its own part of the id"
+        decide(town, "lea", pending(town, who, n=70), "deny")
+        headers = bearer("lea") | {"Last-Event-ID": last}
+        with httpx.stream("GET", url, headers=headers, params={"topics": "approval,pin"}, timeout=30) as response:
+            for line in response.iter_lines():
+                if line == "event: approval":
+                    break
+                assert line != "event: reset"
+    gone = bearer("lea") | {"Last-Event-ID": "0badc0de.1+0badc0de.2"}
+    with httpx.stream("GET", url, headers=gone, timeout=30) as response:
+        assert next(line for line in response.iter_lines() if line) == "event: reset"
+
+
 def test_the_command_line_sees_one_sluice(town: Sluice) -> None:
     listed = json.loads(run(town, "servers", "--json").stdout)["servers"]
     assert [row["key"] for row in listed] == ["bank", "math"] and {row["status"] for row in listed} == {"up"}

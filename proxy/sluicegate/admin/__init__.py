@@ -179,7 +179,8 @@ class _Admin:
             return error_response(400, "the query is too long")
         asked = ApiRequest(
             request, who, tuple(path.removeprefix(API).split("/")), parse_qs(query.decode("latin-1")), body,
-            lambda: self._principal(scope) == who and self._sources.may(who, route.area, route.act),
+            lambda: self._principal(scope) == who
+            and (not route.area or self._sources.may(who, route.area, route.act)),
         )  # fmt: skip
         endpoint = ENDPOINTS.get(route.operation)
         return error_response(404, "no such path") if endpoint is None else await endpoint(self._sources, asked)

@@ -4,7 +4,7 @@ Knows no other room: what it shows and does comes from functions it is given. No
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.requests import Request
@@ -12,6 +12,8 @@ from starlette.requests import Request
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.calls import CallsApi
+from sluicegate.admin.changes import AREAS as TOPICS
+from sluicegate.admin.changes import Changes, read_topics
 from sluicegate.admin.credentials import header
 from sluicegate.admin.peers import CHANNEL
 from sluicegate.admin.pins import PinsApi, accept, show
@@ -63,6 +65,7 @@ class AdminDeps:
     """The decision for client, method, target and arguments, with its rows; or why there is none."""
     preview: Callable[[str, str, Json], Awaitable[Json | str]]
     """A call of whoever asks, by its method and parameters: what came of it, or why it was not made."""
+    changes: Changes = field(default_factory=lambda: Changes(dict))
     status: Callable[[], Json] = dict  # the version of Sluice, and which policy is in force
     notes: Callable[[], list[str]] = list  # what an operator should know although Sluice is ready
 
@@ -252,6 +255,21 @@ async def follow_approvals(sources: AdminDeps, asked: ApiRequest) -> Answer:
     return EventStreamResponse(sources.approvals.events(asked.who, asked.may_go_on))
 
 
+async def follow_changes(sources: AdminDeps, asked: ApiRequest) -> Answer:
+    """The rights are asked for again with each event."""
+    topics, last = read_topics(asked.query), header(asked.request.scope, "last-event-id")
+    if topics is None:
+        return error_response(400, f"the query is topics=TOPIC,...: {', '.join(TOPICS)}")
+
+    def may_follow(topic: str) -> bool:
+        return asked.may_go_on() and sources.may(asked.who, TOPICS[topic], "read")
+
+    if not any(map(may_follow, topics)):
+        needed = " or ".join(f"admin:{TOPICS[topic]}" for topic in topics)
+        return error_response(403, f"{asked.who} lacks the right {needed} read on sluice")
+    return EventStreamResponse(sources.changes.follow(asked.who, topics, may_follow, "".join(last[:1])))
+
+
 async def act_on_approval(sources: AdminDeps, asked: ApiRequest) -> Answer:
     scope = asked.request.scope
     if len(keys := header(scope, "idempotency-key")) > 1:
@@ -288,6 +306,7 @@ ENDPOINTS: Final[Mapping[str, Callable[[AdminDeps, ApiRequest], Awaitable[Answer
     "show_call": show_call,
     "list_approvals": look_at_approvals,
     "follow_approvals": follow_approvals,
+    "follow_changes": follow_changes,
     "show_approval": look_at_approvals,
     "decide": act_on_approval,
     "cancel": act_on_approval,

@@ -34,6 +34,7 @@ _UNKNOWN: Final = 404
 _LOOK_EVERY: Final = 1.0
 _CIRCUITS: Final = ("closed", "half-open", "open")
 MAX_BEHIND: Final = 1_000
+_ID: Final = re.compile(rb"\nid: ([^\n]*)\n")
 _LOG: Final = re.compile("servers/[^/]+/log")
 _SERVER: Final = re.compile("servers/[^/]+")
 
@@ -92,7 +93,7 @@ class Gateway:
                 return await _page(scope, await _all(scope, peers), name)
             case "audit/head":
                 return _heads(await _all(scope, peers, goes_on=(_UNKNOWN,)))
-            case "approvals/events":
+            case "approvals/events" | "events":
                 return await self._events(scope, body, peers)
             case "tools" | "prompts" | "resources" | "policy/facts":
                 return await self._of_client(scope, peers)
@@ -226,7 +227,8 @@ class Gateway:
         self, streams: AsyncExitStack, opened: Iterable[httpx.Response], is_same: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
         queue = asyncio.Queue[bytes](MAX_BEHIND)
-        readers = [asyncio.create_task(_read(response, queue)) for response in opened]
+        ids: dict[int, bytes] = {}
+        readers = [asyncio.create_task(_read(each, queue, ids, at)) for at, each in enumerate(opened)]
         try:
             while is_same() and not (queue.empty() and any(reader.done() for reader in readers)):
                 part = b""
@@ -251,14 +253,20 @@ def _client_of(body: bytes) -> str:
     return value["as"] if isinstance(value, dict) and isinstance(value.get("as"), str) else ""
 
 
-async def _read(response: httpx.Response, queue: asyncio.Queue[bytes]) -> None:
-    """Event by event: those of several streams must not be mixed."""
+async def _read(response: httpx.Response, queue: asyncio.Queue[bytes], ids: dict[int, bytes], at: int) -> None:
+    """Event by event: those of several streams must not be mixed. An event's id has the newest of each stream: it is
+    sent to all of them when the reader comes back."""
+
+    def of_all(own: re.Match[bytes]) -> bytes:
+        ids[at] = own[1]
+        return b"\nid: " + b"+".join(ids.values()) + b"\n"
+
     waiting = b""
     try:
         async for data in response.aiter_raw():
             *events, waiting = (waiting + data).split(b"\n\n")
             for event in events:
-                await queue.put(event + b"\n\n")
+                await queue.put(_ID.sub(of_all, event) + b"\n\n")
     except httpx.TransportError:
         return
 

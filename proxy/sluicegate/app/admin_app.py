@@ -3,6 +3,7 @@ Sluice."""
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from starlette.types import ASGIApp
 
@@ -10,6 +11,7 @@ from sluicegate import __version__, admin
 from sluicegate.admin.approval_page import Page
 from sluicegate.admin.approvals import ApprovalsApi
 from sluicegate.admin.calls import CallsApi
+from sluicegate.admin.changes import Changes
 from sluicegate.admin.endpoints import AdminDeps
 from sluicegate.admin.routes import needs_step_up
 from sluicegate.admin.verification import Verification
@@ -34,6 +36,8 @@ def admin_application(
     judges, audit = inner.services.judging, inner.services.audit
     history = audit.settings.path.parent if audit is not None else None
     previews = Previews(inner)
+    changes = Changes(partial(_state, inner), lambda: inner.queue.is_closing)
+    inner.queue.watchers.append(lambda approval: changes.notice("approval"))
     page = Page(inner.queue, judges.client_of, inner.services.sealer.unseal)
 
     async def list_tools(principal: str) -> list[Json] | None:
@@ -89,6 +93,7 @@ def admin_application(
             principal_of=principal_of,
             admit=admit,
             may=may,
+            changes=changes,
             denied=inner.services.notes.denied,
             refused=audit.identity_failure if audit is not None else None,
             audit=audit,
@@ -101,6 +106,17 @@ def admin_application(
             },
         ),
     )
+
+
+def _state(inner: Core) -> dict[str, Any]:
+    """What is compared to say which topics changed; approvals say it themselves."""
+    services, control = inner.services, inner.behind.control
+    written = 0 if services.audit is None else services.audit.tally().records["file", "ok"]
+    states = {key: (server.status, server.describe()["circuit"]) for key, server in control.servers.items()}
+    revision = services.judging.judge.revision()
+    return {
+        "server": (states, control.disabled), "call": written, "pin": services.notes.pin_changes, "policy": revision,
+    }  # fmt: skip
 
 
 async def _change_server(inner: Core, key: str, action: str, who: str) -> tuple[int, Json]:

@@ -200,6 +200,7 @@ class Notes:
     def __init__(self, audit: AuditLog | None, judge: PolicyEngine, config: Config) -> None:
         self._audit, self._judge, self._config = audit, judge, config
         self._last: Json = {}
+        self.pin_changes = 0
 
     def policy(self) -> None:
         """Which policy decides from now on, and how, if that is another one than before."""
@@ -238,6 +239,7 @@ class Notes:
 
     def pin(self, event: PinEvent) -> None:
         """Records a decision about a definition."""
+        self.pin_changes += 1
         note_pin(self._audit, event)
 
     def denied(self, principal: str, area: str, act: str) -> None:

@@ -6,23 +6,24 @@ export const liveState = signal(/** @type {"live" | "reconnecting" | "off"} */ (
 /** Seconds, for countdowns; ticks once a second while the page is looked at. */
 export const now = signal(Date.now());
 
-/** @type {Set<() => void>} */
-const listeners = new Set();
-let isWaiting = false;
+/** @type {Map<(isEvent: boolean) => void, string[]>} */
+const listeners = new Map();
+/** Topics that have changed and of which nobody knows yet; null: any may have. @type {Set<string | null>} */
+let news = new Set();
 
-/** Calls `listener` when something may have changed. @param {() => void} listener @returns {() => void} */
-export function onChange(listener) {
-  listeners.add(listener);
+/** Calls `listener` when something of these topics changed, or any may have. @param {(isEvent: boolean) => void} listener @param {string[]} topics @returns {() => void} */
+export function onChange(listener, topics) {
+  listeners.set(listener, topics);
   return () => listeners.delete(listener);
 }
 
-/** At most four times a second, however many events come. */
-function changed() {
-  if (isWaiting) return;
-  isWaiting = true;
+/** At most four times a second, however many events come. @param {string | null} [topic] */
+function changed(topic = null) {
+  if (news.add(topic).size > 1) return;
   setTimeout(() => {
-    isWaiting = false;
-    for (const listener of [...listeners]) listener();
+    const heard = news;
+    news = new Set();
+    for (const [listener, topics] of [...listeners]) if (heard.has(null) || topics.some((one) => heard.has(one))) listener(!heard.has(null));
   }, 250);
 }
 
@@ -40,14 +41,13 @@ async function stream() {
   while (session.value !== null) {
     open = new AbortController();
     try {
-      const answer = await send("GET", "/api/v1/approvals/events", { background: true, signal: open.signal });
+      const answer = await send("GET", "/api/v1/events", { background: true, signal: open.signal, last });
       liveState.value = "live";
       wait = 500;
-      const isFirst = !isGap;
+      if (isGap && !last) changed();
       isGap = true;
       settle();
-      if (!isFirst) changed();
-      await read(/** @type {ReadableStream<Uint8Array>} */ (answer.body), isFirst);
+      await read(/** @type {ReadableStream<Uint8Array>} */ (answer.body));
     } catch (problem) {
       if (problem instanceof Failure && [403, 404].includes(problem.status)) wait = 10_000; // no right to it, or no such list
     }
@@ -65,21 +65,23 @@ function giveUp() {
   settle();
 }
 
+/** The id of the newest event: the next stream begins with what came after it. */
+let last = "";
+
 /**
- * Each event is a change. Those before ": live" are what waited when the stream opened, which the first load has, too.
- * Where workers send one stream each, the second begins with ": approvals" again: from then on every event counts.
- * @param {ReadableStream<Uint8Array>} body @param {boolean} isBeginning
+ * Each event names a topic that has changed. After `reset` any may have; `open` is the beginning.
+ * @param {ReadableStream<Uint8Array>} body
  */
-async function read(body, isBeginning) {
+async function read(body) {
   const reader = body.getReader(), decoder = new TextDecoder();
-  let rest = "", begun = 0;
+  let rest = "", name = "";
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
     const lines = (rest + decoder.decode(part.value, { stream: true })).split("\n");
     rest = lines.pop() ?? "";
     for (const line of lines) {
-      if (line === ": approvals") isBeginning &&= ++begun === 1;
-      else if (line === ": live") isBeginning = false;
-      else if (line.startsWith("data:") && !isBeginning) changed();
+      if (line.startsWith("event: ")) name = line.slice(7);
+      else if (line.startsWith("id: ")) last = line.slice(4);
+      else if (line.startsWith("data:") && name !== "open") changed(name === "reset" ? null : name);
     }
   }
 }

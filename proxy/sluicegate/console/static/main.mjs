@@ -47,7 +47,7 @@ function App() {
 function Counted() {
   useEffect(() => {
     void opened.then(() => waiting.load());
-    return onChange(() => { if (waiting.failure.value?.status !== 403) void waiting.load(); });
+    return onChange(() => { if (waiting.failure.value?.status !== 403) void waiting.load(); }, ["approval"]);
   }, []);
   return null;
 }

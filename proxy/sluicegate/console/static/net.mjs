@@ -24,12 +24,13 @@ export class Failure extends Error {
 
 /**
  * @param {string} method @param {string} path
- * @param {{body?: any, background?: boolean, signal?: AbortSignal}} [options]
+ * @param {{body?: any, background?: boolean, signal?: AbortSignal, last?: string}} [options]
  * @returns {Promise<Response>}
  */
-export async function send(method, path, { body, background = false, signal: abort } = {}) {
+export async function send(method, path, { body, background = false, signal: abort, last = "" } = {}) {
   /** @type {Record<string, string>} */
   const headers = { "X-Sluice-Page": localStorage.getItem(KEY) ?? "" };
+  if (last) headers["Last-Event-ID"] = last;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (background) headers["X-Sluice-Background"] = "1";
   let answer;
@@ -128,12 +129,14 @@ export const startProblem = signal("");
  */
 export class Resource {
   /** @param {string | ((background: boolean) => Promise<any>)} path or what asks @param {string} rows the list that comes by pages, if one does
-   * @param {number[]} alsoFine statuses whose body is an answer, too */
-  constructor(path, rows = "", alsoFine = []) {
+   * @param {number[]} alsoFine statuses whose body is an answer, too
+   * @param {string[] | null} topics that it is loaded again for; null: as its path says */
+  constructor(path, rows = "", alsoFine = [], topics = null) {
     this.path = path;
     this.rows = rows;
     this.pages = 1;
     this.alsoFine = alsoFine;
+    this.topics = topics;
     this.data = signal(/** @type {any} */ (null));
     this.failure = signal(/** @type {Failure | null} */ (null));
     this.at = signal(0);

@@ -75,12 +75,17 @@ export function Countdown({ until, label }) {
     ><span class="hidden" role="status">${spoken}</span>`;
 }
 
+const TOPICS = { approvals: ["approval"], grants: ["approval"], servers: ["server"], status: ["server", "policy"], calls: ["call"], pins: ["pin", "server"],
+  tools: ["pin", "server", "policy"], prompts: ["pin", "server", "policy"], resources: ["pin", "server", "policy"] };
+/** Of which topics a list is. @param {any} path */
+const topicsOf = (path) => TOPICS[typeof path === "string" ? path.split(/[/?]/)[3] : ""] ?? ["approval", "server", "pin", "policy"];
+
 /** Loads a resource, again at each change, while its region is shown. @param {import("./net.mjs").Resource} resource */
 export function useLive(resource) {
   useEffect(() => {
     let isShown = true;
     void opened.then(() => { if (isShown) void resource.load(); });
-    const leave = onChange(() => void resource.load());
+    const leave = onChange((isEvent) => { if (!isEvent || resource.failure.value?.status !== 403) void resource.load(); }, resource.topics ?? topicsOf(resource.path));
     return () => { isShown = false; leave(); };
   }, [resource]);
 }
