@@ -37,6 +37,7 @@ HOMES = {
     "standardwebhooks": {"approval"},
     "httptools": {"http", "listen"},
     "jwt": {"listen"},
+    "uvicorn": {"listen"},
     "starlette": {"admin", "app", "console"},
     "typer": {"cli", "__main__"},
     "ruamel": {"config", "desktop", "policy"},
@@ -61,6 +62,7 @@ standardwebhooks
 starlette
 structlog
 typer
+uvicorn
 uvloop
 """
 IO_MODULES = {"anyio", "asyncio", "socket", "httpx", "subprocess", "sqlite3", "threading", "ssl"}

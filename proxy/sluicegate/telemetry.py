@@ -30,7 +30,7 @@ MAX_DEPTH = 4
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # casbin logs every decision at INFO; the HTTP libraries log URLs, and URLs carry secrets.
 _SILENT: Final = ("casbin",)
-_QUIET: Final = ("httpx", "httpcore")
+_QUIET: Final = ("httpx", "httpcore", "uvicorn")
 
 
 # ---------------------------------------------------------------- cleaning

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("httptools", "httpx", "pydantic-core", "uvloop")
+LIBRARIES = ("httptools", "httpx", "pydantic-core", "uvicorn", "uvloop")
 
 
 def machine(python: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ OVER_HTTP = (
     "sluicegate.listen.listener", "sluicegate.listen.http1", "sluicegate.listen.server",
 )  # fmt: skip
 # What serves takes half a second to import: nobody who asks a Sluice that runs waits for it.
-SERVING = ("sluicegate.app.core", "sluicegate.policy.engine", "sluicegate.listen.server", "casbin")
+SERVING = ("sluicegate.app.core", "sluicegate.policy.engine", "sluicegate.listen.server", "uvicorn", "casbin")
 ASKING = ("servers", "logs", "call", "console", "resources")
 
 

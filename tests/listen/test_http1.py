@@ -255,7 +255,7 @@ async def test_a_body_that_nobody_asks_for_stays_with_its_sender() -> None:
         raw = await here.raw(first)
         await here.handler.waiting.wait()
         raw.writer.write(post(b"x" * 3_000_000))
-        (connection,) = here.server._connections
+        (connection,) = here.server._server.server_state.connections
         await until(lambda: connection._paused)  # type: ignore[union-attr]
         held = connection._requests[-1]._size  # type: ignore[union-attr]
         assert held < 600_000
@@ -289,12 +289,12 @@ async def test_a_cancellation_that_comes_too_late_meets_no_other_request() -> No
     async with site() as here:
         raw = await here.raw(request)
         assert (await raw.answer())[0] == 200
-        (connection,) = here.server._connections
+        (connection,) = here.server._server.server_state.connections
         connection._worker.cancel()  # type: ignore[union-attr]
         raw.writer.write(request)
         assert await raw.closed() == b""
         assert len(here.handler.calls) == 1
-        assert not here.server._tasks
+        assert not here.server._server.server_state.tasks
 
 
 async def test_requests_of_one_connection_are_answered_by_one_task() -> None:
@@ -304,9 +304,9 @@ async def test_requests_of_one_connection_are_answered_by_one_task() -> None:
         raw = await here.raw(request * 3)
         for _ in range(3):
             assert (await raw.answer())[0] == 200
-        assert len(here.server._tasks) == 1
+        assert len(here.server._server.server_state.tasks) == 1
         raw.close()
-        await until(lambda: not here.server._tasks)
+        await until(lambda: not here.server._server.server_state.tasks)
 
 
 HALF = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"

@@ -1,19 +1,21 @@
-"""A port that is served, and drained in the end: on every address of a host, or a Unix socket. Knows no MCP.
+"""A port that is served by uvicorn as a task of ours, and drained in the end; or a Unix socket. Knows no MCP.
 
-Signals, logs and the life of the application belong to whoever composes the program. A socket is bound before it is
-served, so that a taken port is an `OSError` and no exit.
+Signals, logs and the life of the application belong to whoever composes the program: uvicorn is only asked to accept
+and to drain, connections are our own (http1.py). The socket is bound here, so that a taken port is an `OSError` and
+no exit.
 """
 
 import asyncio
-import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
+import uvicorn
 from anyio.abc import TaskStatus
+from uvicorn.server import ServerState
 
 from sluicegate.listen.http1 import Http1
 from sluicegate.listen.http_request import Serve
@@ -24,10 +26,10 @@ RECEIVE_BUFFER: Final = 128 * 1024
 hundred connections that send large bodies use up the memory that TCP has, and the system slows every other one."""
 
 
-_BACKLOG: Final = 2048
-_LOOK_EVERY: Final = 0.05  # seconds, while the last requests end
-
-log = logging.getLogger(__name__)
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 class AddressServer:
@@ -36,18 +38,26 @@ class AddressServer:
 
     def __init__(
         self, serve: Serve, host: str, port: int, wire: ConnectionLimits | None = None, drain: float = 30.0,
-        bound: Sequence[socket.socket] = (),
+        backlog: int = 2048, bound: Sequence[socket.socket] = (),
     ) -> None:  # fmt: skip
         self._address = (host, port)
         self._sockets: list[socket.socket] = list(bound)
-        self._serve, self._wire, self._drain_time = serve, wire or ConnectionLimits(), drain
-        self._connections, self._tasks = set[Http1](), set[asyncio.Task[None]]()
-        self._listeners: list[asyncio.Server] = []
-        self._stopping = anyio.Event()
-        self._waits = True  # for requests that run
+        self._serve, self._wire = serve, wire or ConnectionLimits()
+        self._server = _Server(
+            uvicorn.Config(
+                serve,
+                interface="asgi3",  # nobody calls it so: connections know what to do
+                http=cast(Any, self._connection),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                backlog=backlog,
+                timeout_graceful_shutdown=drain,  # type: ignore[arg-type]  # it takes a float as well
+            )
+        )
 
-    def _connection(self, first: bytes = b"") -> Http1:
-        return Http1(self._serve, self._wire, self._connections, self._tasks, first)
+    def _connection(self, server_state: ServerState, first: bytes = b"", **_: object) -> Http1:
+        return Http1(self._serve, self._wire, cast(Any, server_state.connections), server_state.tasks, first)
 
     @property
     def port(self) -> int:
@@ -55,7 +65,7 @@ class AddressServer:
 
     @property
     def connections(self) -> int:
-        return len(self._connections)
+        return len(self._server.server_state.connections)
 
     def bind(self) -> int:
         """Takes the address, every one that its name stands for. Raises `CannotListen`."""
@@ -65,7 +75,7 @@ class AddressServer:
 
     async def adopt(self, connection: socket.socket, first: bytes) -> None:
         """Serves a connection that another process accepted, and of which it has read `first`."""
-        factory = partial(self._connection, first)
+        factory = partial(self._connection, self._server.server_state, first)
         _, protocol = await asyncio.get_running_loop().connect_accepted_socket(factory, connection)
         if self.is_stopping:
             protocol.shutdown()
@@ -73,45 +83,31 @@ class AddressServer:
     async def run(self, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serves until `stop`, then lets running requests end within the drain time."""
         self.bind()
-        loop = asyncio.get_running_loop()
+        task_status.started(self.port)
         try:
-            for one in self._sockets:
-                self._listeners.append(await loop.create_server(self._connection, sock=one, backlog=_BACKLOG))
-            task_status.started(self.port)
-            await self._stopping.wait()
-            await self._drain()
+            await self._server.serve(sockets=self._sockets)
         finally:
-            self._close()
-            for connection in list(self._connections):
-                connection.abort()
-
-    async def _drain(self) -> None:
-        with anyio.move_on_after(self._drain_time) as scope:
-            while (self._connections or self._tasks) and self._waits:  # noqa: ASYNC110 - connections end by themselves
-                await anyio.sleep(_LOOK_EVERY)
-        if scope.cancelled_caught:
-            log.error("requests are cancelled: the time to end is over", extra={"requests": len(self._tasks)})
-            for task in tuple(self._tasks):
-                task.cancel()
-
-    def _close(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        for bound in self._sockets:
-            bound.close()
-        for connection in list(self._connections):
-            connection.shutdown()
+            for listener in getattr(self._server, "servers", ()):
+                listener.close()
+            for bound in self._sockets:
+                bound.close()
+            for connection in list(self._server.server_state.connections):
+                cast(Http1, connection).abort()
 
     @property
     def is_stopping(self) -> bool:
-        return self._stopping.is_set()
+        return self._server.should_exit
 
     def stop(self, now: bool = False) -> None:
         """Accepts nothing more, neither a connection nor a further request on one; `now` does not wait for requests
         that are running."""
-        self._waits = self._waits and not now
-        self._stopping.set()
-        self._close()
+        self._server.should_exit = True
+        self._server.force_exit = self._server.force_exit or now
+        # At once: uvicorn looks ten times a second, and would let in what begins when everything else is ending.
+        for listener in getattr(self._server, "servers", ()):
+            listener.close()
+        for connection in list(self._server.server_state.connections):
+            connection.shutdown()
 
 
 class CannotListen(OSError):
