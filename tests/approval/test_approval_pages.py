@@ -99,6 +99,33 @@ async def test_a_query_for_no_page_is_refused(query: dict[str, list[str]]) -> No
         assert (await api_of(Town()).get((name,), query, LEA.principal))[0] == 400
 
 
+async def test_what_waits_for_somebody_and_what_they_asked_for_are_lists_of_their_own() -> None:
+    """A list that is filtered after paging may be empty although later pages have rows."""
+    town = Town(per_client=MANY)
+    others, api = list[str](), api_of(town)
+    for number in range(5):
+        town.clock.now += 1
+        others.append((await town.pending(amount=number)).id)
+
+    async def ids(who: str, **query: str) -> tuple[list[str], int]:
+        status, body = await api.get(("approvals",), {name: [value] for name, value in query.items()}, who)
+        assert status == 200
+        return [row["id"] for row in body["approvals"]], body["total"]
+
+    asked, approver = {"state": "pending", "for": "requester"}, {"state": "pending", "for": "approver"}
+    assert await ids(LEA.principal, **approver) == (others, 5) and await ids(ANN.principal, **asked) == (others, 5)
+    assert await ids(LEA.principal, **asked) == ([], 0) and await ids(ANN.principal, **approver) == ([], 0)
+    assert await ids(LEA.principal, **approver, limit="2") == (others[3:], 5)
+    for id in others[3:]:
+        body = json.dumps({"decision": "deny"}).encode()
+        assert (await api.post(("approvals", id, "decisions"), body, "", LEA.principal))[0] == 200
+    assert await ids(LEA.principal, **approver, limit="2") == (others[1:3], 3)
+    assert await ids(LEA.principal, state="decided") == (others[3:], 2)
+    assert await ids(ANN.principal, state="decided", limit="1") == (others[4:], 2)
+    for wrong in ({"for": ["me"]}, {"state": ["over"]}, {"for": ["approver", "requester"]}):
+        assert (await api.get(("approvals",), wrong, LEA.principal))[0] == 400
+
+
 async def test_grants_come_in_pages_too() -> None:
     town = Town(per_client=100)
     for number in range(5):

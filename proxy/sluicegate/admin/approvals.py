@@ -6,7 +6,7 @@ decision that is sent twice under one idempotency key is made once, and answered
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +34,9 @@ _SHAPE: Final = (
     'the body is {"decision": "approve" or "deny", "seen_digest": DIGEST (needed to approve), '
     f'"scope": "once", "session" or "15m", "comment": TEXT of at most {MAX_COMMENT} characters}}'
 )
-_QUERY: Final = f"the query is state=STATE, server=KEY, {paging.SHAPE}, each at most once"
+_DECIDED: Final = "decided"  # every state in which nobody is waited for
+_FOR: Final = ("approver", "requester")
+_QUERY: Final = f"the query is state=STATE, server=KEY, for=approver or requester, {paging.SHAPE}, each at most once"
 _UNKNOWN: Final[StatusAndBody] = (404, {"error": "no such approval"})
 _NO_GRANT: Final[StatusAndBody] = (404, {"error": "no such grant"})
 
@@ -77,13 +79,16 @@ class ApprovalsApi:
 
     async def _list(self, query: Mapping[str, Sequence[str]], who: Client) -> StatusAndBody:
         asked = paging.read_page_request(query)
-        if asked is None or set(query) - {"state", "server", *paging.PAGE_QUERY}:
+        if asked is None or set(query) - {"state", "server", "for", *paging.PAGE_QUERY}:
             return 400, {"error": _QUERY}
         state, server = query.get("state", [""])[0], query.get("server", [""])[0]
-        if state and state not in TRANSITIONS:
-            return 400, {"error": f"states are {', '.join(TRANSITIONS)}"}
+        whose = query.get("for", [""])[0]
+        if (state and state not in (*TRANSITIONS, _DECIDED)) or (whose and whose not in _FOR):
+            return 400, {"error": f"{_QUERY}; states are {', '.join(TRANSITIONS)}, and {_DECIDED}"}
         # Whoever asks for what is pending asks what waits for somebody's word.
-        wanted = WAITING if state == "pending" else {state} if state else set(TRANSITIONS)
+        every = set(TRANSITIONS)
+        groups: Mapping[str, Set[str]] = {"": every, "pending": WAITING, _DECIDED: every - WAITING}
+        wanted = groups.get(state, {state})
         found = self._queue.open_ones() + ([] if wanted <= WAITING else await self._queue.book.finished(self._clock()))
         roles = self._people.roles_of(who)
         mine = [one for one in found if one.state in wanted and server in ("", one.binding.server)]
@@ -91,7 +96,13 @@ class ApprovalsApi:
         async def row(one: Approval) -> Json:
             return presentation.tell(one, await self._queue.book.row(one.id)) | _to_viewer(one, who, roles)
 
-        page = await paging.page_of([one for one in mine if may_see(one, who, roles)], events.cursor_of, asked, row)
+        def is_for(one: Approval) -> bool:
+            if whose == "approver":
+                return not objection(one, who, roles) and not has_voted(one, who)
+            return not whose or one.binding.principal == who.principal
+
+        mine = [one for one in mine if may_see(one, who, roles) and is_for(one)]
+        page = await paging.page_of(mine, events.cursor_of, asked, row)
         return 200, {"approvals": page.pop("rows"), **page}
 
     async def _grants(self, query: Mapping[str, Sequence[str]]) -> StatusAndBody:

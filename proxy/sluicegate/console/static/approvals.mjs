@@ -10,31 +10,28 @@ import { go, query, route } from "./router.mjs";
 
 /** @typedef {any} Approval */
 
-export const waiting = new Resource("/api/v1/approvals?state=pending&limit=200", "approvals");
-const decided = new Resource("/api/v1/approvals?limit=200", "approvals");
+/** What waits for this person's word. */
+export const waiting = new Resource("/api/v1/approvals?state=pending&for=approver&limit=200", "approvals");
+const asked = new Resource("/api/v1/approvals?state=pending&for=requester&limit=200", "approvals");
+const decided = new Resource("/api/v1/approvals?state=decided&limit=200", "approvals");
 const WAITING = ["pending", "partially_approved"];
 const LIVE_AFTER = 700; // a key that is held down must not confirm what it asked for
 const SHOWN = 40; // lines; more are shown on request, and have to be before a yes
 
 const isMine = (/** @type {Approval} */ one) => one.principal === session.value?.principal;
-/** Waits for this person's word. */
-const isYours = (/** @type {Approval} */ one) => !one.objection && !one.has_voted;
-export const yours = () => (waiting.data.value?.approvals ?? []).filter(isYours);
+export const yours = () => waiting.data.value?.approvals ?? [];
 
-const TABS = {
-  yours: ["For you", isYours],
-  asked: ["Asked by you", isMine],
-  decided: ["Decided", (/** @type {Approval} */ one) => !WAITING.includes(one.state)],
-};
+/** @type {Record<string, [string, Resource]>} */
+const TABS = { yours: ["For you", waiting], asked: ["Asked by you", asked], decided: ["Decided", decided] };
 
 export function Approvals() {
-  const tab = TABS[query.value.get("tab") ?? ""] ? query.value.get("tab") : "yours";
-  const resource = tab === "decided" ? decided : waiting;
+  const wanted = query.value.get("tab") ?? "", tab = TABS[wanted] ? wanted : "yours", resource = TABS[tab][1];
   useLive(waiting);
+  useLive(asked);
   useLive(resource);
   const chosen = route.value.item;
-  const rows = (/** @type {any} */ data) => data.approvals.filter(TABS[tab][1]).sort(tab === "decided" ? newest : soonest);
-  const count = (/** @type {string} */ name) => (waiting.data.value?.approvals ?? []).filter(TABS[name][1]).length;
+  const rows = (/** @type {any} */ data) => [...data.approvals].sort(tab === "decided" ? newest : soonest);
+  const count = (/** @type {string} */ name) => TABS[name][1].data.value?.total ?? 0;
   return html`<div class=${`split ${chosen ? "has-item" : ""}`}>
     <section class="list" aria-label="Approvals">
       <header class="head"><h1>Approvals</h1><${Notify} /></header>
@@ -52,10 +49,9 @@ export function Approvals() {
   </div>`;
 }
 
-/** Below an empty list, too: what this tab shows may be on an older page. */
 function Older({ resource }) {
   const data = resource.data.value;
-  return data?.next && html`<p class="note">The newest ${data.approvals.length} of ${data.total} approvals were looked through.
+  return data?.next && html`<p class="note">These are the newest ${data.approvals.length} of ${data.total}.
     ${" "}<button class="link" onClick=${() => resource.more()}>Show older ones</button></p>`;
 }
 
