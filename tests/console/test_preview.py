@@ -94,6 +94,7 @@ def test_the_catalog_previews_and_says_as_whom(town: Bed) -> None:
         tab.goto(f"{town.process.admin}/console/catalog?of=prompt%20bank__ask&as=key:ann")
         tab.get_by_label("city").fill("Oslo")
         tab.get_by_role("button", name="Get it").click()
+        expect(card).to_contain_text("The answer is empty.")
         expect(card.get_by_role("link", name="This call in Activity")).to_be_visible()
 
 

@@ -7,7 +7,7 @@ import { Filters, filtersOf } from "./filters.mjs";
 
 const SECOND = 1_000;
 const FILTERS = { type: "Type", principal: "Who", tool: "Tool", outcome: "Outcome or reason", call: "Call", since: "Since", until: "Until" };
-const HINTS = { principal: "key:NAME", tool: "NAME, or with *", outcome: "denied, timeout, …", call: "its id", since: "1h, or a date", until: "now, or a date" };
+const HINTS = { principal: "key:NAME", tool: "NAME, or with *", outcome: "denied, …", call: "its id", since: "1h, or a date", until: "now, or a date" };
 const CHOICES = { type: ["intent", "outcome", "decision", "approval", "pin", "policy", "identity", "admin", "checkpoint"] };
 const TONES = { ok: "good", approved: "good", consumed: "good", denied: "bad", cancelled: "off" };
 
@@ -55,7 +55,7 @@ function Row({ one }) {
   const [isOpen, setOpen] = useState(false);
   const word = one.outcome ?? one.approval?.state ?? one.decision?.verdict ?? "", who = one.approval?.approver ?? one.principal ?? one.by ?? one.address ?? "";
   return html`<li><details class="record" onToggle=${(/** @type {any} */ event) => setOpen(event.currentTarget.open)}><summary class="row">
-      <span class="dim"><${Time} at=${one.time} /></span><span class="badge"><${Peer} text=${one.type} /></span><span><${Peer} text=${who} /></span><b><${Peer} text=${about(one)} /></b>${
+      <span class="dim"><${Time} at=${one.time} /></span><span class="badge"><${Peer} text=${one.type} /></span>${who && html`<span><${Peer} text=${who} /></span>`}<b><${Peer} text=${about(one)} /></b>${
       word && html`<${Verdict} word=${String(word).replaceAll("_", " ")} tone=${TONES[word] ?? ""} />`}</summary>
     ${isOpen && html`<div class="block"><p class="dim">Record ${one.seq.toLocaleString("en")} of <${Peer} text=${one.writer} />, ${one.time}${one.call && html`. <a href=${`/console/activity/${encodeURIComponent(one.call)}`}>The whole call</a>`}</p>
       <${Lines} lines=${JSON.stringify(one, null, 2).split("\n")} label="Record, as the log has it" /></div>`}</details></li>`;

@@ -119,8 +119,9 @@ function Preview({ one, method }) {
   return html`<section class="block"><h3>Preview <span class="author">a call of your own: judged and recorded as <${Peer} text=${session.value?.principal} /></span></h3>
     <form class="block" onSubmit=${submit}>${wanted.map((/** @type {any} */ argument) => html`<label><${Peer} text=${argument.name} /><input spellcheck="false" autocomplete="off" required=${argument.required === true} /></label>`)}
       <p><button disabled=${isBusy}>${one.kind === "prompt" ? "Get it" : "Read it"}</button></p></form>
-    <div role="status" aria-busy=${isBusy}>${problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`}
+    <div class="block" role="status" aria-busy=${isBusy}>${problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`}
       ${answer?.failure && html`<p class="note bad"><${Peer} text=${answer.failure.message} />${answer.failure.reason && html` <span class="badge"><${Peer} text=${answer.failure.reason} /></span>`}</p>`}
+      ${answer?.result && !partsOf(answer.result).length && html`<p class="dim">The answer is empty.</p>`}
       ${answer?.result && partsOf(answer.result).map(([title, text]) => html`<p class="dim"><${Peer} text=${title} /> <span class="author">written by the server</span></p><${Lines} lines=${text.split("\n").slice(0, PREVIEWED)} label=${visible(title)} />`)}
       ${answer?.call && html`<p><a href=${`/console/activity/${encodeURIComponent(answer.call)}`}>This call in Activity</a></p>`}</div></section>`;
 }
