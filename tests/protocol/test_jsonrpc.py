@@ -233,6 +233,12 @@ def test_a_message_that_is_checked_in_pieces_is_judged_as_in_one(data: bytes, pi
     assert pieces == verdict_of(lambda: check_nodes(data, most))
 
 
+@given(st.lists(st.sampled_from([b"1", b"0", b"9" * 31, b"1" * 32, b"12" * 17, b"-", b".", b"e", b",", b" "])))
+def test_the_digits_of_long_numbers_are_those_of_runs_of_32_and_more(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    assert jsonrpc._long_digits(data, len(data) + 1) == sum(map(len, re.findall(rb"[0-9]{32,}", data)))
+
+
 WIDE = {
     "numbers": b"[" + b"1," * 20_001 + b"1]",
     "texts": b"[" + b'"",' * 20_001 + b"1]",
@@ -260,12 +266,36 @@ def test_what_has_more_values_than_it_may_is_refused_before_it_is_decoded(
 
 
 @pytest.mark.parametrize(
+    ("numbers", "looked_at"),
+    [
+        ([b"9" * 33] * 250_000, 0),
+        ([b"9" * 31] * 90_000, 0),
+        ([b"9" * 31] * 90_000 + [b"9" * 32], 1),
+        ([b"9" * 32] * 90_000, 1_251),  # 90,000 other values leave 4 * 10,001 digits, and 32 are read at a time
+    ],
+)
+def test_long_numbers_are_looked_at_until_there_are_too_many_and_short_ones_never(
+    numbers: list[bytes], looked_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, seen, run = b"[" + b",".join(numbers) + b"]", list[int](), jsonrpc._RUN
+
+    class Counted:
+        def match(self, digits: bytes, at: int) -> Any:
+            seen.append(at)
+            return run.match(digits, at)
+
+    monkeypatch.setattr(jsonrpc, "_RUN", Counted())
+    verdict_of(lambda: weigh(data, 64, 100_000))
+    assert len(seen) == looked_at
+
+
+@pytest.mark.parametrize(
     "text", [",[{:" * 250_000, '"' * 250_000, "\\" * 250_000, '\\",' * 250_000, "\U0001f600" * 250_000]
 )
 def test_a_long_text_of_whatever_characters_is_one_value(text: str) -> None:
     for data in (dump({"a": [text, text]}), json.dumps({"a": [text, text]}).encode()):
         check_nodes(data, 1_000)
-        assert len([*check_in_pieces(data, 1_000)]) <= 1 + len(data) // jsonrpc._PIECE
+        assert len([*check_in_pieces(data, 1_000)]) <= 2 + len(data) // jsonrpc._PIECE
         assert decode(data) == decode_fast(data) == {"a": [text, text]}
 
 
