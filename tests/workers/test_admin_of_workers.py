@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 from api_schema import as_described
 from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment
 from policy_bed import bearer, client_keys, key_of, reason, recorder
 from waiting import until_so as until
 from workers_kit import ACCEPT, HELLO, Talker, message, modern_body, modern_headers, names, sluice, workers
+
+from sluicegate.admin.routes import ROUTES, ApiRoute
 
 Json = dict[str, Any]
 ONE, OTHER = names(2, 1)
@@ -28,6 +31,8 @@ p, role:authenticated, math, *, *, allow
 p2, *, bank, tool:wire, *, one-of-leads
 p, role:lead, sluice, admin:approvals, *, allow
 p, role:lead, sluice, admin:grants, *, allow
+p, role:lead, sluice, admin:servers, read, allow
+p, role:lead, sluice, admin:audit, read, allow
 p, local, sluice, admin:*, *, allow
 """
 
@@ -156,6 +161,19 @@ def test_a_grant_is_found_and_taken_back_wherever_it_is(town: Sluice) -> None:
     for who in (ONE, OTHER):
         assert reason(wire(town, who, n=4)) == "approval_pending"
         assert explained(town, who)["verdict"] == "ask"
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if route.workers == "joined"], ids=lambda route: route.operation
+)
+def test_what_is_joined_has_the_form_of_one_answer(town: Sluice, route: ApiRoute) -> None:
+    answer = httpx.get(f"{town.admin}{route.path.replace('{key}', 'bank')}", headers=bearer("lea"), timeout=30)
+    if route.operation == "show_audit_head":  # a line for each worker, once something is signed
+        assert answer.status_code in (200, 404)
+        return
+    assert answer.status_code == 200, answer.text
+    if route.response is not None:
+        jsonschema.validate(answer.json(), route.response)
 
 
 def test_events_of_all_come_as_one_stream(town: Sluice) -> None:

@@ -20,11 +20,10 @@ import httpx
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from sluicegate.admin.approval_page import PATH as PAGES
 from sluicegate.admin.paging import PageRequest, merge_pages, read_page_request
 from sluicegate.admin.peers import TAKES_BODY, Peer, Up, look_at_peer, request
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response, read_body
-from sluicegate.admin.routes import ACTIONS, API
+from sluicegate.admin.routes import API, route_of
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.metrics.merged import Merged
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
@@ -35,8 +34,6 @@ _LOOK_EVERY: Final = 1.0
 _CIRCUITS: Final = ("closed", "half-open", "open")
 MAX_BEHIND: Final = 1_000
 _ID: Final = re.compile(rb"\nid: ([^\n]*)\n")
-_LOG: Final = re.compile("servers/[^/]+/log")
-_SERVER: Final = re.compile("servers/[^/]+")
 
 
 class Gateway:
@@ -76,54 +73,80 @@ class Gateway:
                 return judged or _nobody()
             if (body := await read_body(Request(scope, receive))) is None:
                 return error_response(413, "the body is too large")
-            return await self._change(scope, body, peers)
-        return await (self._show if is_look else self._change)(scope, b"", peers)
+            return await self._by_route(scope, body, peers)
+        return await self._by_route(scope, b"", peers)
 
-    async def _show(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse | EventStreamResponse:
-        match scope["path"].removeprefix(API):
-            case "/metrics":
-                return await self._metrics(scope, peers)
-            case "/readyz":
-                return await self._ready(scope, peers)
-            case "status":
-                return _status(await _all(scope, peers), self._down())
-            case "servers":
-                return _joined(await _all(scope, peers), "servers", _servers)
-            case "approvals" | "grants" as name:
-                return await _page(scope, await _all(scope, peers), name)
-            case "audit/head":
-                return _heads(await _all(scope, peers, goes_on=(_UNKNOWN,)))
-            case "approvals/events" | "events":
+    async def _by_route(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse | EventStreamResponse:
+        """As the row of the table says. What there is not, and methods that are not served, any worker refuses."""
+        route = route_of(scope["method"], scope["path"])
+        match route.workers if route is not None else "first":
+            case "holder":
+                return await self._holder(scope, body, peers)
+            case "named":
+                return await self._of_client(scope, peers, body)
+            case "caller":
+                return await self._of_caller(scope, peers, body)
+            case "stream":
                 return await self._events(scope, body, peers)
-            case "tools" | "prompts" | "resources" | "policy/facts":
-                return await self._of_client(scope, peers)
-            case path if _SERVER.fullmatch(path):
-                return _one_server(await _all(scope, peers))
-            case path if _LOG.fullmatch(path):
-                return _outputs(await _all(scope, peers))
-        return await self._whoever_has_it(scope, body, peers)
+            case "every" if scope["path"] == API + "pins":
+                return await self._accept(scope, body, peers)
+            case "every":
+                return await self._change_server(scope, body, peers)
+            case "joined" if route is not None:
+                return await self._join(route.operation, scope, peers)
+        return await self._first(scope, body, peers)
+
+    async def _join(self, operation: str, scope: Scope, peers: Sequence[Peer]) -> AdminResponse:
+        match operation:
+            case "metrics":
+                return await self._metrics(scope, peers)
+            case "ready":
+                return await self._ready(scope, peers)
+            case "show_audit_head":
+                return _heads(await _all(scope, peers, goes_on=(_UNKNOWN,)))
+        answers = [answer for answer in await _all(scope, peers) if answer is not None]
+        if not answers or (refusal := next((one for one in answers if one.status_code != _DONE), None)):
+            return refusal if answers and refusal else _nobody()
+        parts = [json.loads(answer.body) for answer in answers]
+        match operation:
+            case "show_status":
+                whole = _status(parts, self._down())
+            case "list_servers":
+                whole = {"servers": _servers([row for part in parts for row in part["servers"]])}
+            case "show_server":
+                whole = _server(parts)
+            case "show_output":  # every worker has processes of its own: lines of one worker after the other
+                whole = _server(parts) | {"position": ",".join(part["position"] for part in parts)}
+            case _:
+                whole = await _page(scope, parts, operation.removeprefix("list_"))
+        return json_response(_DONE, whole)
 
     # ------------------------------------------------------------ one of them
 
-    async def _whoever_has_it(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
-        """The first answer that is no "not found"; pins and what there is not are the same for all."""
-        path, last = scope["path"], None
-        has_one = path.startswith((PAGES, API + "approvals/", API + "grants/"))
+    async def _first(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
+        """The first that answers."""
+        for peer in peers:
+            if (answer := await peer.ask(scope, body)) is not None:
+                return answer
+        return _nobody()
+
+    async def _holder(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
+        """The first answer that is no "not found". While a worker is down, it may have it."""
+        last = None
         for peer in peers:
             answer = await peer.ask(scope, body)
-            if answer is not None and (answer.status_code != _UNKNOWN or not has_one):
+            if answer is not None and answer.status_code != _UNKNOWN:
                 return answer
             last = answer or last
-        if last is None or (has_one and (missing := self._down())):
-            return _nobody(*(missing if last is not None else ()))
-        return last
+        missing = self._down()
+        return last if last is not None and not missing else _nobody(*(missing if last is not None else ()))
 
     async def _of_client(self, scope: Scope, peers: Sequence[Peer], body: bytes = b"") -> AdminResponse:
         """As a client sees them: by the connections that its own worker has for it."""
         who = _client_of(body) or parse_qs(scope.get("query_string", b"").decode("latin-1")).get("as", ["local"])[0]
         return await self._by_owner(who, scope, peers, body)
 
-    async def _preview(self, scope: Scope, peers: Sequence[Peer], body: bytes) -> AdminResponse:
+    async def _of_caller(self, scope: Scope, peers: Sequence[Peer], body: bytes) -> AdminResponse:
         """A call of whoever asks, and so one of their own worker."""
         me = await peers[0].ask(scope, b"", "GET", API + "me") or _nobody()
         if me.status_code != _DONE:
@@ -135,25 +158,18 @@ class Gateway:
         owner = next((peer for peer in peers if peer.number == self._owner_of(principal)), None)
         return _nobody() if owner is None else await owner.ask(scope, body) or _nobody()
 
-    async def _change(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
-        match scope["path"].removeprefix(API).split("/"):
-            case ["servers", key, action] if action in ACTIONS:
-                return await self._change_server(scope, body, peers, key, action)
-            case ["policy", "explain"]:
-                return await self._of_client(scope, peers, body)
-            case ["preview"]:
-                return await self._preview(scope, peers, body)
-        answer = await self._whoever_has_it(scope, body, peers)
-        if answer.status_code == _DONE and scope["path"] == API + "pins":
+    async def _accept(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
+        """One takes the definitions in, and all look at once."""
+        answer = await self._first(scope, body, peers)
+        if answer.status_code == _DONE:
             async with anyio.create_task_group() as group:
                 for peer in peers:
                     group.start_soon(look_at_peer, peer)
         return answer
 
-    async def _change_server(
-        self, scope: Scope, body: bytes, peers: Sequence[Peer], key: str, action: str
-    ) -> AdminResponse:
+    async def _change_server(self, scope: Scope, body: bytes, peers: Sequence[Peer]) -> AdminResponse:
         """Every worker does it, once the first one has: a worker that starts later begins so."""
+        _, key, action = scope["path"].removeprefix(API).split("/")
         first, *others = peers
         answer = await first.ask(scope, body) or _nobody()
         if answer.status_code != _DONE:
@@ -307,60 +323,26 @@ async def _all(scope: Scope, peers: Sequence[Peer], goes_on: tuple[int, ...] = (
     return [answer, *(await _ask_all(scope, others)).values()]
 
 
-def _joined(answers: list[AdminResponse | None], name: str, join: Callable[[list[Json]], list[Json]]) -> AdminResponse:
-    """One list of all their lists; or the first answer that is none."""
-    there = [answer for answer in answers if answer is not None]
-    if not there:
-        return _nobody()
-    if bad := next((answer for answer in there if answer.status_code != _DONE), None):
-        return bad
-    return json_response(_DONE, {name: join([row for answer in there for row in json.loads(answer.body)[name]])})
-
-
-async def _page(scope: Scope, answers: list[AdminResponse | None], name: str) -> AdminResponse:
-    """One page of theirs; or the first answer that is none."""
-    there = [answer for answer in answers if answer is not None]
-    if not there or (bad := next((answer for answer in there if answer.status_code != _DONE), None)):
-        return bad if there and bad else _nobody()
+async def _page(scope: Scope, parts: list[Json], name: str) -> Json:
+    """One page of theirs."""
     asked = read_page_request(parse_qs(scope.get("query_string", b"").decode("latin-1"))) or PageRequest()
-    pages = [json.loads(answer.body) for answer in there]
-    page = await merge_pages([{**one, "rows": one[name]} for one in pages], asked)
-    return json_response(_DONE, {name: page.pop("rows"), **page})
+    page = await merge_pages([{**one, "rows": one[name]} for one in parts], asked)
+    return {name: page.pop("rows"), **page}
 
 
-def _one_server(answers: list[AdminResponse | None]) -> AdminResponse:
-    rows = [answer for answer in answers if answer is not None]
-    if not rows or (bad := next((answer for answer in rows if answer.status_code != _DONE), None)):
-        return bad if rows and bad else _nobody()
-    return json_response(_DONE, _server([json.loads(answer.body) for answer in rows]))
-
-
-def _status(answers: list[AdminResponse | None], down: Sequence[str]) -> AdminResponse:
+def _status(parts: list[Json], down: Sequence[str]) -> Json:
     """That of all: ready if each is, and of what each has signed what is oldest."""
-    there = [answer for answer in answers if answer is not None]
-    if not there or (bad := next((answer for answer in there if answer.status_code != _DONE), None)):
-        return bad if there and bad else _nobody()
-    found = [json.loads(answer.body) for answer in there]
-    whole: Json = dict(found[0])
+    whole: Json = dict(parts[0])
     for name in ("reasons", "notes"):
-        whole[name] = list(dict.fromkeys(text for one in found for text in one[name]))
+        whole[name] = list(dict.fromkeys(text for one in parts for text in one[name]))
     whole["reasons"] += down
     whole["status"] = "not ready" if whole["reasons"] else "ready"
-    if all("audit" in one for one in found):
-        signed = [one["audit"]["signed"] for one in found]
+    if all("audit" in one for one in parts):
+        signed = [one["audit"]["signed"] for one in parts]
         oldest = min((one for one in signed if one is not None), key=lambda one: one["time"]) if all(signed) else None
-        problem = next((one["audit"]["problem"] for one in found if one["audit"]["problem"]), "")
+        problem = next((one["audit"]["problem"] for one in parts if one["audit"]["problem"]), "")
         whole["audit"] = {"problem": problem, "signed": oldest}
-    return json_response(_DONE, whole)
-
-
-def _outputs(answers: list[AdminResponse | None]) -> AdminResponse:
-    """Every worker has processes of its own: their lines stand one worker after the other."""
-    there = [answer for answer in answers if answer is not None]
-    if not there or (bad := next((answer for answer in there if answer.status_code != _DONE), None)):
-        return bad if there and bad else _nobody()
-    parts = [json.loads(answer.body) for answer in there]
-    return json_response(_DONE, _server(parts) | {"position": ",".join(part["position"] for part in parts)})
+    return whole
 
 
 def _heads(answers: list[AdminResponse | None]) -> AdminResponse:

@@ -86,6 +86,12 @@ _ACCEPTED: Final = _exactly(kind={"enum": ["tool", "prompt", "template", "instru
                             fingerprint=_STRING)  # fmt: skip
 
 
+Workers = Literal["first", "holder", "named", "caller", "stream", "every", "joined"]
+"""Which of several workers answers, where each has a part: the first one, as all would say the same; the one that
+holds what the path names; that of the client that the request names as `as`; that of whoever asks. Or all: as one
+stream, each doing it, or their answers joined."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRoute:
     """`area` and `act` are the right that it needs, "" none; `is_open`: no credential either. `audit` is the type of
@@ -105,6 +111,7 @@ class ApiRoute:
     request: Json | None = None
     response: Json | None = None
     media: str = JSON
+    workers: Workers = "first"
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -115,56 +122,59 @@ class ApiRoute:
 ROUTES: Final = (
     ApiRoute(method="GET", path="/livez", operation="live", is_open=True, summary="whether the process answers",
              response=_object(status={"const": "ok"})),
-    ApiRoute(method="GET", path="/readyz", operation="ready", is_open=True, response=_READINESS,
+    ApiRoute(method="GET", path="/readyz", operation="ready", workers="joined", is_open=True, response=_READINESS,
              summary="whether Sluice is ready; the reasons are for credentials and for this machine"),
-    ApiRoute(method="GET", path="/metrics", operation="metrics", is_open=True, media="text/plain",
+    ApiRoute(method="GET", path="/metrics", operation="metrics", workers="joined", is_open=True, media="text/plain",
              summary="metrics for Prometheus"),
     ApiRoute(method="GET", path=PAGE, operation="show_page", is_open=True, media="text/html", query={"t": "the seal"},
-             summary="the page of one approval, for its requester"),
+             workers="holder", summary="the page of one approval, for its requester"),
     ApiRoute(method="POST", path=PAGE, operation="decide_on_page", is_open=True, media="text/html", audit="approval",
-             summary="the requester's decision on that page"),
+             workers="holder", summary="the requester's decision on that page"),
     ApiRoute(method="GET", path=API + "me", operation="me", summary="whose credential this is, and its rights",
              response=_object(principal=_STRING, rights={"type": "object", "additionalProperties": _list(_STRING)})),
     ApiRoute(method="GET", path=API + "openapi.json", operation="openapi", summary="this table, as OpenAPI 3.1",
              response=_object(openapi=_STRING, paths=_ROW)),
-    ApiRoute(method="GET", path=API + "servers", operation="list_servers", area="servers",
+    ApiRoute(method="GET", path=API + "servers", operation="list_servers", workers="joined", area="servers",
              summary="the servers and their health",
              response=_object(servers=_list(_object(key=_STRING, status=_STRING)))),
-    ApiRoute(method="GET", path=API + "servers/{key}", operation="show_server", area="servers",
+    ApiRoute(method="GET", path=API + "servers/{key}", operation="show_server", workers="joined", area="servers",
              summary="one server and its health", response=_object(key=_STRING, status=_STRING)),
-    ApiRoute(method="GET", path=API + "status", operation="show_status", area="servers",
+    ApiRoute(method="GET", path=API + "status", operation="show_status", workers="joined", area="servers",
              summary="whether Sluice is ready, its version, the policy in force and the newest checkpoint",
              response=_object({"audit": _ROW}, status={"enum": ["ready", "not ready"]}, reasons=_list(_STRING),
                               notes=_list(_STRING), version=_STRING, policy=_object(revision=_STRING, mode=_STRING))),
     *(ApiRoute(method="POST", path=f"{API}servers/{{key}}/{action}", operation=f"{action}_server", area="servers",
-               act="write", audit="admin", summary=f"{action} one server", request=_exactly(),
+               workers="every", act="write", audit="admin", summary=f"{action} one server", request=_exactly(),
                response=_object(server=_STRING, action={"const": action}, open_calls=_COUNT)) for action in ACTIONS),
     ApiRoute(method="GET", path=API + "servers/{key}/log", operation="show_output", area="servers", response=_OUTPUT,
-             query={"after": "`position` of an earlier answer"},
+             workers="joined", query={"after": "`position` of an earlier answer"},
              summary="the last lines of a server's stderr, redacted"),
     ApiRoute(method="GET", path=API + "tools", operation="list_tools", area="tools", query={"as": "the client"},
+             workers="named",
              summary="the tools, as one client sees them", response=_object({"as": _STRING}, tools=_list(_ROW))),
     ApiRoute(method="GET", path=API + "prompts", operation="list_prompts", area="tools", query={"as": "the client"},
+             workers="named",
              summary="the prompts, as one client sees them", response=_object({"as": _STRING}, prompts=_list(_ROW))),
-    ApiRoute(method="GET", path=API + "resources", operation="list_resources", area="tools",
+    ApiRoute(method="GET", path=API + "resources", operation="list_resources", workers="named", area="tools",
              query={"as": "the client", "cursor": "`next` of the page before"},
              summary="a page of the resources, as one client sees them; the first with all templates",
              response=_object({"as": _STRING, "next": _STRING}, resources=_list(_ROW), templates=_list(_ROW))),
-    ApiRoute(method="POST", path=API + "preview", operation="preview", area="tools", audit="outcome",
+    ApiRoute(method="POST", path=API + "preview", operation="preview", workers="caller", area="tools", audit="outcome",
              summary="a resource or a prompt, by a call of whoever asks", request=_PREVIEW, response=_PREVIEWED),
     ApiRoute(method="GET", path=API + "pins", operation="list_pins", area="pins", response=_object(pins=_list(_PIN)),
              query={"server": "its key", "definitions": "1: with the definitions"},
              summary="definitions and their pins"),
     ApiRoute(method="POST", path=API + "pins", operation="accept_pins", area="pins", act="write", audit="pin",
-             summary="accept definitions", request=_exactly(server=_STRING, accept=_list(_ACCEPTED)),
+             workers="every", summary="accept definitions", request=_exactly(server=_STRING, accept=_list(_ACCEPTED)),
              response=_object(pins=_list(_PIN))),
     ApiRoute(method="GET", path=API + "policy/facts", operation="find_facts", area="policy", response=_ROW,
-             query={"as": "the client", "method": "of MCP", "target": "its name or URI"},
+             workers="named", query={"as": "the client", "method": "of MCP", "target": "its name or URI"},
              summary="what `sluice explain` has to know"),
     ApiRoute(method="POST", path=API + "policy/explain", operation="explain", area="policy", request=_EXPLAIN,
+             workers="named",
              response=_EXPLANATION, summary="the decision for a request, the row that makes it, and all other rows"),
     ApiRoute(method="GET", path=API + "audit/head", operation="show_audit_head", area="audit", response=_ROW,
-             summary="the newest checkpoint"),
+             workers="joined", summary="the newest checkpoint"),
     ApiRoute(method="GET", path=API + "audit/records", operation="list_records", area="audit",
              summary="records of the log, the newest first; 100 at most, or how far a search came in a second",
              query={"since": "a time, as of `audit search`", "until": "a time", "type": "of record",
@@ -187,31 +197,32 @@ ROUTES: Final = (
              summary="all records of one call, and what proves them",
              response=_object(call=_CALL, records=_list(_ROW), partial=_FLAG,
                               proof=_object(state=_PROOF, records=_list(_object(state=_PROOF))))),
-    ApiRoute(method="GET", path=API + "events", operation="follow_changes", media="text/event-stream",
+    ApiRoute(method="GET", path=API + "events", operation="follow_changes", workers="stream", media="text/event-stream",
              query={"topics": "of approval, server, call, pin, policy; all where there is none"},
              summary="which topics changed, as server-sent events; each topic needs the right to its list"),
-    ApiRoute(method="GET", path=API + "approvals", operation="list_approvals", area="approvals",
+    ApiRoute(method="GET", path=API + "approvals", operation="list_approvals", workers="joined", area="approvals",
              query={"state": "one state, or `decided`", "server": "its key",
                     "for": "`approver`: that wait for whoever asks; `requester`: that they asked for", **_PAGE_QUERY},
              summary="approvals, the newest last; of long arguments the beginning",
              response=_object({"next": _STRING}, approvals=_list(_APPROVAL), total=_COUNT)),
     ApiRoute(method="GET", path=API + "approvals/events", operation="follow_approvals", area="approvals",
-             media="text/event-stream", summary="changes, as server-sent events"),
+             workers="stream", media="text/event-stream", summary="changes, as server-sent events"),
     ApiRoute(method="GET", path=API + "approvals/{id}", operation="show_approval", area="approvals", response=_APPROVAL,
-             summary="one approval"),
+             workers="holder", summary="one approval"),
     ApiRoute(method="POST", path=API + "approvals/{id}/decisions", operation="decide", area="approvals", act="write",
-             audit="approval", summary="approve or deny", request=_VOTE, response=_APPROVAL_ROW),
+             workers="holder", audit="approval", summary="approve or deny", request=_VOTE, response=_APPROVAL_ROW),
     ApiRoute(method="POST", path=API + "approvals/{id}/cancel", operation="cancel", area="approvals", act="write",
-             audit="approval", summary="withdraw the request", request=_ROW, response=_APPROVAL_ROW),
+             workers="holder", audit="approval", summary="withdraw the request", request=_ROW, response=_APPROVAL_ROW),
     ApiRoute(method="POST", path=API + "approvals/{id}/reveal", operation="reveal", area="secrets", step_up=True,
-             audit="approval", summary="masked secrets of one approval", request=_ROW,
+             workers="holder", audit="approval", summary="masked secrets of one approval", request=_ROW,
              response=_object(id=_STRING, arguments={}, arguments_lines=_list({}))),
     ApiRoute(method="GET", path=API + "grants", operation="list_grants", area="grants", query=_PAGE_QUERY,
+             workers="joined",
              summary="remembered approvals", response=_object({"next": _STRING}, grants=_list(_GRANT), total=_COUNT)),
     ApiRoute(method="GET", path=API + "grants/{id}", operation="show_grant", area="grants", response=_GRANT,
-             summary="one remembered approval"),
+             workers="holder", summary="one remembered approval"),
     ApiRoute(method="DELETE", path=API + "grants/{id}", operation="revoke_grant", area="grants", act="write",
-             audit="approval", summary="revoke one", response=_GRANT),
+             workers="holder", audit="approval", summary="revoke one", response=_GRANT),
 )  # fmt: skip
 AREAS: Final = tuple(dict.fromkeys(one.area for one in ROUTES if one.area))
 
@@ -220,6 +231,11 @@ def needs_step_up(method: str, path: str) -> bool:
     """Whether a session has to show again who it is: what shows a secret is asked for by somebody who was asked who
     they are a moment ago."""
     return any(one.step_up and one.method == method and pattern(one.path).fullmatch(path) for one in ROUTES)
+
+
+def route_of(method: str, path: str) -> ApiRoute | None:
+    """The row that serves such a request."""
+    return next((one for one in ROUTES if method in one.methods and pattern(one.path).fullmatch(path)), None)
 
 
 @cache
@@ -256,8 +272,7 @@ def openapi() -> Json:
 
 def _operation(route: ApiRoute) -> Json:
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": _STRING}
-        for name in re.findall(r"\{(\w+)", route.path)
+        {"name": name, "in": "path", "required": True, "schema": _STRING} for name in re.findall(r"\{(\w+)", route.path)
     ]
     parameters += [
         {"name": name, "in": "query", "required": False, "description": text, "schema": _STRING}
@@ -285,4 +300,3 @@ def _operation(route: ApiRoute) -> Json:
         "x-step-up": route.step_up,
         "x-audit": route.audit,
     }
-
