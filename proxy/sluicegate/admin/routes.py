@@ -72,8 +72,11 @@ _VOTE: Final = _exactly(
     decision={"enum": ["approve", "deny"]},
 )  # fmt: skip
 _EXPLAIN: Final = _exactly({"arguments": _ROW}, **{"as": _STRING, "method": _STRING, "target": _STRING})
-_PREVIEW: Final = _exactly({"arguments": {"type": "object", "additionalProperties": _STRING}}, target=_STRING,
-                          method={"enum": ["resources/read", "prompts/get"]})  # fmt: skip
+_PREVIEW: Final[Json] = {"oneOf": [
+    _exactly(method={"const": "resources/read"}, target=_STRING),
+    _exactly(method={"const": "prompts/get"}, target=_STRING,
+             arguments={"type": "object", "additionalProperties": _STRING}),
+]}  # fmt: skip
 _PREVIEWED: Final = _object(
     {"result": _ROW, "failure": _object(message=_STRING, reason=_STRING, data=_ROW)}, call=_STRING
 )
