@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from sluicegate import config
+from sluicegate.cli import registry
 from sluicegate.cli.config_file import checked, config_path, config_text, server_keys, state_folder, write_config
 from sluicegate.cli.output import AsJson, Code, ConfigFile, info, print_json, print_out, printable, stop
 from sluicegate.cli.programs import make_absolute
 from sluicegate.cli.template import new_file, with_server_last, without_server
-from sluicegate.desktop.read import NotAClientConfig, parse
+from sluicegate.desktop.read import NotAClientConfig, key_of, parse
 from sluicegate.desktop.variables import is_secret
 from sluicegate.store import private
 
@@ -25,7 +27,10 @@ Json = dict[str, Any]
 
 
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its key in the config file.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", show_default=False,
+                            help="Its key in the config file; or a name of the MCP registry, such as io.github.x/y.")
+    ],
     target: Annotated[
         list[str] | None, typer.Argument(metavar="URL | -- COMMAND...", help="Where it is, or what starts it.",
                                          show_default=False)
@@ -43,20 +48,41 @@ def add(
                                        help="A variable, or a header of the URL, whose value is asked, or read from a "
                                             "line of stdin.")
     ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", show_default=False,
+                                 help="The key in the config file of a server of the registry.")
+    ] = None,
+    registry_url: Annotated[
+        str, typer.Option("--registry", metavar="URL", help="The registry to ask.", envvar="SLUICE_REGISTRY")
+    ] = registry.BASE,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Add a server of the registry without a question.")] = False,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a server to the config file. Secrets go into files that only you can read. A running Sluice starts it."""
-    server = _server(name, target or [], env or [], header or [])
     path = config_path(config_file)
     before = config_text(path)
+    is_registered = registry.is_name(name)
+    wanted, name = name, (key or key_of(name.partition("@")[0].rpartition("/")[2], {})) if is_registered else name
+    _require_name(name)
     if name in server_keys(before):
-        stop(Code.NEGATIVE, f"{name} is a server of {path} already; sluice remove {name} takes it out")
-    notes = list(make_absolute(server))
-    section = "env" if "command" in server else "headers"
-    for one in secret or []:
-        server.setdefault(section, {})[one] = _ask(one)
-    files = _move_secrets(name, server, set(secret or []), state_folder(path) / FOLDER)
+        hint = "--key gives it another" if is_registered else f"sluice remove {name} takes it out"
+        stop(Code.NEGATIVE, f"{name} is a server of {path} already; {hint}")
+    notes: list[str] = []
+    if is_registered:
+        given = dict(map(_variable, env or [])) | dict(map(_header, header or []))
+        given |= (asked := {one: _ask(one) for one in secret or []})
+        found = _registered(wanted, registry_url, given, set(asked.values()), target or [])
+        server, secrets, notes = found.server, found.secrets, found.notes if as_json else []
+        _confirm(found, yes)
+    else:
+        server = _server(target or [], env or [], header or [])
+        asked = {one: _ask(one) for one in secret or []}
+        if asked:
+            server.setdefault("env" if "command" in server else "headers", {}).update(asked)
+        secrets = set(asked.values())
+    notes += make_absolute(server)
+    files = _move_secrets(name, server, secrets, state_folder(path) / FOLDER)
     after = with_server_last(before, name, server) if before.strip() else new_file({name: server}, use="personal")
     if before.strip():
         _require(path, before, after, _servers(before) | {name: server})
@@ -96,12 +122,55 @@ def remove(
     _show(as_json, path, "removed", name, [f"{file} is deleted" for file in files], problems)
 
 
-def _server(name: str, target: list[str], env: list[str], headers: list[str]) -> Json:
-    """What the words describe. Exits where they are no server."""
+def _require_name(name: str) -> None:
     if name == config.RESERVED:
         stop(Code.USAGE, f"{name} is the name of Sluice itself: give the server another one")
     if not config.is_server_key(name):
         stop(Code.USAGE, f"{printable(name)} cannot be a server's name: 1 to 20 of a-z, 0-9 and -, a letter first")
+
+
+def _registered(
+    text: str, base: str, given: dict[str, str], secrets: set[str], words: list[str]
+) -> registry.RegistryEntry:
+    """The server of the registry. Exits where it cannot be used here. `secrets` are those of the given values."""
+
+    def ask(question: registry.RegistryQuestion) -> str:
+        name = registry.shown(question.name)
+        if not sys.stdin.isatty():
+            stop(Code.USAGE, f"{text} needs a value for {name}: give it with --env, --header or --secret; what it "
+                             "takes as an argument follows --")  # fmt: skip
+        for about in (question.about, *question.choices):
+            info(f"  {registry.shown(about)}")
+        return str(typer.prompt(name, hide_input=question.is_secret, err=True))
+
+    try:
+        found = registry.entry(registry.find(base, text), given, words, ask)
+    except registry.Unusable as error:
+        stop(Code.NEGATIVE, f"{text} cannot be added: {registry.shown(str(error))}",
+             f"its own documentation says how to start it: {_HOW}")  # fmt: skip
+    found.secrets |= secrets
+    return found
+
+
+def _confirm(found: registry.RegistryEntry, yes: bool) -> None:
+    """What a stranger published runs on this machine: the person sees all of it first."""
+    server = found.server
+    words = [server["url"]] if "url" in server else [server["command"], *server["args"]]
+    info(f"{found.name} {registry.shown(found.version)}" + "".join(f"; {registry.shown(one)}" for one in found.notes))
+    info("  " + printable(shlex.join("***" if word in found.secrets else word for word in words)))
+    for section in ("env", "headers"):
+        for name, value in server.get(section, {}).items():
+            info(f"  {section}: {printable(name)}={'***' if value in found.secrets else printable(value)}")
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        stop(Code.USAGE, "nothing was changed: --yes adds it without a question")
+    if not typer.confirm("Add it?", err=True):
+        stop(Code.NEGATIVE, "nothing was changed")
+
+
+def _server(target: list[str], env: list[str], headers: list[str]) -> Json:
+    """What the words describe. Exits where they are no server."""
     if not target or not target[0]:
         stop(Code.USAGE, f"this is no server yet: {_HOW}")
     if "://" not in target[0]:
@@ -149,12 +218,12 @@ def _ask(name: str) -> str:
     return value
 
 
-def _move_secrets(key: str, server: Json, asked: set[str], folder: Path) -> dict[Path, str]:
+def _move_secrets(key: str, server: Json, secrets: set[str], folder: Path) -> dict[Path, str]:
     """Puts `${file:...}` in place of each secret. The files that have to be written, and their texts."""
     files: dict[Path, str] = {}
 
     def moved(text: str, name: str, hint: str = "") -> str:
-        if name not in asked and not is_secret(text, hint):
+        if text not in secrets and not is_secret(text, hint):
             return text
         file = folder / f"{key}.{re.sub(r'[^A-Za-z0-9_-]', '_', name)}"
         files[file] = text

@@ -178,7 +178,7 @@ def _import(name: str, entry: Any, project: str, imported: Imported) -> None:
         server.setdefault("cwd", _plain(project))
     if project:
         note("comes from a single project and is offered everywhere now")
-    key = _key(name, imported.servers)
+    key = key_of(name, imported.servers)
     if key != name:
         note(f"is called {key} here")
     imported.servers[key] = server
@@ -321,7 +321,7 @@ def _mention_the_rest(entry: Json, note: Note) -> None:
         note(f"not carried over: {', '.join(others)}")
 
 
-def _key(name: str, taken: Mapping[str, Any]) -> str:
+def key_of(name: str, taken: Mapping[str, Any]) -> str:
     """The name in our grammar, and not one that is taken."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower())
     plain = re.sub(r"^[^a-z]+", "", plain)[:20].rstrip("-") or "server"
