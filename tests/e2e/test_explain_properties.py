@@ -124,7 +124,7 @@ class Town:
 
         return ApproveDeps(
             decide=self.judge.decide, renew=renew, current=lambda client: client, classify=self.judge.classify,
-            review=self.board.review, elicits=lambda client: "", page=lambda approval: "",
+            review=self.board.review, elicits=lambda client: "", page_url=lambda approval: "",
             command=lambda words, approval: "", redactor=Redactor(b"k" * 32),
         )  # fmt: skip
 
