@@ -17,6 +17,7 @@ from typing import Protocol
 import anyio
 
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, Malformed, Message, Response, encode
+from sluicegate.runtime.pipe_files import pipe_file
 
 log = logging.getLogger(__name__)
 
@@ -156,9 +157,9 @@ async def standard_streams() -> AsyncIterator[tuple[asyncio.StreamReader, asynci
     readable, writable, copier = _as_pipes(source, sink)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
-    incoming, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(readable, "rb"))
+    incoming, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe_file(readable, "rb"))
     outgoing, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(writable, "wb")
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe_file(writable, "wb")
     )
     writer = asyncio.StreamWriter(outgoing, protocol, None, loop)
     try:

@@ -5,6 +5,7 @@ children that start at the same time among them, so that one server could read w
 """
 
 import asyncio
+import io
 import os
 import secrets
 import shutil
@@ -22,6 +23,7 @@ import anyio.to_thread
 
 from sluicegate.downstream.failures import Lost
 from sluicegate.downstream.transport import stray_processes
+from sluicegate.runtime.pipe_files import pipe_file
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 GRACE: Final = 2.0
@@ -104,7 +106,8 @@ class Process:
 
     async def write_to(self, lost: Callable[[], None]) -> asyncio.WriteTransport:
         with anyio.CancelScope(shield=True):
-            transport, _ = await self._loop.connect_write_pipe(lambda: Pipe(_ignore, lost), self._popen.stdin)
+            file = _handed_over(self._popen.stdin, "wb")
+            transport, _ = await self._loop.connect_write_pipe(lambda: Pipe(_ignore, lost), file)
         self._transports.append(transport)
         return transport
 
@@ -113,7 +116,8 @@ class Process:
     ) -> asyncio.ReadTransport:
         pipe: IO[bytes] | None = self._popen.stdout if number == 1 else self._popen.stderr
         with anyio.CancelScope(shield=True):
-            transport, _ = await self._loop.connect_read_pipe(lambda: Pipe(data, lost), pipe)
+            file = _handed_over(pipe, "rb")
+            transport, _ = await self._loop.connect_read_pipe(lambda: Pipe(data, lost), file)
         self._transports.append(transport)
         return transport
 
@@ -190,6 +194,14 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> s
     return stray_processes.spawn(
         command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=cwd, start_new_session=True
     )
+
+
+def _handed_over(pipe: IO[bytes] | None, mode: str) -> io.FileIO:
+    """The same pipe for the event loop alone: `Popen` closes what is its own when it is forgotten."""
+    assert pipe is not None
+    file = pipe_file(os.dup(pipe.fileno()), mode)
+    pipe.close()
+    return file
 
 
 def _ignore(data: bytes) -> None:
