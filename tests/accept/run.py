@@ -1,12 +1,13 @@
-"""What `make accept` measures: first lists, with --console the console's pages, with --packages the wheel and sdist."""
+"""What `make accept` measures: first lists, or what --console, --packages and --start name."""
 
 import sys
 
 import console_pages
 import first_list
 import packages
+import start
 
-OTHERS = {"--console": console_pages.main, "--packages": packages.main}
+OTHERS = {"--console": console_pages.main, "--packages": packages.main, "--start": start.main}
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word not in OTHERS]
