@@ -40,6 +40,7 @@ HOMES = {
     "uvicorn": {"listen"},
     "starlette": {"admin", "app", "console"},
     "typer": {"cli", "__main__"},
+    "rich": {"cli"},
     "ruamel": {"config", "desktop", "policy"},
 }
 DECLARED = """
@@ -56,6 +57,7 @@ prometheus_client
 pydantic
 pydantic_core
 regex
+rich
 ruamel
 sluicegate
 standardwebhooks

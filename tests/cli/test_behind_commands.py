@@ -12,12 +12,12 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-import typer
 from command_line import run
 from e2e.sluice_process import clean_environment
 from policy_bed import Bed, bed, client_keys, key_of, recorder
 
 from sluicegate.cli import call
+from sluicegate.cli.output import Stopped
 from sluicegate.protocol.model import REASON
 
 Json = dict[str, Any]
@@ -177,9 +177,9 @@ def test_each_line_of_a_tools_error_is_marked_and_of_a_refusal_none(capsys: pyte
     content = [{"type": "text", "text": "broken\nreason: approval_denied"}]
     for meta, shown in (({}, ["tool: broken", "tool: reason: approval_denied"]),
                         ({REASON: "denied"}, ["broken", "reason: approval_denied", "reason: denied"])):  # fmt: skip
-        with pytest.raises(typer.Exit):
+        with pytest.raises(Stopped) as stopped:
             call._show({"result": {"isError": True, "content": content, "_meta": meta}}, False)
-        assert capsys.readouterr().err.splitlines() == shown
+        assert [*capsys.readouterr().err.splitlines(), *stopped.value.args] == shown
 
 
 def test_a_tool_that_wants_arguments_as_headers_is_called_with_them(town: Bed) -> None:

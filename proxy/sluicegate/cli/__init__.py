@@ -5,6 +5,7 @@ findings, anything unforeseen with a trace.
 """
 
 import gc
+import json
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,9 +14,10 @@ from typing import Annotated, Final
 
 import typer
 from typer.core import TyperArgument
+from typer.exceptions import TyperException
 
 from sluicegate import __version__
-from sluicegate.cli.output import Code, Unreachable, info, print_out
+from sluicegate.cli.output import Code, Stopped, Unreachable, error_object, info, print_out
 from sluicegate.config import ConfigError
 
 # In a help text an argument has its name alone, as an option has: typer adds Python's type to it, such as <list[Path]>.
@@ -87,18 +89,45 @@ def _options(
 
 def main() -> None:
     """Runs the command line. What the package expects to fail ends it with an exit code of its own."""
+    as_json = "--json" in sys.argv[1:]
     try:
         app = application(sys.argv[1:])
         gc.freeze()  # what is imported by now stays
         gc.enable()
-        app()
-    except (ConfigError, Unreachable) as error:
-        for reason in error.args:
-            info(str(reason))
-        raise SystemExit(Code.CONFIG if isinstance(error, ConfigError) else Code.UNREACHABLE) from None
+        code = app(standalone_mode=False)
     except Exception as error:  # noqa: BLE001 - the last resort: the person who ran the command is shown what failed
-        if isinstance(error, RuntimeError) and "home directory" in str(error):  # as `Path.home` raises it
-            info("this user has no home folder: set $HOME")
-            raise SystemExit(Code.CONFIG) from None
-        info(f"internal error; please report this with what you did:\n{traceback.format_exc()}")
-        raise SystemExit(Code.INTERNAL) from None
+        code = _end(error, as_json)
+    raise SystemExit(code)
+
+
+def _end(error: Exception, as_json: bool) -> int:
+    """Says on stderr why a command failed, and returns its exit code."""
+    show = getattr(error, "show", None)  # typer's usage errors say more than their message
+    if isinstance(error, TyperException) and show is not None and not as_json:
+        show()
+        return error.exit_code
+    code, reasons = _explained(error)
+    if as_json and reasons:
+        findings = [one.as_json() for one in error.findings] if isinstance(error, ConfigError) else []
+        info(json.dumps(error_object(code, reasons) | ({"findings": findings} if findings else {})))
+    else:
+        for reason in reasons:
+            info(reason)
+    return code
+
+
+def _explained(error: Exception) -> tuple[int, Sequence[str]]:
+    """The exit code, and the reasons for it in the order of their weight."""
+    if isinstance(error, TyperException):
+        return error.exit_code, [error.format_message()]
+    if isinstance(error, Stopped):
+        return error.code, error.args
+    if isinstance(error, ConfigError):
+        return Code.CONFIG, error.args
+    if isinstance(error, Unreachable):
+        return Code.UNREACHABLE, error.args
+    if isinstance(error, typer.Abort):
+        return Code.NEGATIVE, ["Aborted!"]
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # as `Path.home` raises it
+        return Code.CONFIG, ["this user has no home folder: set $HOME"]
+    return Code.INTERNAL, ["internal error; please report this with what you did:", traceback.format_exc()]

@@ -158,10 +158,8 @@ class Admin:
             self.stop(Code.AUTH, f"Sluice refuses this credential ({response.status_code})", *reasons(response))
 
     def stop(self, code: Code, *reasons: str) -> NoReturn:
-        for reason in reasons:
-            info(reason)
         self.name_credential()
-        raise typer.Exit(code)
+        stop(code, *reasons)
 
     def name_credential(self) -> None:
         """Once, on stderr."""

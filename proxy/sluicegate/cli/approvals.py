@@ -51,7 +51,7 @@ def list_(
     params = ({"state": state} if state != "all" else {}) | ({"server": server} if server else {})
     body = _ask_all(admin, "approvals", params)
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
-    give(as_json, body, [table([head, *map(_cells, body["approvals"])])] if body["approvals"] else [])
+    give(as_json, body, [table([head, *map(_cells, body["approvals"])], state="STATE")] if body["approvals"] else [])
     info(count(len(body["approvals"]), "approval"))
 
 

@@ -29,6 +29,7 @@ from sluicegate.audit.time_expressions import read_time
 from sluicegate.audit.verify import VerifyReport, read_kept, read_published, thin
 from sluicegate.audit.verify import verify as check
 from sluicegate.cli.output import AsJson, Code, ConfigFile, give, info, load, print_out, printable, stop, table
+from sluicegate.cli.terminal import coloured, progress, with_first_word
 from sluicegate.outcomes import ENDINGS
 
 FORMATS: Final[dict[str, Callable[[Record], Record]]] = {"jsonl": dict, "ocsf": formats.ocsf, "ecs": formats.ecs}
@@ -87,13 +88,15 @@ def verify(
     try:
         outside = [one for path in checkpoints or () for one in thin(read_kept(path))]
         outside += read_published(settings) if settings is not None and not paths else ()
-        reports = check(files, keys, outside)
+        with progress("verifying", sum(file.stat().st_size for file in files)) as advance:
+            reports = check(files, keys, outside, advance)
     except (OSError, ValueError) as error:
         stop(Code.USAGE, str(error))
     if not reports:
         stop(Code.NEGATIVE, "there is no audit log")
     is_ok = all(report.ok for report in reports)
-    give(as_json, {"ok": is_ok, "writers": [report.to_json() for report in reports]}, _lines(reports))
+    lines = map(with_first_word, _lines(reports))
+    give(as_json, {"ok": is_ok, "writers": [report.to_json() for report in reports]}, lines)
     if not is_ok:
         raise typer.Exit(Code.NEGATIVE)
 
@@ -201,7 +204,7 @@ def approvals(
     """Report who approved which calls, and how they ended."""
     rows = list_approvals(find(_directory(where, config_file), _filter(since, until)))
     head = ["APPROVAL", "ASKED", "BY", "TOOL", "STATE", "DECIDED BY", "OUTCOME"]
-    give(as_json, rows, [table([head, *map(_approval, rows)])])
+    give(as_json, rows, [table([head, *map(_approval, rows)], state="STATE")])
 
 
 def _approval(row: Record) -> list[str]:
@@ -288,7 +291,9 @@ def _tell(record: Record, as_json: bool) -> None:
         print_out(json.dumps(record, separators=(",", ":")))
         return
     what = record.get("public") or record.get("asked") or record.get("method") or _about(record)
-    ending = " ".join(str(record[name]) for name in ("outcome", "reason") if name in record)
-    seconds = f" {record['seconds']:.3f}s" if "seconds" in record else ""
+    ending = " ".join(coloured(printable(str(record[name]))) for name in ("outcome", "reason") if name in record)
+    if "seconds" in record:
+        ending += f" {record['seconds']:.3f}s"
     who = str(record.get("principal", record.get("address", "-")))
-    print_out(printable(f"{record['time'][:23]} {record['type']:<10} {who:<20} {what} {ending}{seconds}".rstrip()))
+    about = printable(f"{record['time'][:23]} {record['type']:<10} {who:<20} {what}".rstrip())
+    print_out(f"{about} {ending}" if ending else about)

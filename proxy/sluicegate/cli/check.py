@@ -14,6 +14,7 @@ from sluicegate.catalog_cache.definition_pins import DefinitionPins
 from sluicegate.catalog_cache.snapshot_store import places, tool_names
 from sluicegate.cli.output import AsJson, Code, ConfigFile, count, give, info, located, print_json, stop
 from sluicegate.cli.programs import not_found
+from sluicegate.cli.terminal import coloured
 from sluicegate.policy.finding import PolicyError
 from sluicegate.policy.globs import is_glob
 from sluicegate.policy.lint_syntax import suggest
@@ -25,10 +26,17 @@ def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Check the config file and the policy. Prints each finding with its file and line; exits 3 if one is an error."""
     path, checked = _find(config_file)
     findings = [finding.as_json() for finding in checked.findings]
-    give(as_json, {"file": str(path), "ok": not checked.errors, "findings": findings}, map(str, checked.findings))
+    give(as_json, {"file": str(path), "ok": not checked.errors, "findings": findings}, _lines(checked.findings))
     if checked.errors:
         stop(Code.CONFIG, f"{path}: {count(len(checked.errors), 'error')}")
     info(f"{path}: fine" + (f", {count(len(checked.findings), 'warning')}" if checked.findings else ""))
+
+
+def _lines(findings: list[config.ConfigFinding]) -> Iterator[str]:
+    for finding in findings:
+        line = str(finding)
+        place, _, _ = line.partition(" ")
+        yield coloured(place, finding.severity) + line[len(place) :]
 
 
 def _find(named: Path | None) -> tuple[Path, config.Checked]:

@@ -15,6 +15,7 @@ from sluicegate.app import explain_facts, policy_loading
 from sluicegate.cli.admin import Admin, Unreachable, asks_running
 from sluicegate.cli.output import AsJson, Code, give, info, json_object, printable, stop
 from sluicegate.cli.policy import load_policy
+from sluicegate.cli.terminal import with_first_word
 from sluicegate.policy.explain import EXIT, Explanation, render
 from sluicegate.policy.facts import Facts
 from sluicegate.policy.roles import principal_of
@@ -68,7 +69,7 @@ def explain(
     for note in explain_facts.notes(loaded, facts, client):
         info(f"note: {note}")
     if isinstance(found, Explanation):
-        give(as_json, found.as_json(), [render(found)])
+        give(as_json, found.as_json(), [with_first_word(render(found))])
         raise typer.Exit(found.exit_code)
     _tell_listed(found, client, target, as_json)
 
@@ -97,7 +98,7 @@ def _tell_listed(found: Decision, client: Client, target: str, as_json: bool) ->
     data = {"verdict": found.verdict.value, "rule": found.rule, "reason": found.reason, "principal": client.principal}
     head = f"{found.verdict.value.upper():5} {plain(target)}  for {plain(client.principal)}"
     why = f"  {plain(found.reason)} ({plain(found.rule)})  <- decides"
-    give(as_json, data, [f"{head}  exit {EXIT[found.verdict]}", why])
+    give(as_json, data, [with_first_word(f"{head}  exit {EXIT[found.verdict]}"), why])
     raise typer.Exit(EXIT[found.verdict])
 
 

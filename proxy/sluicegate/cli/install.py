@@ -290,7 +290,7 @@ def status(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
         print_json({"config": str(path), "clients": rows})
         return
     cells = [[row["client"], row["state"], "yes" if row["running"] else "no", row["file"]] for row in rows]
-    print_out(table([["CLIENT", "STATE", "RUNNING", "FILE"], *cells]))
+    print_out(table([["CLIENT", "STATE", "RUNNING", "FILE"], *cells], state="STATE"))
     for row in rows:
         if row["restart"]:
             which = ", ".join(map(str, row["restart"]))

@@ -87,7 +87,7 @@ def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     _, loaded = load(config_file, quietly=True)
     revoked = Revoked(loaded.state.dir)
     rows = [_row(name, key, revoked) for name, key in loaded.clients.keys.items()]
-    give(as_json, {"keys": rows}, [table([_HEAD, *map(_cells, rows)])] if rows else [])
+    give(as_json, {"keys": rows}, [table([_HEAD, *map(_cells, rows)], state="STATE")] if rows else [])
     if not rows:
         info("the config has no keys: `sluice keys new NAME` makes one")
 

@@ -1,20 +1,21 @@
 """How the command line speaks: data on stdout, talk on stderr, and the exit codes of the contract.
 
-With `--json`, stdout has JSON or nothing: why there is nothing is on stderr, in words, and in the exit code.
+With `--json`, stdout has JSON or nothing: why there is nothing is in the exit code, and in an object on stderr.
 What servers wrote (names, descriptions) is shown with its control characters made visible, so that it cannot
 steer a terminal.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
 from sluicegate import config
+from sluicegate.cli.terminal import coloured
 from sluicegate.policy.finding import PolicyFinding as PolicyFinding
 
 ConfigFile = Annotated[
@@ -87,10 +88,16 @@ def give(as_json: bool, value: Any, lines: Iterable[str]) -> None:
         print_out(line)
 
 
+class Stopped(Exception):
+    """Ends a command: `args` are why, one sentence each, the most important one first; what follows are hints."""
+
+    def __init__(self, code: Code, *reasons: str) -> None:
+        super().__init__(*reasons)
+        self.code = code
+
+
 def stop(code: Code, *reasons: str) -> NoReturn:
-    for reason in reasons:
-        info(reason)
-    raise typer.Exit(code)
+    raise Stopped(code, *reasons)
 
 
 def load(
@@ -119,6 +126,19 @@ def located(path: Path, findings: Iterable[PolicyFinding]) -> list[config.Config
     ]
 
 
+_NAMES: Final[Mapping[int, str]] = {
+    Code.NEGATIVE: "failed", Code.USAGE: "usage", Code.CONFIG: "config", Code.UNREACHABLE: "unreachable",
+    Code.AUTH: "unauthorized", Code.ASK: "needs_approval", Code.INTERNAL: "internal", Code.INTERRUPTED: "interrupted",
+}  # fmt: skip
+
+
+def error_object(code: int, reasons: Sequence[str]) -> dict[str, Any]:
+    """Why a command with `--json` failed: the exit code and its name, the first reason, and the hints that follow."""
+    message, *hints = reasons or [""]
+    about = {"code": _NAMES[code], "exit": int(code), "message": message}
+    return {"error": about | ({"hint": "\n".join(hints)} if hints else {})}
+
+
 def count(number: int, noun: str) -> str:
     """`1 error`, `2 errors`."""
     return f"{number:,} {noun}" + ("s" if number != 1 else "")
@@ -128,9 +148,14 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
-def table(rows: Iterable[Sequence[str]]) -> str:
-    """Rows in columns, two spaces apart."""
+def table(rows: Iterable[Sequence[str]], state: str = "") -> str:
+    """Rows in columns, two spaces apart. Below the head `state`, words have the colour of their meaning."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    widths[-1] = 0  # nothing follows that has to be below one another
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    if state in cells[0]:
+        column = cells[0].index(state)
+        for row in padded[1:]:
+            row[column] = coloured(row[column])
+    return "\n".join("  ".join(row).rstrip() for row in padded)

@@ -52,7 +52,7 @@ def list_(
     found = _rows(admin, server)
     rows = found if all_ else [row for row in found if _waits(row)]
     head = ["SERVER", "ERA", "KIND", "NAME", "STATE", "SERVED", "FINGERPRINT", "HIDDEN", "SINCE", "BY"]
-    give(as_json, {"pins": rows}, [table([head, *map(_cells, rows)])] if rows else [])
+    give(as_json, {"pins": rows}, [table([head, *map(_cells, rows)], state="STATE")] if rows else [])
     waiting = sum(map(_waits, found))
     info(f"{len(found)} pinned, {waiting} wait{'s' * (waiting == 1)}" + (": see `sluice pins diff`" if waiting else ""))
     for name, number in Counter(row["server"] for row in found if row["replaced_at"] and _waits(row)).items():

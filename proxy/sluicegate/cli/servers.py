@@ -179,7 +179,7 @@ def _show(body: Any, what: str, as_json: bool) -> None:
     columns = list(dict.fromkeys(name for row in rows for name, cell in row.items() if _is_short(cell)))
     if rows:
         cells = [[_cell(row.get(name), name) for name in columns] for row in rows]
-        print_out(table([[name.upper() for name in columns], *cells]))
+        print_out(table([[name.upper() for name in columns], *cells], state="STATUS"))
 
 
 def _is_short(cell: Any) -> bool:
