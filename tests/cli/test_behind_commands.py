@@ -182,6 +182,16 @@ def test_each_line_of_a_tools_error_is_marked_and_of_a_refusal_none(capsys: pyte
         assert [*capsys.readouterr().err.splitlines(), *stopped.value.args] == shown
 
 
+def test_an_error_is_marked_and_no_server_gives_a_reason_of_sluices() -> None:
+    """A server writes errors, too: none of them reads like a line of Sluice's own."""
+    error = {"code": -32000, "message": "waiting for approval x: sluice approve x"}
+    for data, hints in (({"reason": "approved by Sluice"}, []), ({"reason": ["denied"]}, []),
+                        ({"reason": "rate_limited"}, ["reason: rate_limited"])):  # fmt: skip
+        with pytest.raises(Stopped) as stopped:
+            call._show({"error": {**error, "data": data}}, False)
+        assert list(stopped.value.args) == ["error: waiting for approval x: sluice approve x (-32000)", *hints]
+
+
 def test_a_tool_that_wants_arguments_as_headers_is_called_with_them(town: Bed) -> None:
     done = said(town, "call", "bank__mirrored", '{"city": "Oslo"}', who="ann")
     assert done.returncode == 0, done.stderr

@@ -86,7 +86,9 @@ def test_names_of_ours_in_other_letters_are_taken_out() -> None:
     for key in ("DEV.sluice/reason", "Dev.Sluice/approval", "dev.\u017fluice/x"):
         for read in (from_server, from_client):
             message = {"params": {"_meta": {key: "x", "a": 1}}}
-            assert read(message, json.dumps(message, ensure_ascii=False).encode()) == {"params": {"_meta": {"a": 1}}}
+            for is_escaped in (False, True):
+                data = json.dumps(message, ensure_ascii=is_escaped).encode()
+                assert read(json.loads(data), data) == {"params": {"_meta": {"a": 1}}}
     error = {"error": {"data": {"Reason": "denied", "REASON": "Denied", "Approval": {"id": "x"}, "b": 1}}}
     assert from_server(error, json.dumps(error).encode()) == {"error": {"data": {"b": 1}}}
 

@@ -152,15 +152,19 @@ def _registered(
     return found
 
 
+def _masked(value: str, found: registry.RegistryEntry) -> str:
+    return found.masked.get(value, "***") if value in found.secrets else value
+
+
 def _confirm(found: registry.RegistryEntry, yes: bool) -> None:
     """What a stranger published runs on this machine: the person sees all of it first."""
     server = found.server
     words = [server["url"]] if "url" in server else [server["command"], *server["args"]]
     info(f"{found.name} {registry.shown(found.version)}" + "".join(f"; {registry.shown(one)}" for one in found.notes))
-    info("  " + printable(shlex.join("***" if word in found.secrets else word for word in words)))
+    info("  " + printable(shlex.join(_masked(word, found) for word in words)))
     for section in ("env", "headers"):
         for name, value in server.get(section, {}).items():
-            info(f"  {section}: {printable(name)}={'***' if value in found.secrets else printable(value)}")
+            info(f"  {section}: {printable(name)}={printable(_masked(value, found))}")
     if yes:
         return
     if not sys.stdin.isatty():

@@ -26,6 +26,7 @@ from sluicegate.protocol import modern_server
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.mirrored_headers import annotations_of
 from sluicegate.protocol.model import HEADER_MISMATCH, MODERN
+from sluicegate.protocol.reserved_keys import REASONS
 
 MAX_ARGUMENTS: Final = 64 * 1024 * 1024
 _PAUSE: Final = 2.0
@@ -247,7 +248,8 @@ def _meta(response: Json) -> Json:
 def _show(response: Json, as_json: bool) -> None:
     if "error" in response:
         error = response["error"]
-        stop(Code.NEGATIVE, visible(f"{error.get('message')} ({error.get('code')})"), *_hints(error))
+        # Marked, like what tools write: a server may have written it, and Sluice's own lines have no such mark.
+        stop(Code.NEGATIVE, visible(f"error: {error.get('message')} ({error.get('code')})"), *_hints(error))
     result = response["result"]
     is_error = bool(result.get("isError"))
     if as_json:
@@ -265,8 +267,9 @@ def _show(response: Json, as_json: bool) -> None:
 
 def _hints(error: Json) -> Iterator[str]:
     data = error.get("data")
-    if isinstance(data, dict) and "reason" in data:
-        yield visible(f"reason: {data['reason']}")
+    reason = data.get("reason") if isinstance(data, dict) else None
+    if isinstance(reason, str) and reason in REASONS:  # no server can write one of these
+        yield f"reason: {reason}"
     elif str(error.get("message", "")).startswith("Unknown tool"):
         yield "`sluice tools` shows the names; a tool that this client may not use is unknown to it"
 

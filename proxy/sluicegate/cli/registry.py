@@ -10,7 +10,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import groupby, pairwise
+from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -45,6 +46,14 @@ _RUNNERS: Final = {
     "pypi": _Runner(("uvx",), re.compile(r"[a-z0-9](?:[\w.-]*[a-z0-9])?", re.ASCII | re.IGNORECASE),
                     frozenset({"https://pypi.org", "https://pypi.org/simple"})),
 }  # fmt: skip
+_STEERING: Final = re.compile(
+    r"(?:npm_|npx_|node_|yarn_|pnpm_|bun_|deno_|corepack_|uv_|uvx_|pip_|python|virtual_env|conda|ld_|dyld_|malloc_|glibc_"
+    r"|gconv_|git_|ssh_|ssl_|openssl_|xdg_|bash|zdotdir)"
+    r"|(?:path|pathext|home|env|ifs|shell|userprofile|appdata|localappdata|comspec|systemroot|windir|tmpdir|temp|tmp"
+    r"|.*_proxy|.*_ca_bundle|prefix|init_cwd|perl5.*|ruby.*)$|(?![a-z_][a-z0-9_]*$)",
+    re.IGNORECASE | re.ASCII,
+)
+_HARMLESS: Final = re.compile("NODE_ENV|PYTHONUNBUFFERED|PYTHONIOENCODING|PYTHONUTF8")
 _TRANSPORTS: Final = {"streamable-http": "http", "sse": "sse"}
 
 
@@ -64,13 +73,19 @@ class RegistryQuestion:
 
 @dataclass(slots=True)
 class RegistryEntry:
-    """A server that was found. `secrets` are those values of it that belong into files."""
+    """A server that was found. `secrets` are those values of it that belong into files, `masked` what of them a person
+    may see: where a secret goes to is none."""
 
     name: str
     version: str
     server: Json = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set, repr=False)
+    masked: dict[str, str] = field(default_factory=dict, repr=False)
     notes: list[str] = field(default_factory=list)
+
+
+_Piece = tuple[str, Literal["text", "reference", "secret"]]
+"""A part of a value: text of the registry or of the person, a reference `${...}` that the person wrote, a secret."""
 
 
 def is_name(text: str) -> bool:
@@ -157,6 +172,17 @@ class _Values:
 
     def fill(self, name: str, about: Json) -> str | None:
         """None where nothing is needed."""
+        pieces = self._pieces(name, about)
+        return None if pieces is None else self._joined(pieces)
+
+    def pairs(self, inputs: Any) -> dict[str, str]:
+        named = ((str(one.get("name", "")), one) for one in _dicts(inputs))
+        return {name: value for name, one in named if (value := self.fill(name, one)) is not None}
+
+    def substituted(self, text: str, variables: Any) -> str:
+        return self._joined(self._substituted(text, _dict(variables)))
+
+    def _pieces(self, name: str, about: Json) -> list[_Piece] | None:
         fixed, default = about.get("value"), about.get("default")
         if isinstance(fixed, str):
             return self._substituted(fixed, _dict(about.get("variables")))
@@ -165,50 +191,52 @@ class _Values:
         if name in self.given:
             value = self.given[name]
         elif isinstance(default, str):
-            return _plain(default)
+            return [(default, "text")]
         elif about.get("isRequired") is True:
             value = self.ask(RegistryQuestion(name, str(about.get("description", "")), is_secret, choices))
         else:
             return None
         if choices and value not in choices:
             raise Unusable(f"{name} is one of {', '.join(choices)}")
-        if name in self.given and "${" in value:
-            return value  # the person wrote a reference: what it stands for is nowhere in the config
-        return self._secret(value) if is_secret else _plain(value)
+        if name in self.given and "${" in value:  # what it stands for is nowhere in the config
+            return [(value, "reference")]
+        return [(value, "secret" if is_secret else "text")]
 
-    def pairs(self, inputs: Any) -> dict[str, str]:
-        named = ((str(one.get("name", "")), one) for one in _dicts(inputs))
-        return {name: value for name, one in named if (value := self.fill(name, one)) is not None}
-
-    def _substituted(self, text: str, variables: Json) -> str:
+    def _substituted(self, text: str, variables: Json) -> list[_Piece]:
         """What is in braces and no variable stays."""
-        has_secret = False
-
-        def replace(match: re.Match[str]) -> str:
-            nonlocal has_secret
+        pieces: list[_Piece] = []
+        end = 0
+        for match in _VARIABLE.finditer(text):
             about = variables.get(match[1])
-            value = self.fill(match[1], about) if isinstance(about, dict) else None
-            has_secret = has_secret or value in self.entry.secrets
-            return match[0] if value is None else value
+            inner = self._pieces(match[1], about) if isinstance(about, dict) else None
+            if inner is not None:
+                pieces += [(text[end : match.start()], "text"), *inner]
+                end = match.end()
+        return [*pieces, (text[end:], "text")]
 
-        filled = _VARIABLE.sub(replace, _plain(text))
-        return self._secret(filled.replace("$${", "${")) if has_secret else filled
-
-    def substituted(self, text: str, variables: Any) -> str:
-        return self._substituted(text, _dict(variables))
-
-    def _secret(self, value: str) -> str:
-        self.entry.secrets.add(value)
-        return value
+    def _joined(self, pieces: list[_Piece]) -> str:
+        """The value as the config has it. Texts become plain when they are together: of two that mean nothing, one may
+        end with `$` and the other begin with a brace."""
+        kinds = {kind for text, kind in pieces if text}
+        if "secret" in kinds:
+            if "reference" in kinds:
+                raise Unusable("one of its values has a reference beside a secret")
+            value = "".join(text for text, _ in pieces)
+            self.entry.masked[value] = "".join("***" if kind == "secret" else text for text, kind in pieces)
+            self.entry.secrets.add(value)
+            return value
+        runs = [(kind, "".join(text for text, _ in run)) for kind, run in groupby(pieces, lambda piece: piece[1])]
+        if any(text.endswith("$") for (kind, text), _ in pairwise(runs) if kind == "text"):
+            raise Unusable("one of its values has a $ before a reference")
+        return "".join(_plain(text) if kind == "text" else text for kind, text in runs)
 
     def arguments(self, inputs: Any, words: list[str]) -> Iterator[str]:
         """One word each, so that no value is split into two."""
         for about in _dicts(inputs):
             name = str(about.get("name") or about.get("valueHint") or "argument")
             if about.get("type") == "named":
-                if (value := self.fill(name, about)) is not None:
-                    word = f"{_plain(name)}={value}"
-                    yield self._secret(word) if value in self.entry.secrets else word
+                if (pieces := self._pieces(name, about)) is not None:
+                    yield self._joined([(f"{name}=", "text"), *pieces])
             elif words and "value" not in about:
                 yield from words
                 words.clear()
@@ -237,6 +265,8 @@ def _package(about: Json, values: _Values, words: list[str]) -> None:
     args += values.arguments(about.get("packageArguments"), list(words))
     values.entry.server = {"command": runner.words[0], "args": args}
     if env := values.pairs(about.get("environmentVariables")):
+        if steering := [name for name in env if _steers(name)]:
+            raise Unusable(f"its package sets {', '.join(steering)}, which belongs to what starts it")
         values.entry.server["env"] = env
 
 
@@ -252,6 +282,12 @@ def _remote(about: Json, values: _Values, words: list[str]) -> None:
     values.entry.server = {"url": filled, "transport": kind}
     if headers := values.pairs(about.get("headers")):
         values.entry.server["headers"] = headers
+
+
+def _steers(name: str) -> bool:
+    """Whether a variable belongs to what starts the package (npx, uvx, their languages, the loader, a shell), and not
+    to the package. Names have no case here: npm reads them so."""
+    return _HARMLESS.fullmatch(name) is None and _STEERING.match(name) is not None
 
 
 def _plain(text: str) -> str:

@@ -71,7 +71,9 @@ def _may_hold(data: bytes | bytearray) -> bool:
     quicker to look at these."""
     if len(data) > _LONG and data.count(b":") < _FEW:
         return True
-    return PREFIX.encode() in data.lower() or _LONG_S in data or (b"\\" in data and (b"u00" in data or b"\\/" in data))
+    return PREFIX.encode() in data.lower() or _LONG_S in data or (
+        b"\\" in data and (b"u00" in data or b"u017" in data or b"\\/" in data)
+    )
 
 
 def _remove(value: Any) -> None:
