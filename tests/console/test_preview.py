@@ -15,6 +15,7 @@ Json = dict[str, Any]
 ROWS = """\
 p, role:everyone, bank, *, *, allow
 p, role:lead, bank, res:*secret, *, deny
+p2, *, bank, prompt:careful, *, one-of-leads
 p, role:lead, sluice, admin:*, *, allow
 """
 READ, GET = "resources/read", "prompts/get"
@@ -25,9 +26,9 @@ __all__ = ["peers"]
 @pytest.fixture(scope="module")
 def town(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder = tmp_path_factory.mktemp("preview")
-    servers = {"bank": recorder(folder, "bank", resources=["memo:///a", "memo:///secret"], prompts=[PROMPT])}
-    keys = client_keys(ann=["role:dev"], lea=["role:lead"])
-    with bed(folder, ROWS, servers, clients={"keys": keys}) as running:
+    servers = {"bank": recorder(folder, "bank", resources=["memo:///a", "memo:///secret"], prompts=[PROMPT, "careful"])}
+    keys = client_keys(ann=["role:dev"], lea=["role:lead"], leo=["role:lead"])
+    with bed(folder, ROWS, servers, clients={"keys": keys}, approvals={"hold_for": "100ms"}) as running:
         yield running
 
 
@@ -96,6 +97,25 @@ def test_the_catalog_previews_and_says_as_whom(town: Bed) -> None:
         tab.get_by_role("button", name="Get it").click()
         expect(card).to_contain_text("The answer is empty.")
         expect(card.get_by_role("link", name="This call in Activity")).to_be_visible()
+
+
+def test_a_preview_that_needs_an_approval_links_to_it_and_is_made_once_it_is_approved(town: Bed) -> None:
+    with browser() as chrome, page(chrome, storage_state=logged_in(town, chrome, "lea")) as tab:
+        tab.goto(f"{town.process.admin}/console/catalog?as=key:ann&of=prompt%20bank__careful")
+        card, before = tab.locator("article.card"), len(town.seen("bank"))
+        tab.get_by_role("button", name="Get it").click()
+        link = card.get_by_role("link", name="Its approval")
+        expect(link).to_be_visible()
+        assert len(town.seen("bank")) == before
+        id = (link.get_attribute("href") or "").rpartition("/")[2]
+        with httpx.Client(base_url=f"{town.process.admin}/api/v1", headers=bearer("leo")) as leo:
+            body = {"decision": "approve", "seen_digest": leo.get(f"/approvals/{id}").json()["digest"]}
+            assert leo.post(f"/approvals/{id}/decisions", json=body).status_code == 200
+        tab.get_by_role("button", name="Get it").click()
+        expect(card).to_contain_text("The answer is empty.")
+        assert len(town.seen("bank")) == before + 1
+        link = card.get_by_role("link", name="Its approval")
+        expect(link).to_have_count(0)
 
 
 def test_hostile_content_changes_no_structure(town: Bed) -> None:

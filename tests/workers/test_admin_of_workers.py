@@ -33,6 +33,7 @@ p, role:lead, sluice, admin:approvals, *, allow
 p, role:lead, sluice, admin:grants, *, allow
 p, role:lead, sluice, admin:servers, read, allow
 p, role:lead, sluice, admin:audit, read, allow
+p, role:authenticated, sluice, admin:tools, read, allow
 p, local, sluice, admin:*, *, allow
 """
 
@@ -43,7 +44,7 @@ def config(folder: Path, **more: Any) -> Json:
     (folder / "calls").touch()
     return {
         "servers": {
-            "bank": recorder(folder, "bank", tools=["wire"]) | {"required": True},
+            "bank": recorder(folder, "bank", tools=["wire"], resources=["memo:///a"]) | {"required": True},
             "math": {"command": sys.executable, "args": [TURNCOAT, str(folder)], "pin": "block", "required": False},
         },
         "clients": {"keys": client_keys(lea=["role:lead"], **{ONE: [], OTHER: []})},
@@ -320,6 +321,19 @@ def test_every_worker_takes_a_server_into_use_restarts_it_and_disables_it_also_o
         assert tools(process, ONE) == tools(process, OTHER) == {"bank__wire"}
         assert run(process, "servers", "enable", "more").returncode == 0
         until(lambda: tools(process, ONE) == tools(process, OTHER) == {"bank__wire", "more__dig"})
+
+
+def test_a_preview_is_made_by_the_worker_of_whoever_asks_and_gives_what_the_server_says(town: Sluice) -> None:
+    for who in (ONE, OTHER):
+        body = {"method": "resources/read", "target": "bank+memo:///a"}
+        told = api(town, who, "preview", "POST", json=body)
+        assert told.status_code == 200, told.text
+        (content,) = told.json()["result"]["contents"]
+        assert content["text"] == "secret"
+        call = told.json()["call"]
+        until(lambda call=call: api(town, "lea", f"calls/{call}").status_code == 200)
+        story = api(town, "lea", f"calls/{call}").json()["call"]
+        assert (story["principal"], story["client"]["name"]) == (f"key:{who}", "sluice-preview")
 
 
 def row(process: Sluice, key: str) -> Json:

@@ -229,6 +229,7 @@ class _ApprovalFlow:
         left = self.until - time.monotonic()
         if not approval.is_waiting or left <= 0:
             return await self.queue.get(approval.id) or approval
+        self.call.trail.awaits = approval.id
         async with anyio.create_task_group() as group:
             if "progressToken" in self.call.meta:
                 group.start_soon(self._tell_progress, approval)

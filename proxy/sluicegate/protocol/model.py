@@ -124,15 +124,16 @@ class ApprovalUse(Protocol):
 class Trail:
     """What happened to one call, in order: the one object that grows, so that guards further out can read it.
     Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round), and
-    `approval_ref` the approval that its state names. `approval_use` lets a call pass that needs an approval. The
-    call is meant for the server of this `identity`, and for no other under the same key; None: for whichever has it. Of
-    the call's seconds, `wait_seconds` went by at its server or before a person, `audit_seconds` until its intent was on
-    the disk. `composing` is the newest of its audit records that is composed in a thread: that took `compose_seconds`.
+    `approval_ref` the approval that its state names. `approval_use` lets a call pass that needs an approval, and
+    `awaits` is the id of the one that it was last held for. The call is meant for the server of this `identity`, and
+    for no other under the same key; None: for whichever has it. Of the call's seconds, `wait_seconds` went by at its
+    server or before a person, `audit_seconds` until its intent was on the disk. `composing` is the newest of its audit
+    records that is composed in a thread: that took `compose_seconds`.
     """
 
     __slots__ = (
-        "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "compose_seconds",
-        "composing", "id", "identity", "wait_seconds",
+        "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "awaits",
+        "compose_seconds", "composing", "id", "identity", "wait_seconds",
     )  # fmt: skip
 
     def __init__(self, id: str = "") -> None:
@@ -142,6 +143,7 @@ class Trail:
         self._round: tuple[str, int] | None = None
         self.approval_ref: ApprovalRef | None = None
         self.approval_use: ApprovalUse | None = None
+        self.awaits = ""
         self.identity: str | None = None
         self.wait_seconds = 0.0
         self.audit_seconds = 0.0
