@@ -15,108 +15,19 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
 
-import anyio
-import httpx
-from audit import audit_kit
+import console_load
 from console.browser import browser, page
+from console.test_accessibility import LOOKS, PAGES, problems
+from console.test_accessibility import opened as accessible_stage
+from console_kit import ROOT, Figure, Hand, Stage, stage
 from e2e.sluice_process import COMMAND, clean_environment
 from peers.fleet import running
 from playwright.sync_api import Browser, Page, Response, expect
-from policy_bed import Bed, bed, client_keys, key_of, recorder
 
-from sluicegate.audit import newest
-
-ROOT = Path(__file__).parent.parent.parent
-Json = dict[str, Any]
-ROWS = """\
-p, role:everyone, bank, *, *, allow
-p2, *, bank, tool:wire, *, one-of-leads
-p, role:lead, sluice, admin:*, *, allow
-p, local, sluice, admin:*, *, allow
-"""
-KEYS = {"ann": ["role:dev"], "lea": ["role:lead"]}
 PHONE = {"width": 360, "height": 640}
-
-
-@dataclass(frozen=True)
-class Figure:
-    name: str
-    value: float
-    bar: float
-    unit: str
-
-    @property
-    def is_held(self) -> bool:
-        return self.value <= self.bar
-
-    def __str__(self) -> str:
-        verdict = "" if self.is_held else "   MISSED"
-        return f"{self.name:58} {self.value:10.1f} {self.unit:14} at most {self.bar:g}{verdict}"
-
-
-class Hand:
-    """A person at a page, whose interactions are counted."""
-
-    def __init__(self, tab: Page) -> None:
-        self.tab, self.count = tab, 0
-
-    def open(self, url: str) -> None:
-        """Follows a notification, or a link in a message."""
-        self.count += 1
-        self.tab.goto(url)
-
-    def press(self, key: str) -> None:
-        self.count += 1
-        self.tab.keyboard.press(key)
-
-    def click(self, name: str) -> None:
-        self.count += 1
-        self.tab.get_by_role("button", name=re.compile(name)).click()
-
-    def type(self, name: str, text: str) -> None:
-        self.count += 1
-        self.tab.get_by_role("textbox", name=re.compile(name)).fill(text)
-
-
-class Stage:
-    """A Sluice, a browser, and what a lead's browser keeps of a session."""
-
-    def __init__(self, town: Bed, chrome: Browser) -> None:
-        self.town, self.chrome = town, chrome
-        self.url = f"{town.process.admin}/console"
-        context = chrome.new_context()
-        tab = context.new_page()
-        tab.goto(self.url)
-        tab.get_by_label("Client key").fill(key_of("lea"))
-        tab.get_by_role("button", name="Log in").click()
-        expect(tab.get_by_role("heading", name="Overview")).to_be_visible()
-        self.session: Json = context.storage_state()  # type: ignore[assignment]
-        context.close()
-
-    def tab(self, **options: Any) -> Any:
-        return page(self.chrome, storage_state=self.session, **options)
-
-    def link(self) -> str:
-        token = (self.town.folder / "state" / "operator.token").read_text()
-        answer = httpx.post(f"{self.town.process.admin}/console/codes", headers={"Authorization": f"Bearer {token}"})
-        return f"{self.url}#code={answer.json()['code']}"
-
-    def asked(self, **arguments: Any) -> str:
-        answer = self.town.call("ann", "bank__wire", **arguments).json()
-        return str(answer["result"]["_meta"]["dev.sluice/approval"]["id"])
-
-
-@contextmanager
-def stage(chrome: Browser, folder: Path) -> Iterator[Stage]:
-    settings: Json = {"clients": {"keys": client_keys(**KEYS)}, "approvals": {"hold_for": "100ms"}}
-    with bed(folder, ROWS, {"bank": recorder(folder, "bank", tools=["wire", "look"])}, **settings) as town:
-        yield Stage(town, chrome)
 
 
 def is_armed(tab: Page) -> None:
@@ -233,50 +144,6 @@ def restart(stage: Stage) -> Iterator[Figure]:
         yield Figure("started again: comment or focus lost", 0 if kept else 1, 0, "losses")
 
 
-def day(stage: Stage) -> Iterator[Figure]:
-    """The events of a day in ten minutes, the tab hidden half of the time."""
-    seconds, rounds = 600.0, 20
-    with stage.tab() as tab:
-        devtools = tab.context.new_cdp_session(tab)
-
-        def heap() -> float:
-            devtools.send("HeapProfiler.collectGarbage")
-            return float(devtools.send("Runtime.getHeapUsage")["usedSize"]) / 2**20
-
-        tab.goto(f"{stage.url}/approvals")
-        expect(tab.locator(".status")).to_contain_text("live")
-        stage.asked(n=-1)
-        tab.wait_for_timeout(2_000)
-        before, missed = heap(), 0
-        for turn in range(rounds):
-            if turn % 2:  # a tab in front hides it
-                front = tab.context.new_page()
-                front.bring_to_front()
-            give_up = time.monotonic() + seconds / rounds
-            n = 0
-            while time.monotonic() < give_up:
-                id = stage.asked(turn=turn, n=n)
-                n += 1
-                body = {"decision": "deny", "comment": ""}
-                headers = {"Authorization": f"Bearer {key_of('lea')}"}
-                httpx.post(f"{stage.town.process.admin}/api/v1/approvals/{id}/decisions", json=body, headers=headers)
-                time.sleep(0.5)
-            last = stage.asked(turn=turn, last=True)
-            if turn % 2:
-                front.close()
-            tab.bring_to_front()
-            try:
-                expect(tab.locator(f"a[href*={last}]")).to_be_visible(timeout=5_000)
-            except AssertionError:
-                missed += 1
-        yield Figure("a day's tab: heap after collection, growth", heap() - before, 5, "MiB")
-        yield Figure("a day's tab: approvals missed", missed, 0, "approvals")
-        metrics = stage.town.process.get("/metrics")[1]
-        open_now = re.search(r"^sluice_admin_streams (\d+)", metrics, re.M)
-        if open_now:
-            yield Figure("a day's tab: streams", float(open_now[1]), 1, "streams")
-
-
 def wheel(_: Stage) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, str(ROOT)]
@@ -287,41 +154,31 @@ def wheel(_: Stage) -> Iterator[Figure]:
     yield Figure("the console's part of the wheel", sum(ours) / 1024, 250, "KiB")
 
 
-def log(_: Stage) -> Iterator[Figure]:
-    """Fifty thousand calls, each an intent and an outcome; the reader that `/api/v1/calls` asks, without HTTP."""
-
-    async def fill(folder: Path) -> None:
-        async with audit_kit.unchecked_audit(folder, durability="write") as audit:
-            await audit_kit.one_call(audit, "rare", arguments={"text": "needle"})
-            for number in range(50_000):
-                await audit_kit.one_call(audit, f"c{number}")
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with ThreadPoolExecutor(1) as thread:  # the browser runs a loop in this one
-            thread.submit(anyio.run, fill, folder).result()
-        records = sum(file.read_bytes().count(b"\n") for file in (folder / "audit").glob("*.jsonl"))
-        yield Figure("log: records written, in thousands", records / 1_000, 110, "thousand")
-        began = time.monotonic()
-        assert len(newest.calls(folder / "audit", newest.CallFilter(), 100).rows) == 100
-        yield Figure("log: the newest page", (time.monotonic() - began) * 1e3, 200, "ms")
-        began, found, steps, at = time.monotonic(), 0, 0, None
-        while True:
-            page = newest.calls(folder / "audit", newest.CallFilter(text="needle"), 100, at)
-            found, steps = found + len(page.rows), steps + 1
-            if not page.next:
-                break
-            at = newest.read_position(page.next)
-        assert found == 1
-        yield Figure(f"log: a rare filter, to the end in {steps} requests", time.monotonic() - began, 2, "s")
-        began = time.monotonic()
-        assert newest.story(folder / "audit", folder / "state", {}, "c49990").own
-        yield Figure("log: the story of a call near the end", time.monotonic() - began, 1, "s")
+def access(stage: Stage) -> Iterator[Figure]:
+    """axe-core on each page: rules of WCAG 2.2 AA that are broken, and what does not fit the width."""
+    with tempfile.TemporaryDirectory() as folder, accessible_stage(stage.chrome, Path(folder)) as pages:
+        for look, options in LOOKS.items():
+            broken, wide = 0, 0
+            for name in PAGES:
+                with page(stage.chrome, storage_state=pages.session, **options) as tab:
+                    pages.open(tab, name)
+                    found = problems(tab)
+                    broken += len(found)
+                    wide += tab.evaluate("document.documentElement.scrollWidth > innerWidth")
+                    print("".join(f"{name}: {one}\n" for one in found), end="")
+            yield Figure(f"WCAG 2.2 AA, {len(PAGES)} pages, {look}: rules broken", broken, 0, "elements")
+            yield Figure(f"{len(PAGES)} pages, {look}: wider than the screen", wide, 0, "pages")
 
 
-TABLE: dict[str, Callable[[Stage], Iterator[Figure]]] = {
-    "approving": approving, "command": console_command, "cold": cold_page, "restart": restart, "wheel": wheel,
-    "log": log, "day": day,
+Opens = Callable[[Browser, Path], AbstractContextManager[Stage]]
+TABLE: dict[str, tuple[Callable[[Stage], Iterator[Figure]], Opens]] = {
+    "approving": (approving, stage), "command": (console_command, stage), "cold": (cold_page, stage),
+    "restart": (restart, stage), "wheel": (wheel, stage), "access": (access, stage),
+    "activity": (console_load.activity, console_load.before_a_fast_server),
+    "tools": (console_load.tools, console_load.before_many_tools),
+    "consoles": (console_load.consoles, console_load.before_a_fast_server),
+    "attack": (console_load.attack, console_load.before_a_fast_server),
+    "log": (console_load.log, console_load.before_a_long_log), "day": (console_load.day, stage),
 }  # fmt: skip
 LONG = {"day"}
 
@@ -335,8 +192,9 @@ def main(words: list[str] | None = None) -> int:
     figures: list[Figure] = []
     with browser() as chrome:
         for name in chosen:
-            with tempfile.TemporaryDirectory() as folder, stage(chrome, Path(folder)) as made:
-                for figure in TABLE[name](made):
+            measure, opens = TABLE[name]
+            with tempfile.TemporaryDirectory() as folder, opens(chrome, Path(folder)) as made:
+                for figure in measure(made):
                     print(figure, flush=True)
                     figures.append(figure)
     print(json.dumps({one.name: one.value for one in figures}))

@@ -59,7 +59,17 @@ async def test_what_waits_is_shown_with_its_definitions_where_they_are_wanted() 
     assert (await ask.get(f"{PATH}?server=other")).json() == {"pins": []}
 
 
-@pytest.mark.parametrize("query", ["definitions=yes", "server=a&server=b", "x=1", "server=" + "a" * 5000])
+async def test_what_waits_or_is_withheld_is_shown_alone_where_that_is_wanted() -> None:
+    ask, board = await asker()
+    await board.meet("gh", "modern", "", "prompt", {"y": Found(fingerprint({"name": "y"}), {"name": "y"})})
+    assert {row["name"] for row in (await ask.get(PATH)).json()["pins"]} == {"x", "y"}
+    assert [row["name"] for row in (await ask.get(f"{PATH}?waiting=1")).json()["pins"]] == ["x"]
+    assert (await ask.post(PATH, json=wanted())).status_code == 200
+    assert (await ask.get(f"{PATH}?waiting=1")).json() == {"pins": []}
+    assert len((await ask.get(f"{PATH}?waiting=0&server=gh")).json()["pins"]) == 2
+
+
+@pytest.mark.parametrize("query", ["definitions=yes", "waiting=2", "server=a&server=b", "x=1", "server=" + "a" * 5000])
 async def test_another_query_is_refused(query: str) -> None:
     ask, _ = await asker()
     assert (await ask.get(f"{PATH}?{query}")).status_code == 400

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ TOOLS = [
 ]
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 320, "height": 640}
+LOOKS: dict[str, Json] = {
+    "light": {"color_scheme": "light", "viewport": WIDE}, "dark": {"color_scheme": "dark", "viewport": WIDE},
+    "light, 320 px": {"color_scheme": "light", "viewport": NARROW},
+    "dark, 320 px": {"color_scheme": "dark", "viewport": NARROW},
+    "forced colours": {"forced_colors": "active", "viewport": WIDE},
+    "200 %": {"device_scale_factor": 2, "viewport": {"width": 640, "height": 400}},
+}  # fmt: skip
 PAGES = {
     "overview": "", "approvals": "/approvals", "approval": "/approvals/{approval}",
     "decided": "/approvals/{decided}?tab=decided", "activity": "/activity", "call": "/activity/{denied}",
@@ -91,14 +99,19 @@ def chrome() -> Iterator[Browser]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def stage(peers: None, chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("accessibility")
+@contextmanager
+def opened(chrome: Browser, folder: Path) -> Iterator[Stage]:
     settings: Json = {
         "clients": {"keys": client_keys(ann=["role:dev"], lea=["role:lead"])}, "approvals": {"hold_for": "100ms"},
     }  # fmt: skip
     with bed(folder, ROWS, {"bank": recorder(folder, "bank", tools=TOOLS)}, **settings) as town:
         yield Stage(town, chrome)
+
+
+@pytest.fixture(scope="module")
+def stage(peers: None, chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with opened(chrome, tmp_path_factory.mktemp("accessibility")) as made:
+        yield made
 
 
 def problems(tab: Page) -> list[str]:
@@ -124,14 +137,25 @@ def test_a_rule_that_is_broken_is_found(stage: Stage) -> None:
         assert [text.split(":")[0] for text in problems(tab)] == ["button-name"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_breaks_no_rule(stage: Stage, name: str, scheme: Any) -> None:
-    for viewport in (WIDE, NARROW):
-        with page(stage.chrome, storage_state=stage.session, viewport=viewport, color_scheme=scheme) as tab:
+def test_a_page_breaks_no_rule(stage: Stage, name: str) -> None:
+    for look, options in LOOKS.items():
+        with page(stage.chrome, storage_state=stage.session, **options) as tab:
             stage.open(tab, name)
-            assert problems(tab) == [], viewport
-            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert problems(tab) == [], look
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), look
+
+
+def test_with_forced_colours_what_is_chosen_and_what_has_the_focus_is_outlined(stage: Stage) -> None:
+    """Grounds and borders of ours are gone then: a verdict is its word and shape."""
+    with page(stage.chrome, storage_state=stage.session, **LOOKS["forced colours"]) as tab:
+        stage.open(tab, "approval")
+        for place in (".row[aria-current]", ".side nav a[aria-current]"):
+            line = tab.locator(place).first.evaluate("one => getComputedStyle(one).outlineStyle")
+            assert line != "none", place
+        tab.keyboard.press("j")
+        assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        assert tab.locator(".verdict, .class").first.evaluate("one => getComputedStyle(one).borderStyle") == "solid"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

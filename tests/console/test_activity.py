@@ -169,6 +169,24 @@ def test_who_reads_further_down_is_not_moved_and_learns_how_many_are_new(
         expect(new).to_have_count(0)
 
 
+def test_a_list_that_cannot_keep_up_begins_anew_and_says_so(town: Bed, chrome: Browser, lead: Json) -> None:
+    """A call that was running and has ended is among the newest: that both lists have it hides no gap."""
+    with page(chrome, storage_state=lead) as tab:
+        said = tab.get_by_text("Calls come faster than they are shown")
+        answer_calls(tab, [row(number, is_open=number == 50) for number in range(99, -1, -1)], next="0")
+        tab.goto(f"{town.process.admin}/console/activity")
+        expect(tab.locator("a.call")).to_have_count(100)
+        expect(said).to_have_count(0)
+        rows = [row(350, id="c50") if number == 350 else row(number) for number in range(400, 299, -1)]
+        answer_calls(tab, rows[1:], next="300")
+        expect(said).to_be_visible()
+        expect(tab.locator("a.call")).to_have_count(100)
+        expect(tab.locator("a.call[href$='/c99']")).to_have_count(0)
+        answer_calls(tab, rows[:100], next="301")
+        expect(said).to_have_count(0)
+        expect(tab.locator("a.call")).to_have_count(101)
+
+
 def test_five_hundred_rows_at_most_are_there_and_older_ones_are_a_link_away(
     town: Bed, chrome: Browser, lead: Json
 ) -> None:

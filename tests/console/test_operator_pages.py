@@ -199,6 +199,7 @@ def test_hostile_text_of_a_server_and_of_an_answer_changes_no_structure(town: Be
                           "catalog?of=tool%20bank__look", "catalog?of=pin%20bank%20legacy%20tool%20look"):  # fmt: skip
                 tab.goto(f"{town.process.admin}/console/{where}")
                 expect(tab.get_by_text("harmless" if text == "harmless" else "U+202E").first).to_be_visible()
+                expect(tab.locator("[aria-busy=true]")).to_have_count(0)
                 shape = "e => [...e.querySelectorAll('*')].map(one => one.tagName).join(' ')"
                 shapes.setdefault(where, []).append(tab.locator("main").evaluate(shape))
                 assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -15,23 +15,27 @@ _SHAPE: Final = (
     'the body is {"server": KEY, "accept": [{"kind": "tool|prompt|template|instructions", "name": NAME, '
     '"fingerprint": HEX}, ...]}'
 )
-_QUERY: Final = "the query is ?server=KEY and ?definitions=1, each once, or nothing"
+_QUERY: Final = "the query is ?server=KEY, ?definitions=1 and ?waiting=1, each once, or nothing"
 
 StatusAndBody = tuple[int, Json]
 """A status and the body that goes with it."""
 
 
 class PinsApi(Protocol):
-    def rows(self, server: str | None = None, definitions: bool = False) -> list[Json]: ...
+    def rows(self, server: str | None = None, definitions: bool = False, waiting: bool = False) -> list[Json]: ...
 
     async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str: ...
 
 
 def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> StatusAndBody:
-    server, definitions = query.get("server", [""]), query.get("definitions", ["0"])
-    if set(query) - {"server", "definitions"} or len(server) != 1 or definitions not in (["0"], ["1"]):
+    server, flags = query.get("server", [""]), [query.get(name, ["0"]) for name in ("definitions", "waiting")]
+    if (
+        set(query) - {"server", "definitions", "waiting"}
+        or len(server) != 1
+        or any(flag not in (["0"], ["1"]) for flag in flags)
+    ):
         return 400, {"error": _QUERY}
-    return 200, {"pins": pins.rows(server[0] or None, definitions == ["1"])}
+    return 200, {"pins": pins.rows(server[0] or None, *(flag == ["1"] for flag in flags))}
 
 
 async def accept(pins: PinsApi, body: bytes, by: str) -> StatusAndBody:

@@ -10,6 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from sluicegate.admin.routes import JSON, MAX_BODY
+from sluicegate.protocol.jsonrpc import Malformed, dump
 
 
 class AdminResponse(Response):
@@ -38,7 +39,11 @@ class EventStreamResponse(StreamingResponse):
 
 
 def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> AdminResponse:
-    return AdminResponse(status, json.dumps(value).encode("ascii") + b"\n", headers=headers)
+    try:
+        body = dump(value)  # in half of the time: the tools of a client may be megabytes
+    except Malformed:  # a peer's text that UTF-8 cannot say, and JSON can
+        body = json.dumps(value).encode("ascii")
+    return AdminResponse(status, body + b"\n", headers=headers)
 
 
 def error_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> AdminResponse:

@@ -139,9 +139,7 @@ class DefinitionPins:
 
     # ------------------------------------------------------------ lists arrive
 
-    async def meet(
-        self, server: str, era: Era, capabilities: str, kind: PinKind, found: Mapping[str, Found]
-    ) -> None:
+    async def meet(self, server: str, era: Era, capabilities: str, kind: PinKind, found: Mapping[str, Found]) -> None:
         """A complete list of one kind in one capability set. On return what it says is written down."""
         mode = self._modes.get(server)
         if mode is None:
@@ -180,18 +178,22 @@ class DefinitionPins:
 
     # ------------------------------------------------------------ people look and accept
 
-    def rows(self, server: str | None = None, definitions: bool = False) -> list[Json]:
-        """Every pin and everything that waits, of one server or all; with their canonical texts if wanted."""
+    def rows(self, server: str | None = None, definitions: bool = False, waiting: bool = False) -> list[Json]:
+        """Every pin and everything that waits, of one server or all, or what waits or is withheld alone; with their
+        canonical texts if wanted."""
         return [
             self._row(name, era, book, key, definitions)
             for (name, era), book in self._books.items() if server in (None, name)
             for key in pins.keys(book)
+            if not waiting or key in book.waiting or self._is_withheld(name, era, book, key)
         ]  # fmt: skip
 
+    def _is_withheld(self, server: str, era: Era, book: PinBook, key: Key) -> bool:
+        return pins.is_withheld(self._modes[server], book, self._both(server, era)[1], key, book.current(key) or "")
+
     def _row(self, server: str, era: Era, book: PinBook, key: Key, definitions: bool) -> Json:
-        pin, held, mode = book.pins.get(key), book.waiting.get(key), self._modes[server]
-        current = book.current(key) or ""
-        withheld = pins.is_withheld(mode, book, self._both(server, era)[1], key, current)
+        pin, held = book.pins.get(key), book.waiting.get(key)
+        current, withheld = book.current(key) or "", self._is_withheld(server, era, book, key)
         newest = pins.newest(book, key)
         row: Json = {
             "server": server, "era": era, "kind": pins.WORDS[key[0]], "name": key[1] or "instructions",

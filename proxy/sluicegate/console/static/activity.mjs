@@ -39,6 +39,7 @@ class Feed {
     this.next = signal("");
     this.searched = signal({ to: "", isPartial: false });
     this.isCut = signal(false);
+    this.isFast = signal(false);
     this.isAsking = false;
     this.seen = "";
     this.rest = 0; // until when the log is left alone: a search that took long is not repeated each second
@@ -74,8 +75,10 @@ class Feed {
     const seen = `${isReading} ${JSON.stringify(data.calls)}`;
     if (rows !== null && seen === this.seen) return;
     this.seen = seen;
-    const known = new Set((rows ?? []).map((one) => one.id)), changed = new Map(data.calls.map((/** @type {any} */ one) => [one.id, one]));
-    const meets = data.calls.some((/** @type {any} */ one) => known.has(one.id)) || !data.next || !rows?.length;
+    const known = new Map((rows ?? []).map((one) => [one.id, one.time])), changed = new Map(data.calls.map((/** @type {any} */ one) => [one.id, one]));
+    // A call that ended meanwhile is among the newest again: the same record at the same time is where both lists meet.
+    const meets = data.calls.some((/** @type {any} */ one) => known.get(one.id) === one.time) || !data.next || !rows?.length;
+    if (!isReading) this.isFast.value = !meets;
     if (rows === null || (!meets && !isReading)) {
       this.rows.value = data.calls;
       this.ends(data);
@@ -143,7 +146,7 @@ function List({ feed, rows, filter }) {
   if (oldest) before.set("until", oldest);
   const isNew = feed.fresh.value.length;
   const catchUp = () => { scrollTo(0, 0); void feed.load(false, false); };
-  return html`<${Plot} rows=${rows} />
+  return html`${feed.isFast.value && html`<p class="note">Calls come faster than they are shown: the list begins with the newest 100. Pause it to go further back.</p>`}<${Plot} rows=${rows} />
     <div class="hold" role="status">${isNew > 0 && html`<button class="main" onClick=${catchUp}>${isNew >= 100 ? "100 or more" : isNew} new</button>`}</div>
     ${rows.length === 0 ? html`<div class="empty"><h3>${filter ? "No call matches" : "No call yet"}</h3><p>${filter ? "Take a filter away, or go back further." : "Calls of clients appear here as they end."}</p></div>` : html`
     <ul class="rows calls" data-rows>${rows.map((/** @type {any} */ one) => html`<li key=${one.id}><a class="row call" href=${pathOf(filter, one.id)}>

@@ -5,10 +5,12 @@ import { Confirm, Lines, Peer, Region, Time, Verdict, html, plural, size, spoken
 import { go, query } from "./router.mjs";
 
 const SHOWN = 100; // rows of a kind of one server; a search narrows them
+const FOUND = 20; // the same where a search opens many servers at once: each key draws them anew
+const FEW = 4; // servers, which are all open from the beginning
 const PREVIEWED = 2_000; // lines of each part
 const MAX_COMPARED = 400; // lines on either side, with the common ones at both ends left out
 const KINDS = { tool: "Tools", resource: "Resources", template: "Templates", prompt: "Prompts" };
-const pins = new Resource("/api/v1/pins");
+const pins = new Resource("/api/v1/pins?waiting=1");
 const encoder = new TextEncoder();
 
 /** @param {string} client */
@@ -28,7 +30,7 @@ const listsOf = (client) => new Resource(async (/** @type {boolean} */ backgroun
 function entry(kind, item) {
   const name = String(item.uri ?? item.uriTemplate ?? item.name), mark = kind === "tool" || kind === "prompt" ? "__" : "+";
   const at = name.indexOf(mark), bytes = encoder.encode(JSON.stringify(item)).length;
-  return { kind, name, item, bytes, prefix: at > 0 ? name.slice(0, at) : "", id: `${kind} ${name}` };
+  return { kind, name, item, bytes, prefix: at > 0 ? name.slice(0, at) : "", id: `${kind} ${name}`, text: `${name}\n${item.description ?? ""}`.toLowerCase() };
 }
 
 const tokens = (/** @type {number} */ bytes) => `about ${plural(Math.ceil(bytes / 4), "token")}`;
@@ -48,18 +50,19 @@ export function Catalog() {
   useEffect(() => void lists.load(false), [lists]);
   useLive(pins);
   const filter = (/** @type {string} */ name, /** @type {string} */ value) => go(pathWith({ [name]: value }), true);
-  const found = (/** @type {any} */ data) => data.entries.filter((/** @type {any} */ one) => one.name.toLowerCase().includes(sought) || String(one.item.description ?? "").toLowerCase().includes(sought));
+  const entries = lists.data.value?.entries;
+  const found = useMemo(() => (entries ?? []).filter((/** @type {any} */ one) => one.text.includes(sought)), [entries, sought]);
   const submit = (/** @type {any} */ event) => { event.preventDefault(); filter("as", event.target.elements.as.value.trim()); };
   return html`<div class=${`split ${chosen ? "has-item" : ""}`}>
     <section class="list" aria-label="Catalog"><header class="head"><h1>Catalog</h1><button class="quiet" onClick=${() => lists.load(false)}>Reload</button></header>
       <form class="as" onSubmit=${submit}><label>View as<input name="as" spellcheck="false" autocomplete="off" placeholder="local" value=${query.value.get("as") ?? ""} /></label><button>View</button></form>
       <input class="search" type="search" data-filter placeholder="Search names and descriptions" aria-label="Search names and descriptions" value=${query.value.get("q") ?? ""} onInput=${(/** @type {any} */ event) => filter("q", event.target.value)} />
       <${Waiting} chosen=${chosen} />
-      <${Region} resource=${lists} title="Catalog" isEmpty=${(/** @type {any} */ data) => !found(data).length}
+      <${Region} resource=${lists} title="Catalog" isEmpty=${() => !found.length}
         empty=${sought ? html`<h3>Nothing has that name</h3>` : html`<h3>This client is given nothing</h3><p>Servers list nothing, or the policy has no row that allows it: see <a href="/console/policy">Policy</a>.</p>`}>
-        ${(/** @type {any} */ data) => html`<${Tree} entries=${found(data)} chosen=${chosen} isSought=${sought !== ""} />`}<//></section>
+        ${() => html`<${Tree} entries=${found} chosen=${chosen} isSought=${sought !== ""} />`}<//></section>
     <section class="detail" aria-label="One definition">${chosen ? html`<a class="back" href=${pathWith({ of: "" })}>← Catalog</a>
-      ${chosen.startsWith("pin ") ? html`<${Region} resource=${pins} title="This definition">${(/** @type {any} */ data) => html`<${Pin} key=${chosen} pin=${data.pins.find((/** @type {any} */ one) => idOf(one) === chosen)} />`}<//>`
+      ${chosen.startsWith("pin ") ? html`<${Pin} key=${chosen} id=${chosen} waits=${(pins.data.value?.pins ?? []).find((/** @type {any} */ one) => idOf(one) === chosen)} />`
         : html`<${Region} resource=${lists} title="This definition">${(/** @type {any} */ data) => html`<${Definition} one=${data.entries.find((/** @type {any} */ one) => one.id === chosen)} client=${client} />`}<//>`}`
     : html`<div class="empty wide"><h2>Choose a definition</h2><p>It is shown as this client gets it, with what it costs.</p></div>`}</section></div>`;
 }
@@ -72,18 +75,27 @@ function Waiting({ chosen }) {
 }
 
 function Tree({ entries, chosen, isSought }) {
-  const prefixes = [...new Set(entries.map((/** @type {any} */ one) => one.prefix))].sort();
-  return html`<p class="dim sum">${plural(entries.length, "definition")}, ${size(total(entries))}, ${tokens(total(entries))}</p>${prefixes.map((prefix) => {
-    const own = entries.filter((/** @type {any} */ one) => one.prefix === prefix);
-    return html`<details class="branch" key=${prefix} open=${isSought || prefixes.length <= 4 || own.some((/** @type {any} */ one) => one.id === chosen)}>
-      <summary><${Peer} text=${prefix || "without a prefix"} /><span class="dim">${tokens(total(own))}</span></summary>
-      ${Object.entries(KINDS).map(([kind, title]) => {
-        const rows = own.filter((/** @type {any} */ one) => one.kind === kind);
-        return rows.length > 0 && html`<h3>${title} <span class="dim">${rows.length.toLocaleString("en")}</span></h3><ul class="rows" data-rows>${rows.slice(0, SHOWN).map((/** @type {any} */ one) => html`
-          <li key=${one.id}><a class="row leaf" href=${pathWith({ of: one.id })} aria-current=${one.id === chosen ? "true" : undefined}><${Peer} text=${one.name} /><span class="dim">${Math.ceil(one.bytes / 4).toLocaleString("en")}</span></a></li>`)}</ul>
-          ${rows.length > SHOWN && html`<p class="dim">${plural(rows.length - SHOWN, "more")}: a search narrows them.</p>`}`;
-      })}</details>`;
+  const branches = new Map(/** @type {[string, any[]][]} */ ([]));
+  for (const one of entries) branches.get(one.prefix)?.push(one) ?? branches.set(one.prefix, [one]);
+  const isFew = branches.size <= FEW;
+  return html`<p class="dim sum">${plural(entries.length, "definition")}, ${size(total(entries))}, ${tokens(total(entries))}</p>${[...branches.keys()].sort().map((prefix) => {
+    const own = branches.get(prefix) ?? [];
+    return html`<${Branch} key=${prefix} prefix=${prefix} own=${own} chosen=${chosen} most=${isSought && !isFew ? FOUND : SHOWN} opens=${isSought || isFew || own.some((/** @type {any} */ one) => one.id === chosen)} />`;
   })}`;
+}
+
+/** What is closed has no rows: thousands would be drawn and never seen. */
+function Branch({ prefix, own, chosen, most, opens }) {
+  const [isOpen, setOpen] = useState(opens);
+  useEffect(() => setOpen(opens), [opens]);
+  return html`<details class="branch" open=${isOpen} onToggle=${(/** @type {any} */ event) => setOpen(event.currentTarget.open)}>
+    <summary><${Peer} text=${prefix || "without a prefix"} /><span class="dim">${tokens(total(own))}</span></summary>
+    ${isOpen && Object.entries(KINDS).map(([kind, title]) => {
+      const rows = own.filter((/** @type {any} */ one) => one.kind === kind);
+      return rows.length > 0 && html`<h3>${title} <span class="dim">${rows.length.toLocaleString("en")}</span></h3><ul class="rows" data-rows>${rows.slice(0, most).map((/** @type {any} */ one) => html`
+        <li key=${one.id}><a class="row leaf" href=${pathWith({ of: one.id })} aria-current=${one.id === chosen ? "true" : undefined}><${Peer} text=${one.name} /><span class="dim">${Math.ceil(one.bytes / 4).toLocaleString("en")}</span></a></li>`)}</ul>
+        ${rows.length > most && html`<p class="dim">${plural(rows.length - most, "more")}: a search narrows them.</p>`}`;
+    })}</details>`;
 }
 
 function Definition({ one, client }) {
@@ -120,7 +132,8 @@ function Preview({ one, method }) {
     <form class="block" onSubmit=${submit}>${wanted.map((/** @type {any} */ argument) => html`<label><${Peer} text=${argument.name} /><input spellcheck="false" autocomplete="off" required=${argument.required === true} /></label>`)}
       <p><button disabled=${isBusy}>${one.kind === "prompt" ? "Get it" : "Read it"}</button></p></form>
     <div class="block" role="status" aria-busy=${isBusy}>${problem && html`<p class="note bad" role="alert"><${Peer} text=${problem} /></p>`}
-      ${answer?.failure && html`<p class="note bad"><${Peer} text=${answer.failure.message} />${answer.failure.reason && html` <span class="badge"><${Peer} text=${answer.failure.reason} /></span>`}</p>`}
+      ${answer?.failure && html`<p class="note bad"><${Peer} text=${answer.failure.message} />${answer.failure.reason && html` <span class="badge"><${Peer} text=${answer.failure.reason} /></span>`}${
+        answer.failure.data?.approval?.id && html` <a href=${`/console/approvals/${encodeURIComponent(answer.failure.data.approval.id)}`}>Its approval</a>`}</p>`}
       ${answer?.result && !partsOf(answer.result).length && html`<p class="dim">The answer is empty.</p>`}
       ${answer?.result && partsOf(answer.result).map(([title, text]) => html`<p class="dim"><${Peer} text=${title} /> <span class="author">written by the server</span></p><${Lines} lines=${text.split("\n").slice(0, PREVIEWED)} label=${visible(title)} />`)}
       ${answer?.call && html`<p><a href=${`/console/activity/${encodeURIComponent(answer.call)}`}>This call in Activity</a></p>`}</div></section>`;
@@ -136,36 +149,36 @@ function partsOf({ contents, messages, ...rest }) {
 
 /* ---------------------------------------------------------------- pins */
 
-function Pin({ pin }) {
-  const texts = useMemo(() => new Resource(`/api/v1/pins?definitions=1&server=${encodeURIComponent(pin?.server ?? "")}`), [pin?.server]);
+/** @param {{id: string, waits: any}} props `waits`: its row while it waits; it is loaded again when that changes */
+function Pin({ id, waits }) {
+  const texts = useMemo(() => new Resource(`/api/v1/pins?definitions=1&server=${encodeURIComponent(id.split(" ")[1] ?? "")}`), [id]);
   const [asked, setAsked] = useState(/** @type {any} */ (null)), [done, setDone] = useState("");
-  useEffect(() => { if (pin) void texts.load(false); }, [texts, pin?.waiting, pin?.current]);
-  if (!pin) return html`<div class="empty"><h3>There is no such definition any more</h3></div>`;
-  const accept = async (/** @type {any} */ shown) => {
+  useEffect(() => void texts.load(false), [texts, waits?.waiting, waits?.current]);
+  const accept = async (/** @type {any} */ pin) => {
     try {
-      await post("/api/v1/pins", { server: shown.server, accept: [{ kind: shown.kind, name: shown.kind === "instructions" ? "" : shown.name, fingerprint: shown.waiting }] });
+      await post("/api/v1/pins", { server: pin.server, accept: [{ kind: pin.kind, name: pin.kind === "instructions" ? "" : pin.name, fingerprint: pin.waiting }] });
       setDone("Accepted: clients get it from now on.");
-      spoken.value = `${shown.name}: accepted`;
+      spoken.value = `${pin.name}: accepted`;
     } finally {
       void pins.load(false);
       void texts.load(false);
     }
   };
-  return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${pin.name} /></h2><p class="meta"><${Verdict} word=${pin.withheld ? "withheld" : pin.state} /><span class="badge">${pin.kind}</span><span class="dim">of <${Peer} text=${pin.server} />${
-    pin.since && html`, changed at <${Time} at=${pin.since} />`}</span></p></div></header>
-    ${pin.flags.map((/** @type {string} */ flag) => html`<p class="note bad"><${Peer} text=${flag} /></p>`)}${done && html`<p class="note" role="status">${done}</p>`}
-    <${Region} resource=${texts} title="Definition">${(/** @type {any} */ data) => {
-      const shown = data.pins.find((/** @type {any} */ one) => idOf(one) === idOf(pin));
-      if (!shown) return html`<p class="dim">There is none any more.</p>`;
-      const [before, after] = [shown.accepted_text, shown.waiting_text].map((text) => lines(text ?? ""));
-      return html`<section class="block"><h3>${shown.waiting ? before.length ? "What changed" : "What is new" : "Definition"} <span class="author">written by the server</span></h3>
-        <${Lines} lines=${shown.waiting ? difference(before, after) : before} marks=${Boolean(shown.waiting)} label="Difference to the accepted definition" /></section>
-        ${shown.by && html`<p class="dim">Accepted by <${Peer} text=${shown.by} />, ${shown.at}</p>`}
-        ${shown.waiting ? html`<div class="actions start"><button class="main" onClick=${() => setAsked(shown)}>Accept</button><span class="dim">Nothing changes until somebody accepts it.</span></div>`
-          : html`<p class="dim">Nothing waits to be accepted here.</p>`}`;
-    }}<//>
-    ${asked && html`<${Confirm} title=${html`Accept <${Peer} text=${asked.name} /> of <${Peer} text=${asked.server} />?`} action=${`Accept ${visible(asked.name)}`} run=${() => accept(asked)} onClose=${() => setAsked(null)}>
-      <p>Clients get exactly the definition that is shown, by its fingerprint. If the server changes it first, it stays withheld.</p><p class="dim"><code>${asked.waiting}</code></p><//>`}</article>`;
+  return html`<${Region} resource=${texts} title="This definition">${(/** @type {any} */ data) => {
+    const pin = data.pins.find((/** @type {any} */ one) => idOf(one) === id);
+    if (!pin) return html`<div class="empty"><h3>There is no such definition any more</h3></div>`;
+    const [before, after] = [pin.accepted_text, pin.waiting_text].map((text) => lines(text ?? ""));
+    return html`<article class="card"><header class="card-head"><div><h2><${Peer} text=${pin.name} /></h2><p class="meta"><${Verdict} word=${pin.withheld ? "withheld" : pin.state} /><span class="badge">${pin.kind}</span><span class="dim">of <${Peer} text=${pin.server} />${
+      pin.since && html`, changed at <${Time} at=${pin.since} />`}</span></p></div></header>
+      ${pin.flags.map((/** @type {string} */ flag) => html`<p class="note bad"><${Peer} text=${flag} /></p>`)}${done && html`<p class="note" role="status">${done}</p>`}
+      <section class="block"><h3>${pin.waiting ? before.length ? "What changed" : "What is new" : "Definition"} <span class="author">written by the server</span></h3>
+        <${Lines} lines=${pin.waiting ? difference(before, after) : before} marks=${Boolean(pin.waiting)} label="Difference to the accepted definition" /></section>
+      ${pin.by && html`<p class="dim">Accepted by <${Peer} text=${pin.by} />, ${pin.at}</p>`}
+      ${pin.waiting ? html`<div class="actions start"><button class="main" onClick=${() => setAsked(pin)}>Accept</button><span class="dim">Nothing changes until somebody accepts it.</span></div>`
+        : html`<p class="dim">Nothing waits to be accepted here.</p>`}
+      ${asked && html`<${Confirm} title=${html`Accept <${Peer} text=${asked.name} /> of <${Peer} text=${asked.server} />?`} action=${`Accept ${visible(asked.name)}`} run=${() => accept(asked)} onClose=${() => setAsked(null)}>
+        <p>Clients get exactly the definition that is shown, by its fingerprint. If the server changes it first, it stays withheld.</p><p class="dim"><code>${asked.waiting}</code></p><//>`}</article>`;
+  }}<//>`;
 }
 
 /** Compact JSON in lines. The text is not parsed: a number or a name that is written twice stays as it is written. @param {string} text */

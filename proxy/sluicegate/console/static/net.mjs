@@ -67,6 +67,7 @@ export const post = async (path, body = {}) => (await send("POST", path, { body 
 export function forget() {
   localStorage.removeItem(KEY);
   if (session.value === null) return;
+  isStarted.value = false; // what is typed into a login of this document would be lost with it
   session.value = null;
   location.reload(); // nothing that this person saw stays in memory
 }

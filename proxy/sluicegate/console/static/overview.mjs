@@ -5,7 +5,7 @@ import { oldest, waiting, yours } from "./approvals.mjs";
 import { Countdown, Peer, Region, ToolClass, Verdict, ago, html, plural, useLive } from "./ui.mjs";
 import { servers, stateOf } from "./servers.mjs";
 
-const pins = new Resource("/api/v1/pins");
+const pins = new Resource("/api/v1/pins?waiting=1");
 const audit = new Resource("/api/v1/audit/head");
 const denied = new Resource("/api/v1/calls?outcome=denied&since=1h&limit=5");
 const SELDOM = 30_000; // a search in the log is dearer than a list
