@@ -13,7 +13,7 @@ import sluicegate
 
 PACKAGE = Path(sluicegate.__file__).parent
 
-CALL_IT = """
+CALL_IT = '''
 import json
 import anyio
 from sluicegate.audit.record import needs_intent
@@ -65,7 +65,7 @@ async def main():
     print(json.dumps({"answers": answers, "reached": reached, "intents": intents, "edges": edges}))
 
 anyio.run(main)
-"""
+'''
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def closed(is_night: bool) -> Guard:
     return guard
 '''
 
-PASS_IT = """
+PASS_IT = '''
 import json
 import anyio
 from sluicegate.guards import ORDER, RESUMED, chain
@@ -163,7 +163,7 @@ async def main():
     print(json.dumps(reasons))
 
 anyio.run(main)
-"""
+'''
 
 
 def test_a_guard_is_one_file_and_its_name_in_each_chain_that_it_is_of(package: Path) -> None:
@@ -189,7 +189,7 @@ class FileChannel:
         self._file.close()
 '''
 
-SEND_IT = """
+SEND_IT = '''
 import json
 from pathlib import Path
 from sluicegate.audit.settings import SinkSettings
@@ -201,7 +201,7 @@ channel = open_channel(SinkSettings("disk", "file://host/x", {"path": "records"}
 channel.send([(None, b"one"), (None, b"two")])
 channel.close()
 print(json.dumps(Path("records").read_text().split()))
-"""
+'''
 
 
 def test_a_sink_is_one_file_and_its_scheme(package: Path) -> None:

@@ -77,7 +77,9 @@ def test_fields_are_bounded_in_length_number_and_depth() -> None:
     deep: Any = "end"
     for _ in range(500):
         deep = {"in": deep}
-    logging.getLogger("room").info("called", extra={"long": "a" * 100_000, "many": list(range(10_000)), "deep": deep})
+    logging.getLogger("room").info(
+        "called", extra={"long": "a" * 100_000, "many": list(range(10_000)), "deep": deep}
+    )
     (record,) = written(stream)
     assert record["long"].endswith("(98000 more)")
     assert len(record["many"]) == telemetry.MAX_ITEMS

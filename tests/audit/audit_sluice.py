@@ -99,7 +99,7 @@ def start(folder: Path, pin: str = "off", **changes: Any) -> Sluice:
     child = {
         "command": sys.executable,
         "args": script,
-        "required": True,
+                "required": True,
         "pin": pin,
     }
     key = {"hash": f"sha256:{sha256(KEY.encode()).hexdigest()}", "roles": ["role:ci"], "owner": "team"}

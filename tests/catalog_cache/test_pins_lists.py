@@ -127,9 +127,7 @@ async def test_instructions_that_change_are_withheld_until_they_are_accepted() -
 
 
 async def test_every_field_counts_and_the_order_of_keys_does_not() -> None:
-    first = tool(
-        "x", title="X", annotations={"readOnlyHint": True, "title": "t"}, _meta={"ui": {"resourceUri": "ui://p"}}
-    )
+    first = tool("x", title="X", annotations={"readOnlyHint": True, "title": "t"}, _meta={"ui": {"resourceUri": "ui://p"}})
     server = Scripted("a", tools=[first])
     async with bench(server) as b:
         await b.front.names("tools/list")

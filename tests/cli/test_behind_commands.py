@@ -222,7 +222,9 @@ def test_a_call_waits_for_its_approval_and_says_so(town: Bed, decision: str) -> 
                "-c", str(town.folder / "sluice.yaml")]  # fmt: skip
     environ = {**clean_environment(), "SLUICE_KEY": key_of("ann")}
     before = len(town.seen("bank"))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as caller:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    ) as caller:
         assert caller.stderr is not None
         line = caller.stderr.readline()
         while "sluice approve apr_" not in line:

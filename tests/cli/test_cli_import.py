@@ -251,16 +251,8 @@ def test_what_was_imported_loads_as_it_was_read(client: str) -> None:
     environ = {
         name: "v"
         for name in (
-            "LINEAR_TOKEN",
-            "HOME",
-            "WORKSPACEFOLDER",
-            "NOTES_KEY",
-            "PERPLEXITY_KEY",
-            "MY_KEY",
-            "WEB_TOKEN",
-            "WEB_KEY",
-            "GITHUB_TOKEN",
-            "SLACK_TOKEN",
+            "LINEAR_TOKEN", "HOME", "WORKSPACEFOLDER", "NOTES_KEY", "PERPLEXITY_KEY", "MY_KEY", "WEB_TOKEN", "WEB_KEY",
+            "GITHUB_TOKEN", "SLACK_TOKEN",
         )
     }
     servers = json.loads(json.dumps(servers).replace("${file:/run/t}", "t").replace(" // not a comment", ""))

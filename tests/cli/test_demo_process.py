@@ -56,7 +56,7 @@ async def said(process: Process, until: str = "") -> str:
 
 
 def read_terminal(master: int) -> str:
-    """ "" at its end, which Linux calls an error."""
+    """"" at its end, which Linux calls an error."""
     try:
         return os.read(master, 4096).decode(errors="replace")
     except OSError:

@@ -164,7 +164,9 @@ def test_a_secret_is_in_a_file_for_its_owner_alone_and_goes_with_its_server(conf
     assert run(config.parent, "remove", "new").returncode == 0 and not list(folder.iterdir())
 
 
-def test_a_secret_is_asked_and_never_stands_among_the_arguments(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_asked_and_never_stands_among_the_arguments(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"Bearer {SECRET}\n"))
     done = run(config.parent, "add", "web", "https://example.com/mcp", "--secret", "Authorization")
     assert done.returncode == 0, done.stderr

@@ -104,7 +104,9 @@ class Pieces:
 
 @pytest.mark.parametrize("kind", ["body", "stream"])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_large_answer_over_http_is_read_in_pieces(era: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_answer_over_http_is_read_in_pieces(
+    era: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def script(asked: Asked) -> None:
         if not await (modern_start if era == "modern" else legacy_start)(asked):
             answer = {"jsonrpc": "2.0", "id": asked.message["id"], "result": LARGE}

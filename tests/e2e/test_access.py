@@ -63,11 +63,8 @@ def test_every_client_comes_in_with_its_key(reports: dict[str, Json], driver: st
     assert "web__echo" in names and not [name for name in names if "test_tool_" in name or "crash" in name]
 
 
-@pytest.mark.parametrize(
-    "credential",
-    [None, "", "Bearer", "Bearer guess", f"Basic {KEY}", KEY],
-    ids=["none", "empty", "scheme-alone", "guess", "other-scheme", "no-scheme"],
-)
+@pytest.mark.parametrize("credential", [None, "", "Bearer", "Bearer guess", f"Basic {KEY}", KEY],
+                         ids=["none", "empty", "scheme-alone", "guess", "other-scheme", "no-scheme"])
 def test_nobody_comes_in_without_it(guarded: Guarded, credential: str | None) -> None:
     headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28"}
     if credential is not None:

@@ -181,9 +181,7 @@ def test_a_name_or_an_origin_that_is_not_ours_reaches_nothing(
     assert admin(place, "GET", "/api/v1/servers", *lines) in statuses
 
 
-@pytest.mark.parametrize(
-    "lines", [[OURS], ["Host: 127.0.0.1:1"], ["Host: [::1]"], [OURS, "Origin: http://localhost:5"]]
-)
+@pytest.mark.parametrize("lines", [[OURS], ["Host: 127.0.0.1:1"], ["Host: [::1]"], [OURS, "Origin: http://localhost:5"]])
 def test_names_and_origins_of_this_machine_are_served(place: Bed, lines: list[str]) -> None:
     before = len(place.seen("fs"))
     assert to_mcp(place, *lines) == 200

@@ -371,6 +371,8 @@ async def test_a_denial_is_logged_with_its_rule_whatever_the_client_was_told(cap
     assert [r.getMessage() for r in caplog.records] == ["denied tools/call g__push for key:a by a-rule"]
 
 
+
+
 async def test_a_completion_names_no_resource_that_the_client_may_not_read() -> None:
     def decide_reads(call: Call, target: Target) -> Decision:
         hidden = "secret" in target.own or target.own.startswith("file:///etc")

@@ -132,7 +132,6 @@ async def test_another_process_that_goes_on_behind_it() -> None:
         assert (await raw.answer())[::2] == (200, b"answer")
         assert await raw.closed() == b"taken over with %d bytes" % len(GET % 2)
 
-
 @pytest.mark.parametrize("then", ["half-closes", "asks once more and half-closes"])
 async def test_a_client_that_says_no_more(then: str) -> None:
     """`nc -N` and simple probes: the loop closes the connection at the end of what they say."""

@@ -224,7 +224,7 @@ def test_at_sigterm_under_load_no_accepted_call_is_lost_and_nothing_stays_behind
                     assert len(started) == 2 and len(left_of(started)) == 4, "two servers, each with a child"
                     busy.process.send_signal(signal.SIGTERM)
                     await until(lambda: busy.get("/readyz")[0] == 503)
-                    assert "Sluice is stopping" in busy.get("/readyz")[1]
+                    assert "Sluice is stopping" in busy.get("/readyz")[1] 
                     await until(lambda: is_refused(busy.url))
                     assert busy.get("/livez")[0] == 200
                     await until(lambda: {"held", "listen", "get"} <= ends.keys())

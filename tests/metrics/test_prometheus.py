@@ -64,10 +64,8 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sluice]:
     (folder / "tools.json").write_text(json.dumps([{"name": "add", "inputSchema": {"type": "object"}}]))
     (folder / "calls").touch()
     (folder / "catalog.json").write_text(
-        json.dumps(
-            {"tools": ["read", "write", "secret", "broken"], "broken": ["broken"]}
-            | {"prompts": [], "resources": [], "templates": []}
-        )
+        json.dumps({"tools": ["read", "write", "secret", "broken"], "broken": ["broken"]}
+                   | {"prompts": [], "resources": [], "templates": []})
     )
     (folder / "policy.csv").write_text(
         "p, *, math, *, *, allow\np, *, notes, *, *, allow\np, *, notes, tool:secret, *, deny\n"

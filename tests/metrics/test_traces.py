@@ -89,7 +89,9 @@ def attributes(span: Span) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
-def test_client_sluice_and_server_are_one_tree(tmp_path: Path, modern: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_sluice_and_server_are_one_tree(
+    tmp_path: Path, modern: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     own = TracerProvider().get_tracer("client").start_span("plan")
     carrier: dict[str, str] = {}

@@ -125,7 +125,9 @@ def test_each_template_is_decided_by_itself() -> None:
 
 
 ONE = "a test asks one thing (one of call, get, read, list, admin)"
-EXPECTS = "a test says what it expects (expect: allow | deny | ask | invalid_arguments; with list: expect_tools: [..])"
+EXPECTS = (
+    "a test says what it expects (expect: allow | deny | ask | invalid_arguments; with list: expect_tools: [..])"
+)
 WHO = "as: who asks ({id: alice, roles: [dev], groups: [eng]})"
 
 

@@ -1,5 +1,6 @@
 """Decisions: which row, which approval, and what no row can change."""
 
+
 import pytest
 
 from sluicegate.policy.csv_rows import Row

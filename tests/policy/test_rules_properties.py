@@ -69,7 +69,9 @@ def test_an_explanation_comes_to_the_decision(
 
 @SETTINGS
 @given(lines, clients, st.lists(targets, max_size=4))
-def test_what_is_remembered_is_what_is_decided(rows: list[tuple[str, ...]], client: Client, own: list[Target]) -> None:
+def test_what_is_remembered_is_what_is_decided(
+    rows: list[tuple[str, ...]], client: Client, own: list[Target]
+) -> None:
     wanted, policy = [(target, act) for target in own for act in ACTS], build(rows)
     listed = [policy.decide(client, target, act) for target, act in wanted]
     assert listed == [build(rows).decide(client, target, act) for target, act in wanted]

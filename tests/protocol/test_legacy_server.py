@@ -74,13 +74,8 @@ def test_results_are_lifted(method: str, result: Json, lifted: Json) -> None:
         ("resources/read", MODERN, {"code": -32002, "data": {"uri": "x:b", "k": 1}}, -32602, {"uri": "x:b", "k": 1}),
         ("tools/call", MODERN, {"code": -32002, "data": "d"}, -32002, "d"),
         ("tools/call", MODERN, {"code": -32021, "data": {}}, -32603, {}),
-        (
-            "tools/call",
-            MODERN,
-            {"code": -32021, "data": {"requiredCapabilities": {"roots": {}}}},
-            -32021,
-            {"requiredCapabilities": {"roots": {}}},
-        ),
+        ("tools/call", MODERN, {"code": -32021, "data": {"requiredCapabilities": {"roots": {}}}}, -32021,
+         {"requiredCapabilities": {"roots": {}}}),
         ("tools/call", LEGACY, {"code": -32050}, -32603, None),
         ("tools/call", LEGACY, {"code": -32019}, -32019, None),
         ("tools/call", MODERN, {"code": True}, -32603, None),
@@ -134,7 +129,9 @@ def test_what_every_result_has_is_added_to_a_tools_and_missed_in_others() -> Non
         return dialect.outcome(Call(MODERN, method, {}), Response(1, result))
 
     text = [{"type": "text", "text": '{"a": 1}'}]
-    assert of("tools/call", {"structuredContent": {"a": 1}}) == Result({"structuredContent": {"a": 1}, "content": text})
+    assert of("tools/call", {"structuredContent": {"a": 1}}) == Result(
+        {"structuredContent": {"a": 1}, "content": text}
+    )
     assert of("tools/call", {}) == Result({"content": []})
     for method in ("prompts/get", "resources/read", "completion/complete"):
         failed = of(method, {"x": 1})

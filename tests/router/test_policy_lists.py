@@ -85,7 +85,9 @@ async def permitted(front: Front, judge: PolicyEngine, client: Client, method: s
 @settings(max_examples=150, deadline=None)
 @given(lines, clients, st.tuples(catalogs, catalogs), st.tuples(rules, rules), classes, st.booleans())
 def test_what_is_listed_is_what_may_be_called(rows, client, lists, tools, written, shadow) -> None:  # type: ignore[no-untyped-def]
-    book = Rulebook(build(rows, shadow), Classes({"git": written}), allowlist(dict(zip(SERVERS, tools, strict=True))))
+    book = Rulebook(
+        build(rows, shadow), Classes({"git": written}), allowlist(dict(zip(SERVERS, tools, strict=True)))
+    )
     judge = PolicyEngine(PolicyInForce(book))
 
     async def main() -> None:

@@ -1,5 +1,6 @@
 """A list is judged once for all clients of equal rights, and again as soon as anything it goes by is another."""
 
+
 from scripted_server import Front, Scripted, tools
 
 from sluicegate.policy.classes import Classes

@@ -53,7 +53,9 @@ async def play(session: ClientSession) -> None:
     tools = await session.list_tools()
     while not any(tool.name.startswith(PREFIX) for tool in tools.tools):  # our server is still starting
         tools = await session.list_tools()
-    seen["support"] = {tool.name: tool.execution.taskSupport if tool.execution else None for tool in tools.tools}
+    seen["support"] = {
+        tool.name: tool.execution.taskSupport if tool.execution else None for tool in tools.tools
+    }
     later = session.experimental
     begun = await later.call_tool_as_task(f"{PREFIX}slow", {"seconds": 0.2}, ttl=60_000)
     id = begun.task.taskId
