@@ -242,12 +242,17 @@ def tools(stage: Stage) -> Iterator[Figure]:
     name = f"{TOOLS * SERVERS:,} tools"
     with httpx.Client(base_url=stage.town.process.admin, headers=bearer("lea"), timeout=60) as ask:
         taken = []
-        for _ in range(6):
+        for turn in range(6):
+            if turn == 1:  # by then all servers were asked
+                slow.write_text("")
+            for path in ("pins?waiting=1", "prompts?as=key:ann", "resources?as=key:ann"):
+                ask.get(f"/api/v1/{path}").raise_for_status()
             began = time.monotonic()
             listed = ask.get("/api/v1/tools?as=key:ann").raise_for_status().json()["tools"]
             taken.append((time.monotonic() - began) * 1e3)
         assert len(listed) > TOOLS * SERVERS
     yield Figure(f"{name}: the list as JSON, median of 5", statistics.median(taken[1:]), 300, "ms")
+    yield Figure(f"{name}: Sluice's loop held up by what the page asks", _longest(slow), 20, "ms")
     shown = []
     with stage.tab(viewport={"width": 1280, "height": 800}) as tab:
         tab.goto(f"{stage.url}/servers")
@@ -266,11 +271,12 @@ def tools(stage: Stage) -> Iterator[Figure]:
         keys = tab.evaluate(SEEN)["delays"]
     yield Figure(f"{name}: Catalog opened to its rows, median of 5", statistics.median(shown), 300, "ms")
     yield Figure(f"{name}: search, a key to the next picture, worst of 6", max([0, *keys]), 150, "ms")
-    took, where = max(
-        ((float(at), place) for at, place in map(str.split, slow.read_text().splitlines())), default=(0, "")
-    )
-    yield Figure(f"{name}: Sluice's loop held up at most", took, 20, "ms")
-    print(f"  by {where}")
+    print(f"  with a browser beside it on this machine: {_longest(slow):.1f} ms")
+
+
+def _longest(slow: Path) -> float:
+    """Of the steps that are in the file, or 5 ms, below which none is written."""
+    return max((float(line.split()[0]) for line in slow.read_text().splitlines()), default=5.0)
 
 
 # ---------------------------------------------------------------- 20 consoles

@@ -173,6 +173,25 @@ async def test_a_page_of_long_records_is_shorter_and_the_next_one_goes_on(
         assert len(found) > 1 and " ".join(found).split() == ["c3", "c2", "c1", "c0"]
 
 
+@pytest.mark.parametrize(
+    ("given", "sought", "is_found"),
+    [("Needle", "nEEDLE", True), ("Straße", "strasse", True), ("\u212a9", "k9", True), ("x\u00e9", "x\u00c9", True),
+     (1e3, "1000", True), (1e16, "1e+16", True), (None, "null", True), ('a"b', 'a"B', True), ("a\\b", "a\\", True),
+     (True, "true", True), ("needle", "needles", False), ("a b", "A B", True)],
+)  # fmt: skip
+async def test_a_text_is_found_in_arguments_however_json_writes_it(
+    tmp_path: Path, given: Any, sought: str, is_found: bool
+) -> None:
+    async with open_audit(tmp_path) as audit:
+        await one_call(audit, "c1", arguments={"text": given})
+        await settled(audit)
+    text = json.dumps(sought)[1:-1] if not sought.isalnum() else sought
+    for wanted in (CallFilter(text=text), CallFilter(text=text, outcome="ok"), CallFilter(text=text, tool="*issue")):
+        rows = newest.calls(directory(tmp_path), wanted, 100).rows
+        assert [row["id"] for row in rows] == ["c1"] * is_found and not any(row["is_open"] for row in rows)
+    assert newest.calls(directory(tmp_path), CallFilter(text=text, outcome="denied"), 100).rows == []
+
+
 async def test_a_rare_filter_is_answered_in_steps_that_meet(tmp_path: Path) -> None:
     async with open_audit(tmp_path) as audit:
         await one_call(audit, "rare", arguments={"text": "needle"})

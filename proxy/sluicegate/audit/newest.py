@@ -35,6 +35,8 @@ _LOOK_EVERY: Final = 256
 _PATIENCE: Final = 1_000
 """Records that are older than wanted, until the search ends: those composed apart stand a little too late."""
 _ALL: Final = 10**18
+_PLAIN: Final = re.compile(r"[a-z0-9_.@:-]*[a-df-z_][a-z0-9_.@:-]*")
+"""No number, which JSON writes as 1000 or 1e3, and nothing that a string of JSON escapes."""
 _CURSOR: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}:[0-9]{1,19}(?:,[a-z0-9][a-z0-9-]{0,39}:[0-9]{1,19}){0,99}")
 
 Position = Mapping[str, int]
@@ -229,16 +231,33 @@ def calls(
 ) -> LogPage:  # fmt: skip
     """A row for each call, by its closing record; those that are still open are in the first page, by their intent.
     A text that only the intent has (its arguments) is found there."""
-    needles, closed = wanted.needles(), dict[str, Record | None]()
+    needles, closed, may_have_text = wanted.needles(), dict[str, bytes](), _sieve(wanted.text)
 
     def row_of(link: Link, line: bytes) -> Record | None:
         if link.type not in ("intent", "outcome"):
             return None
         in_time = link.time >= wanted.since and (not wanted.until or link.time < wanted.until)
-        record = load(line) if in_time and all(needle in line for needle in needles) else {}
-        return _row(link, record, wanted, closed, is_first=before is None)
+        may_match = in_time and all(needle in line for needle in needles)
+        record = load(line) if may_match and may_have_text(line) else {}
+        if link.type == "intent":
+            return _of_intent(link, record, wanted, closed, is_first=before is None)
+        if record and wanted.matches(record) and wanted.has_text(record):
+            closed[link.call] = b""
+            return summary(record)
+        closed[link.call] = line if may_match and wanted.text else b""
+        return None
 
     return _search(Backwards(directory, before), wanted.since, limit, clock() + seconds, clock, row_of)
+
+
+def _sieve(text: str) -> Callable[[bytes], bool]:
+    """Whether a line may have the text, told without reading it as JSON. The answer is yes where JSON can write the
+    text in other ways, and for lines with letters beyond ASCII."""
+    sought = text.casefold()
+    if not _PLAIN.fullmatch(sought) or sought in "null":
+        return lambda line: True
+    needle = sought.encode("ascii")
+    return lambda line: needle in line.lower() or not line.isascii() or b"\\u" in line
 
 
 def last_calls(directory: Path, principal: str, count: int = 10) -> list[Record]:
@@ -249,22 +268,17 @@ def last_calls(directory: Path, principal: str, count: int = 10) -> list[Record]
     return [{name: row[name] for name in wanted if name in row} for row in ended]
 
 
-def _row(
-    link: Link, record: Record, wanted: CallFilter, closed: dict[str, Record | None], is_first: bool
+def _of_intent(
+    link: Link, record: Record, wanted: CallFilter, closed: dict[str, bytes], is_first: bool
 ) -> Record | None:  # fmt: skip
-    """The row that a record gives. `closed` has the calls whose closing record was seen, and the row of each whose
+    """The row that an intent gives. `closed` has the calls whose closing record was seen, and the line of each whose
     intent may have the text that is sought."""
-    is_wanted = bool(record) and wanted.matches(record)
-    if link.type == "outcome":
-        row = summary(record) if is_wanted else None
-        is_found = row is not None and wanted.has_text(record)
-        closed[link.call] = None if is_found else row
-        return row if is_found else None
-    has_ended_here, ended = link.call in closed, closed.pop(link.call, None)
+    has_ended_here, line = link.call in closed, closed.pop(link.call, b"")
     if not record or not wanted.has_text(record):
         return None
-    if has_ended_here or not is_wanted:
-        return ended
+    if has_ended_here or not wanted.matches(record):
+        ended = load(line) if line else {}
+        return summary(ended) if ended and wanted.matches(ended) else None
     if is_first:
         return summary(record)
     # Its end is in a page before, which has it already if the text is not in the arguments alone.
