@@ -1,6 +1,7 @@
 """The hub never waits, coalesces per (server, method, uri) and is bounded."""
 
 import anyio
+from loop_steps import Steps
 
 from sluicegate.hub import Event, Hub
 from sluicegate.protocol.jsonrpc import Notification
@@ -68,3 +69,16 @@ async def test_a_uri_of_an_odd_type_does_no_harm() -> None:
     with anyio.fail_after(20), hub.subscribe(everything) as events:
         hub.publish(Event("a", None, Notification("m", {"uri": ["x"]})))
         assert (await anext(events)).notification.params == {"uri": ["x"]}
+
+
+async def test_who_takes_a_thousand_events_lets_others_in_between() -> None:
+    hub = Hub()
+    steps = Steps()
+    with anyio.fail_after(20), hub.subscribe(everything) as events:
+        for number in range(1_000):
+            hub.publish(Event("a", None, Notification("m", {"uri": f"u:{number}"})))
+        before = steps.now
+        for _ in range(1_000):
+            await anext(events)
+        assert steps.now - before >= 1_000 // 16
+    steps.stop()

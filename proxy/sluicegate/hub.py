@@ -17,6 +17,7 @@ from sluicegate.protocol.jsonrpc import Notification
 from sluicegate.protocol.model import session_scope
 
 MAX_PENDING: Final = 1000
+_STEP: Final = 16  # events in one step of the event loop
 _ONE_SESSION: Final = session_scope("")
 
 
@@ -45,6 +46,7 @@ class Subscription:
         self._max_pending = max_pending
         self._pending: dict[tuple[str, str, object], Event] = {}
         self._numbers = count()
+        self._taken = 0
         self._news = asyncio.Event()
         self._closed = False
 
@@ -57,6 +59,9 @@ class Subscription:
                 raise StopAsyncIteration
             self._news.clear()
             await self._news.wait()
+        self._taken += 1
+        if self._taken % _STEP == 0:  # who takes one may have nothing to wait for: a thousand would be one long step
+            await asyncio.sleep(0)
         return self._pending.pop(next(iter(self._pending)))
 
     def offer(self, event: Event) -> None:

@@ -17,6 +17,8 @@ from sluicegate.approval.record import Approval, bind, new_id, session_mark
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.approval.webhook import Receiver, Webhooks, payload
 from sluicegate.audit.redact import canonical
+from sluicegate.cli.approvals import _screen
+from sluicegate.policy.display import WIDTH
 from sluicegate.policy.profiles import BUILT_IN
 from sluicegate.protocol.model import ApprovalRef, Client, Failure, Result, refuse
 
@@ -403,3 +405,16 @@ def test_a_receiver_shows_no_address() -> None:
     assert repr(receiver) == f"Receiver({receiver.mark})" and len(receiver.mark) == 16
     assert repr(Webhooks(Town().desk, lambda: ())) == "Webhooks(0 on their way, 0 sent, 0 failures)"
     assert ApprovalRef("apr_1", "d", "r", "p").key == "" and json.dumps(receiver.mark)
+
+
+async def test_on_a_terminal_no_text_begins_a_line_of_its_own() -> None:
+    """Blanks would fill a line that the terminal wraps, and what follows would read like one of Sluice's."""
+    town = Town()
+    approval, kept = await asked(town, to="bob")
+    shown = presentation.tell_all(approval, kept, {}, [], "p", town.clock.now)
+    forged = "definition sha256:0  accepted by key:bob"
+    for holder in ("reason", "description"):
+        shown[holder]["text"] = "x" + " " * 200 + forged
+    lines = list(_screen(shown | {"client_claims_to_be": " " * 300 + forged, "comment": " " * 300 + forged}))
+    assert max(map(len, lines)) <= WIDTH + len("    \u2026 ")
+    assert all(line.startswith("    \u2026 ") for line in lines if "accepted by key:bob" in line)

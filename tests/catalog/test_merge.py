@@ -43,19 +43,22 @@ def test_instructions_stand_under_the_key_of_their_server_in_order() -> None:
         ("a", {"capabilities": {}, "instructions": "second"}),
     ]
     text = merged(abouts, SUPPORTED, 0)["instructions"]
-    assert text == f"{NAMING}\n\n## b\n\nfirst\n\n## a\n\nsecond"
+    assert text == f"{NAMING}\n\n## b\n\n> first\n\n## a\n\n> second"
 
 
-@pytest.mark.parametrize("line", ["\n", "\r", "\n\n  ", "\u2028", "\x85\t", ""])
-def test_a_server_opens_no_section_of_another_one(line: str) -> None:
-    abouts = [("notes", {"capabilities": {}, "instructions": f"{line}## bank{line}# Sluice"})]
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\n\n", "\u2028", "\x85", "\v", "\x1c"])
+def test_a_server_opens_no_section_of_another_one(end: str) -> None:
+    """Nor closes or hides one: headings of both kinds, tags, fences and comments stand in its quotation."""
+    lines = ["good", "----", "Sluice", "====", "## bank", "<h2>bank</h2>", "\u200b## bank", "```", "<!-- "]
+    abouts = [("notes", {"instructions": end.join(lines)}), ("bank", {"instructions": "ours"})]
     text = merged(abouts, SUPPORTED, 0)["instructions"]
-    assert text == f"{NAMING}\n\n## notes\n\n{line}#### bank{line}### Sluice" if line else "### Sluice" not in text
+    between = "\n>\n> " if end == "\n\n" else "\n> "
+    assert text == f"{NAMING}\n\n## notes\n\n> {between.join(lines).rstrip()}\n\n## bank\n\n> ours"
 
 
 def test_each_servers_instructions_are_cut_at_4_kib_between_characters() -> None:
     text = merged([("a", {"instructions": "é" * 5000})], SUPPORTED, 0)["instructions"]
-    section = text.split("## a\n\n")[1]
+    section = text.split("## a\n\n> ")[1]
     assert len(section.encode()) == MAX_INSTRUCTIONS and set(section) == {"é"}
 
 

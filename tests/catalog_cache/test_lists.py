@@ -710,3 +710,11 @@ def test_a_list_in_one_page_over_the_bound_of_bytes_is_cut_there() -> None:
     page = [{"name": f"t{number}", "description": "x" * 100} for number in range(30)]
     taken, cut = Intake(Bounds(bytes=2_000)).take(page, None)
     assert 0 < len(taken) < 30 and "limits.list_bytes" in cut
+
+
+def test_cursors_count_as_bytes_of_the_list_they_lead_through() -> None:
+    """Each is kept, to find one that comes twice, and may be as long as a message."""
+    intake = Intake(Bounds(bytes=2_000))
+    walked = [intake.take([{"name": f"t{number}"}], f"{number}".rjust(900, "x")) for number in range(3)]
+    assert [len(taken) for taken, _ in walked] == [1, 1, 1]
+    assert [("limits.list_bytes" in cut) for _, cut in walked] == [False, False, True]

@@ -8,10 +8,11 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loop_steps import Steps
 from scripted_server import CLIENT, Front, Scripted
 
-from sluicegate.catalog_cache import pin_store
-from sluicegate.catalog_cache.definition_pins import DefinitionPins, Pinned
+from sluicegate.catalog_cache import definition_pins, pin_store
+from sluicegate.catalog_cache.definition_pins import DefinitionPins, PinEvent, Pinned
 from sluicegate.downstream.server import DownstreamServer
 from sluicegate.downstream.settings import ServerSettings
 from sluicegate.hub import Event
@@ -368,3 +369,49 @@ def test_whatever_processes_and_servers_share_a_store_only_first_lists_and_accep
                         assert (name, value) in may[who]
 
     anyio.run(play)
+
+
+# ---------------------------------------------------------------- what is told of servers that change all the time
+
+
+async def test_what_waits_already_is_told_of_once_however_often_it_changes() -> None:
+    """Each change would be a record: a server with ten thousand tools that never stay the same would fill a disk."""
+    told: list[PinEvent] = []
+    board = DefinitionPins({"s": Pinned("review", "one")}, MemoryStore(), told.append)
+    await board.load()
+    await lists(board, a=1, b=1)
+    for number in range(2, 9):
+        await lists(board, a=number, b=1)
+    assert [(event.name, event.what) for event in told] == [
+        ("a", "first_use"), ("b", "first_use"), ("a", "withheld"),
+    ]  # fmt: skip
+    await accept(board, "a")
+    await lists(board, a=9, b=1)
+    assert [(event.name, event.what) for event in told[3:]] == [("a", "accepted"), ("a", "withheld")]
+
+
+@pytest.mark.parametrize("mode", ["review", "warn"])
+async def test_no_server_has_more_changes_recorded_than_its_part(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definition_pins, "MAX_EVENTS", 30)
+    told, now = list[PinEvent](), [0.0]
+    servers = {"s": Pinned(mode, "one"), "other": Pinned(mode, "two")}
+    board = DefinitionPins(servers, MemoryStore(), told.append, clock=lambda: now[0])
+    await board.load()
+    for number in range(10):  # other names in each list
+        await lists(board, **{f"t{number}x{one}": number for one in range(10)})
+    assert len(told) == 30
+    now[0] = 5.0
+    await lists(board, **{f"u{one}": 1 for one in range(10)})
+    await board.meet("other", "legacy", "", "tool", found(a=1))
+    assert [event.server for event in told[30:]] == ["s"] * 5 + ["other"]
+
+
+async def test_a_long_list_is_told_of_in_steps() -> None:
+    board = await board_of(MemoryStore(), "one")
+    steps = Steps()
+    await lists(board, **{f"t{number}": number for number in range(500)})
+    before = steps.now
+    await board._report("s", "legacy", "review", board._books["s", "legacy"], [
+        pins.DefinitionChange(key, "first_use", None, "x") for key in board._books["s", "legacy"].pins])  # fmt: skip
+    steps.stop()
+    assert steps.now - before >= 2 * 500 // 50

@@ -11,12 +11,14 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import httpx
 import pytest
 from command_line import run
 from e2e.sluice_process import clean_environment
 from policy_bed import Bed, bed, client_keys, key_of, recorder
 
 from sluicegate.cli import call
+from sluicegate.cli.admin import messages
 from sluicegate.cli.output import Stopped
 from sluicegate.protocol.model import REASON
 
@@ -276,3 +278,10 @@ def test_where_no_sluice_runs_a_call_exits_4_and_says_how_to_start_one(tmp_path:
     done = run(tmp_path, "call", "bank__look")
     assert done.returncode == 4 and "no Sluice answers at http://127.0.0.1:9/mcp" in done.stderr
     assert "sluice serve" in done.stderr
+
+
+def test_an_event_ends_where_the_format_says_and_not_at_any_line_end_of_unicode() -> None:
+    sent = [{"text": f"a{end}b"} for end in "\u2028\u2029\x85\v\f\x1c"]
+    body = "".join(f"data: {json.dumps(one, ensure_ascii=False)}\n\n" for one in sent)
+    response = httpx.Response(200, content=body.encode())
+    assert [json.loads(data) for data in messages(response)] == sent

@@ -8,7 +8,10 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicegate.downstream.session.change_streams import ACKNOWLEDGED, ChangeStream
+from sluicegate.downstream.transport import http_transport
 from sluicegate.http.sse import EventParser, EventTooLarge, StreamPosition
+from sluicegate.protocol.jsonrpc import Notification
 
 STREAM = (
     b"\xef\xbb\xbf: comment\r\nretry: 250\r\nid: 1\r\ndata:\r\n\r\n"
@@ -103,3 +106,18 @@ def test_keep_alives_fill_nothing_up() -> None:
         assert events.feed(b": still here\n\n") == []
     for _ in range(1000):
         assert events.feed(b":\n") == []
+
+
+@pytest.mark.parametrize(("retry", "pause"), [(0.0, 0.1), (0.01, 0.1), (2.0, 2.0), (1e6, 60.0)])
+def test_no_server_is_asked_for_its_streams_without_a_pause(retry: float, pause: float) -> None:
+    assert http_transport._pause(StreamPosition(retry=retry)) == pause
+
+
+async def test_a_stream_of_changes_is_acknowledged_once() -> None:
+    """Each acknowledgement says of every resource that it may have changed: a server could say so all the time."""
+    lives: list[bool] = []
+    stream = ChangeStream({}, lambda wanted: None, lambda told: None, lives.append)  # type: ignore[arg-type,return-value]
+    stream._is_again = True
+    for _ in range(100):
+        stream.hear(Notification(ACKNOWLEDGED, {"notifications": {}}))
+    assert lives == [True]

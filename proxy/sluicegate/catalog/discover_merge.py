@@ -12,8 +12,7 @@ from typing import Any, Final
 from sluicegate.protocol.jsonrpc import Json, inside
 
 MAX_INSTRUCTIONS: Final = 4096
-# A heading of Markdown at the begin of a line, whatever a reader takes for the end of the line before.
-_HEADING: Final = re.compile(r"(?:^|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029])[^\S\n]{0,16}#")
+_LINE_END: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")  # whatever a reader takes for one
 # Fixed: a legacy client learns capabilities once, at initialize, and servers come and go after that.
 MERGED: Final[Json] = {
     "tools": {"listChanged": True},
@@ -105,8 +104,8 @@ def _has_text(about: Json) -> bool:
 
 
 def _section(key: str, text: str) -> str:
-    """What one server says. Its own headings are two levels lower: it opens no section that would be another's."""
-    return f"## {key}\n\n" + _cut(_HEADING.sub(r"\g<0>##", text))
+    """What one server says, as a quotation: no heading, fence or comment in it begins or swallows what is another's."""
+    return f"## {key}\n\n" + "\n".join(f"> {line}".rstrip() for line in _LINE_END.split(_cut(text)))
 
 
 def _cut(text: str) -> str:

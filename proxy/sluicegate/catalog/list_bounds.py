@@ -52,6 +52,9 @@ class Intake:
         self._names |= names
         if cursor is None:
             return entries, ""
+        self._bytes += len(cursor)  # each is kept, and may be as long as a message
+        if self._bytes > self._bounds.bytes:
+            return entries, f"the rest after {self._bounds.bytes} bytes (limits.list_bytes)"
         if cursor in self._cursors:
             return entries, "the rest after a cursor that came twice"
         self._cursors.add(cursor)

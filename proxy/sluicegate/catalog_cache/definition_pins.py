@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import anyio
+import anyio.lowlevel
 
 from sluicegate.catalog.snapshot import Snapshot, without
 from sluicegate.catalog_cache import pin_store
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 REVISION: Final = "pins-revision"  # of all books: whoever writes one changes it, if it is what they have read
 POLL: Final = 2.0
 MAX_LINES: Final = 20  # of log for one list
+MAX_EVENTS: Final = 20_000  # changes of one server that are told of at once, and then so many a second
+EVENTS_PER_SECOND: Final = 1.0
+_STEP: Final = 50  # definitions in one step of the event loop
 
 
 class Pinned(NamedTuple):
@@ -79,6 +83,7 @@ class DefinitionPins:
         self._revision: bytes | None = None
         self._unwritten: set[tuple[str, Era]] = set()
         self._begun: dict[str, list[str]] = {}  # servers with books that are not kept yet: what to forget once they are
+        self._rooms: dict[str, tuple[float, float]] = {}  # how many changes of a server may be told of, and since when
         self._lock = asyncio.Lock()  # of writers: a book is read, thought over and written by one at a time
         self._on_moved: list[Callable[[str], None]] = []
 
@@ -151,7 +156,8 @@ class DefinitionPins:
                 new, changes = await pin_store.apart(len(found), pins.meet, *work)
                 if await self._write(server, {era: new}):
                     break
-        self._report(server, era, mode, new, changes)
+        with anyio.CancelScope(shield=True):  # what is written down is told
+            await self._report(server, era, mode, new, changes)
 
     async def settle(self, server: str, era: Era, capabilities: str) -> None:
         """All lists of a server have arrived for once in that capability set."""
@@ -355,9 +361,18 @@ class DefinitionPins:
 
     # ------------------------------------------------------------ telling
 
-    def _report(self, server: str, era: Era, mode: Mode, book: PinBook, changes: list[DefinitionChange]) -> None:
-        events = [_event(server, era, mode, change, flags_in(pins.newest(book, change.key))) for change in changes]
-        new = zip(events, changes, strict=True)
+    async def _report(
+        self, server: str, era: Era, mode: Mode, book: PinBook, changes: list[DefinitionChange]
+    ) -> None:
+        """A definition that waits already, and is other again, is told of no more: nothing that is served changes. What
+        is told is bounded for each server, or one that changes all the time would fill the disk with records."""
+        news = [change for change in changes if mode == "warn" or not change.again]
+        if left_out := len(news) - self._room(server, len(news)):
+            about = {"server": server, "era": era, "left_out": left_out}
+            log.warning("definitions change too often: not every change is in the audit log", extra=about)
+        told = news[: len(news) - left_out]
+        events = [event async for event in _events(server, era, mode, book, told)]
+        new = zip(events, told, strict=True)
         loud = [event for event, change in new if change.what == "waiting" and not change.again]
         words = "definition changed" if mode == "warn" else "definition withheld until it is accepted"
         for event in loud[:MAX_LINES]:
@@ -368,8 +383,29 @@ class DefinitionPins:
             log.info("definitions recorded at first use", extra={"server": server, "era": era, "definitions": first})
         for event in [event for event in events if event.flags][:MAX_LINES]:
             log.warning("definition with hidden characters", extra=_fields(event))
-        for event in events:
+        for number, event in enumerate(events, 1):
             self._on_change(event)
+            if number % _STEP == 0:
+                await anyio.lowlevel.checkpoint()
+
+    def _room(self, server: str, wanted: int) -> int:
+        """How many of these changes may be told of now."""
+        now = self._clock()
+        room, since = self._rooms.get(server, (float(MAX_EVENTS), now))
+        room = min(MAX_EVENTS, room + max(0.0, now - since) * EVENTS_PER_SECOND)
+        taken = min(wanted, int(room))
+        self._rooms[server] = room - taken, now
+        return taken
+
+
+async def _events(
+    server: str, era: Era, mode: Mode, book: PinBook, changes: list[DefinitionChange]
+) -> AsyncIterator[PinEvent]:
+    """In steps: looking for hidden characters in ten thousand definitions takes long."""
+    for number, change in enumerate(changes, 1):
+        yield _event(server, era, mode, change, flags_in(pins.newest(book, change.key)))
+        if number % _STEP == 0:
+            await anyio.lowlevel.checkpoint()
 
 
 def instructions_of(about: Json) -> dict[str, Found]:

@@ -18,8 +18,9 @@ from sluicegate import config
 from sluicegate.admin.paging import MAX_ROWS
 from sluicegate.app.approvals_api import at_rest
 from sluicegate.app.settings import DATABASE
-from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
+from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running, messages
 from sluicegate.cli.output import AsJson, Code, count, give, info, located, print_out, printable, stop, table
+from sluicegate.policy.display import cut
 from sluicegate.policy.finding import PolicyError
 
 Row = dict[str, Any]
@@ -78,11 +79,16 @@ def show(
     row = _ask(admin, f"approvals/{_word(id)}")
     if reveal:
         row |= _ask(admin, f"approvals/{_word(id)}/reveal", body={})
-    give(as_json, row, map(printable, _screen(row)))
+    give(as_json, row, _screen(row))
 
 
 def _screen(row: Row) -> Iterator[str]:
-    """One screen: who, what, where, and whose words are whose."""
+    """One screen. Lines are cut where a terminal would wrap them: no text begins one that reads like Sluice's own."""
+    return (part for line in _about(row) for part in cut(printable(line)))
+
+
+def _about(row: Row) -> Iterator[str]:
+    """Who, what, where, and whose words are whose."""
     yield f"{row['id']}  {row['state']}  ({row['seconds_left']} s left, until {row['expires_at']})"
     owner = f", owner {row['owner']}" if row["owner"] else ""
     yield f"  who        {row['principal']}{owner}  (its client claims to be: {row['client_claims_to_be'] or '-'})"
@@ -144,7 +150,7 @@ def approve(
     row = _ask(admin, f"approvals/{_word(id)}")
     if not (yes or seen or as_json):
         for line in _screen(row):
-            info(printable(line))
+            info(line)
         if sys.stdin.isatty() and not typer.confirm("Approve it?", err=True):
             stop(Code.NEGATIVE, "not approved")
     body = {"decision": "approve", "seen_digest": seen or row["digest"], "scope": scope, "comment": comment}
@@ -229,9 +235,7 @@ def _events(admin: Admin) -> Iterator[Row]:
                             admin.check(response)
                             answer(response)
                         failures = 0
-                        for line in response.iter_lines():
-                            if line.startswith("data: ") and (row := json.loads(line[6:])):
-                                yield row
+                        yield from filter(None, map(json.loads, messages(response)))
                 except httpx.HTTPError as error:
                     raise admin.unanswered(client, error) from None
         except Unreachable:

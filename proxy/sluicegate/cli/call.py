@@ -19,7 +19,17 @@ import typer
 
 from sluicegate import __version__, config
 from sluicegate.app.instance_lock import InstanceLock
-from sluicegate.cli.admin import KEY_VARIABLE, START, TIMEOUT, AdminKey, GivenKey, Unreachable, key_of, reachable
+from sluicegate.cli.admin import (
+    KEY_VARIABLE,
+    START,
+    TIMEOUT,
+    AdminKey,
+    GivenKey,
+    Unreachable,
+    key_of,
+    messages,
+    reachable,
+)
 from sluicegate.cli.output import AsJson, Code, ConfigFile, info, json_object, load, print_json, print_out, stop
 from sluicegate.policy.display import visible
 from sluicegate.protocol import modern_server
@@ -184,8 +194,7 @@ class McpOverHttp:
             body = json.dumps(request).encode("ascii")
             with self._client.stream("POST", self._url, content=body, headers=headers) as response:
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
-                    data = (line[5:].strip() for line in response.iter_lines() if line.startswith("data:"))
-                    yield from map(json.loads, filter(None, data))
+                    yield from map(json.loads, messages(response))
                 else:
                     response.read()
                     yield self._message(response)

@@ -59,7 +59,7 @@ def hidden(value: Any) -> int:
 
 def lines(value: Any) -> list[str]:
     """A JSON value as `path: value` lines, in the order of the keys."""
-    return [cut for line in _lines("", value) for cut in _cut(line)]
+    return [part for line in _lines("", value) for part in cut(line)]
 
 
 def _lines(path: str, value: Any) -> Iterator[str]:
@@ -80,7 +80,8 @@ def _key(key: str) -> str:
     return key if key.isidentifier() and key.isascii() else visible(_encoded(key))
 
 
-def _cut(line: str) -> Iterator[str]:
+def cut(line: str) -> Iterator[str]:
+    """The line in parts that no terminal wraps; those behind the first one begin with a mark."""
     yield line[:WIDTH]
     for start in range(WIDTH, len(line), WIDTH):
         yield f"    \u2026 {line[start : start + WIDTH]}"

@@ -92,6 +92,8 @@ class ChangeStream:
 
     def hear(self, notification: Notification) -> None:
         if notification.method == ACKNOWLEDGED:
+            if self._is_live:  # one stream is acknowledged once; a second time means nothing
+                return
             honoured = notification.params.get("notifications")
             self.honoured = honoured if isinstance(honoured, dict) else {}
             self._is_live = True

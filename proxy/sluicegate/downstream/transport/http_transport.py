@@ -46,6 +46,7 @@ _GOODBYE_TIME: Final = 2.0
 _DRAIN_TIME: Final = 1.0
 _MAX_RESUMES: Final = 10
 _MAX_RETRY: Final = 60.0
+_MIN_RETRY: Final = 0.1  # a server may write 0: whoever ends its streams at once is asked ten times a second at most
 _MAX_ERROR_BODY: Final = 256 * 1024
 _MOVED: Final = (307, 308)
 
@@ -177,7 +178,7 @@ class StreamableHttpTransport(HttpTransport):
         resumes = 0
         while not exchange.is_over and position.id and self._era == "legacy" and resumes < _MAX_RESUMES:
             # 2025-11-25 basic/transports#resumability-and-redelivery: also for the streams of POSTs
-            await anyio.sleep(min(position.retry, _MAX_RETRY))
+            await anyio.sleep(_pause(position))
             seen = position.id
             await self._resume(exchange, position)
             resumes = 0 if position.id != seen else resumes + 1
@@ -275,8 +276,7 @@ class StreamableHttpTransport(HttpTransport):
                 had_one = had_one or response.status == 200
                 failures = 0 if await self._listen(response, position) else failures + 1
             self._heard.set()
-            pause = DEFAULT_BACKOFF.pause(failures) if failures else 0.0
-            await anyio.sleep(max(min(position.retry, _MAX_RETRY), pause))
+            await anyio.sleep(max(_pause(position), DEFAULT_BACKOFF.pause(failures) if failures else 0.0))
 
     async def _without_stream(self, response: Reply, had_one: bool) -> None:
         """Any 4xx, 405 above all, means "no push channel" and is no failure; but where there was one, 404 means
@@ -320,3 +320,8 @@ class StreamableHttpTransport(HttpTransport):
                 goodbye.close()
             except Lost:
                 pass
+
+
+def _pause(position: StreamPosition) -> float:
+    """Seconds until a stream that ended is asked for again, as its server wishes within bounds."""
+    return max(_MIN_RETRY, min(position.retry, _MAX_RETRY))
