@@ -199,7 +199,7 @@ def day(stage: Stage) -> Iterator[Figure]:
         streams, most = set[Any](), 0
         tab.on("request", lambda one: streams.add(one) if one.url.endswith("/api/v1/events") else None)
         for over in ("requestfinished", "requestfailed"):
-            tab.on(over, streams.discard)
+            tab.on(over, lambda one: streams.discard(one))
         tab.goto(f"{stage.url}/approvals")
         expect(tab.locator(".status")).to_contain_text("live")
         stage.asked(n=-1)
