@@ -242,7 +242,7 @@ def test_the_command_line_sees_one_sluice(town: Sluice) -> None:
     id = pending(town, OTHER, n=6)
     shown = run(town, "approvals", "show", id, "--key", key_of("lea"))
     assert shown.returncode == 0 and f"key:{OTHER}" in shown.stdout, shown.stderr
-    assert town.get("/livez") == (200, '{"status": "ok"}\n') and town.get("/nothing")[0] == 404
+    assert town.get("/livez") == (200, '{"status":"ok"}\n') and town.get("/nothing")[0] == 404
 
 
 # ---------------------------------------------------------------- what is for all of them
