@@ -6,7 +6,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,7 +31,7 @@ from audit_kit import (
 )
 
 from sluicegate.audit import chain, export
-from sluicegate.audit.chain import ChainHead
+from sluicegate.audit.chain import ChainHead, link_all
 from sluicegate.audit.checkpoint import Signer
 from sluicegate.audit.follow import Follower
 from sluicegate.audit.read import Filter, LogTail, approvals, search
@@ -548,3 +548,20 @@ async def test_a_follower_starts_where_it_is_told(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "audit", "sluice", seq=40)
     assert [place.seq for place, _ in follower.read(3)] == [41, 42, 43]
     follower.close()
+
+
+@pytest.mark.parametrize("wrong", [
+    {"seconds": "x"}, {"seconds": 1e300}, {"seconds": -1}, {"seconds": None},
+    {"time": "9999-99-99T99:99:99.000000000Z"},
+])  # fmt: skip
+def test_a_line_of_a_wrong_shape_stops_no_reader(wrong: dict[str, Any], tmp_path: Path) -> None:
+    """Whoever may write the files can add one, which `verify` calls bad."""
+    good = {"type": "outcome", "time": "2026-01-02T03:04:05.000000000Z", "call": "c1", "seconds": 0.5}
+    bodies = [json.dumps(good | more, separators=(",", ":")).encode()[1:-1] for more in ({}, wrong, {"call": "c3"})]
+    lines, _ = link_all(ChainHead(0, "0" * 64), "sluice", 1, bodies)
+    (tmp_path / "sluice.jsonl").write_bytes(b"".join(lines))
+    assert [record["call"] for record in search(tmp_path, Filter())] == ["c1", "c3"]
+    with closing(LogTail(tmp_path, Filter())) as tail:
+        assert [record["call"] for record in tail.read()] == ["c1", "c3"]
+    for change in (export.ocsf, export.ecs):
+        assert len([change(record) for record in search(tmp_path, Filter())]) == 2

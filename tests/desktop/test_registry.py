@@ -1,12 +1,14 @@
 """`sluice add` by a name of the MCP registry: a real HTTP server, with answers in the form of its API v0.1."""
 
+import contextlib
 import io
 import json
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote
 
@@ -292,3 +294,46 @@ def test_an_unknown_name_and_an_open_address_are_named(registry: Registry, home:
     done = run(home, "add", "--registry", "http://example.com", "com.example/none", "--yes")
     assert done.returncode == 2 and "https://" in done.stderr
     assert not added(home)
+
+
+def test_variables_in_variables_are_bounded(registry: Registry, home: Path) -> None:
+    inner: Json = {"value": "x"}
+    for _ in range(40):
+        inner = {"value": "{a}{a}", "variables": {"a": inner}}
+    url = {"url": "https://a/{a}", "variables": {"a": inner}}
+    registry.put("com.example/deep", remotes=[{"type": "sse", **url}])
+    done = add(home, registry, "com.example/deep", "--yes")
+    assert done.returncode == 1 and "variables" in done.stderr and not added(home)
+
+
+def test_an_answer_that_is_nested_too_deeply_is_none(registry: Registry, home: Path) -> None:
+    nested = '{"value": "{a}", "variables": {"a": ' * 300 + '{"value": "x"}' + "}}" * 300
+    remote = f'{{"type": "sse", "url": "https://a/{{a}}", "variables": {{"a": {nested}}}}}'
+    detail = f'{{"name": "com.example/x", "version": "1", "remotes": [{remote}]}}'
+    registry.raw = 200, {}, f'{{"server": {detail}}}'.encode()
+    done = add(home, registry, "com.example/x", "--yes")
+    assert done.returncode == 1 and "variables" in done.stderr and not added(home)
+
+
+def test_a_registry_that_drips_is_given_up(
+    registry: Registry, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read is within its time; all of them are not."""
+    monkeypatch.setattr("sluicegate.cli.registry.TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        is_over = Event()
+
+        def drip() -> None:
+            peer, _ = server.accept()
+            with peer, contextlib.suppress(OSError):
+                peer.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not is_over.wait(0.1):
+                    peer.sendall(b"X-A: b\r\n")
+
+        thread = Thread(target=drip)
+        thread.start()
+        registry.base = f"http://127.0.0.1:{server.getsockname()[1]}"
+        done = add(home, registry, "com.example/x", "--yes")
+        is_over.set()
+        thread.join()
+    assert done.returncode == 4 and "too slow" in done.stderr

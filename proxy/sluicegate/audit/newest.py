@@ -20,7 +20,7 @@ from sluicegate.audit.chain import Link
 from sluicegate.audit.checkpoint import PublicKeys
 from sluicegate.audit.publish import read_newest
 from sluicegate.audit.read import Filter, Record, names_of
-from sluicegate.audit.recover import File, list_files, load
+from sluicegate.audit.recover import File, list_files, load, load_sound
 
 BLOCK: Final = 256 * 1024
 PAGE_SECONDS: Final = 0.7
@@ -219,7 +219,7 @@ def records(
 
     def row_of(link: Link, line: bytes) -> Record | None:
         may_match = wanted.may_match(link) and all(needle in line for needle in needles)
-        record = load(line) if may_match else {}
+        record = load_sound(line) if may_match else {}
         return record if record and wanted.matches(record) else None
 
     return _search(Backwards(directory, before), wanted.since, limit, clock() + seconds, clock, row_of)
@@ -238,7 +238,7 @@ def calls(
             return None
         in_time = link.time >= wanted.since and (not wanted.until or link.time < wanted.until)
         may_match = in_time and all(needle in line for needle in needles)
-        record = load(line) if may_match and may_have_text(line) else {}
+        record = load_sound(line) if may_match and may_have_text(line) else {}
         if link.type == "intent":
             return _of_intent(link, record, wanted, closed, is_first=before is None)
         if record and wanted.matches(record) and wanted.has_text(record):
@@ -277,7 +277,7 @@ def _of_intent(
     if not record or not wanted.has_text(record):
         return None
     if has_ended_here or not wanted.matches(record):
-        ended = load(line) if line else {}
+        ended = load_sound(line) if line else {}
         return summary(ended) if ended and wanted.matches(ended) else None
     if is_first:
         return summary(record)
@@ -326,7 +326,7 @@ def story(
         if number % _LOOK_EVERY == _LOOK_EVERY - 1 and clock() > until:
             found.is_partial = True
             break
-        if any(needle in line for needle in wanted.needles) and wanted.takes(record := load(line)):
+        if any(needle in line for needle in wanted.needles) and wanted.takes(record := load_sound(line)):
             size += len(line)
             if size > MAX_STORY_BYTES or len(found.records) == MAX_STORY:
                 found.is_partial = True

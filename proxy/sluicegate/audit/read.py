@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sluicegate.audit.chain import Link
 from sluicegate.audit.follow import Follower, lines, writers
-from sluicegate.audit.recover import load
+from sluicegate.audit.recover import load_sound
 
 Record = dict[str, Any]
 _COLUMNS: Final = ("id", "state", "principal", "server", "tool", "profile", "digest")
@@ -60,7 +60,7 @@ def search(directory: Path, wanted: Filter) -> Iterator[Record]:
     """All records that match, of all writers, in order of time."""
     chains = [lines(directory, writer) for writer in writers(directory)]
     for link, line in heapq.merge(*chains, key=lambda entry: entry[0].time):
-        if wanted.may_match(link) and (record := load(line)) and wanted.matches(record):
+        if wanted.may_match(link) and (record := load_sound(line)) and wanted.matches(record):
             yield record
 
 
@@ -84,7 +84,7 @@ class LogTail:
             self._followers.setdefault(writer, Follower(self._directory, writer))
         found = [entry for follower in self._followers.values() for entry in _all(follower)]
         found.sort(key=lambda entry: entry[0].time)
-        fitting = [load(line) for link, line in found if self._wanted.may_match(link)]
+        fitting = [load_sound(line) for link, line in found if self._wanted.may_match(link)]
         return [record for record in fitting if record and self._wanted.matches(record)]
 
     def close(self) -> None:

@@ -7,13 +7,13 @@ The API is version v0.1 of the generic registry API, an entry is a `server.json`
 """
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
+import anyio
 import httpx
 
 from sluicegate.cli.output import Code, Unreachable, json_object, printable, stop
@@ -24,6 +24,7 @@ Json = dict[str, Any]
 BASE: Final = "https://registry.modelcontextprotocol.io"
 MAX_ANSWER: Final = 1024 * 1024
 MAX_SHOWN: Final = 8192
+MAX_VARIABLES: Final = 200  # which may stand in one another
 TIMEOUT: Final = 15.0
 _NAME = re.compile(r"([A-Za-z0-9.-]{1,100}/[A-Za-z0-9._-]{1,100})(?:@([0-9A-Za-z][0-9A-Za-z.+_-]{0,254}))?")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+_-]{0,127}")
@@ -117,22 +118,26 @@ def find(base: str, text: str) -> Json:
 
 def _get(url: str) -> tuple[int, bytes]:
     """Bounded in size and time. Follows no redirect, and takes no compressed answer, whose size nobody knows."""
-    give_up = time.monotonic() + TIMEOUT
-    body = b""
     try:
-        with (
-            httpx.Client(timeout=TIMEOUT, headers={"Accept-Encoding": "identity"}) as client,
-            client.stream("GET", url, headers={"Accept": "application/json"}) as response,
-        ):
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise Unreachable("the registry's answer is compressed, which it was asked not to be")
-            for chunk in response.iter_raw():
-                body += chunk
-                if len(body) > MAX_ANSWER or time.monotonic() > give_up:
-                    raise Unreachable("the registry's answer is too large or too slow")
-            return response.status_code, body
+        return anyio.run(_fetch, url)
+    except TimeoutError:
+        raise Unreachable("the registry's answer is too slow") from None
     except httpx.HTTPError as error:
         raise Unreachable(f"the registry cannot be reached: {type(error).__name__}") from None
+
+
+async def _fetch(url: str) -> tuple[int, bytes]:
+    body = b""
+    headers = {"Accept-Encoding": "identity", "Accept": "application/json"}
+    with anyio.fail_after(TIMEOUT):  # httpx bounds each read, not all of them
+        async with httpx.AsyncClient(timeout=TIMEOUT) as client, client.stream("GET", url, headers=headers) as response:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise Unreachable("the registry's answer is compressed, which it was asked not to be")
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > MAX_ANSWER:
+                    raise Unreachable("the registry's answer is too large")
+            return response.status_code, body
 
 
 def entry(
@@ -169,6 +174,7 @@ class _Values:
     entry: RegistryEntry
     given: Mapping[str, str]
     ask: Callable[[RegistryQuestion], str]
+    _steps: int = 0
 
     def fill(self, name: str, about: Json) -> str | None:
         """None where nothing is needed."""
@@ -208,6 +214,9 @@ class _Values:
         end = 0
         for match in _VARIABLE.finditer(text):
             about = variables.get(match[1])
+            self._steps += 1
+            if self._steps > MAX_VARIABLES:
+                raise Unusable(f"it has more than {MAX_VARIABLES} variables")
             inner = self._pieces(match[1], about) if isinstance(about, dict) else None
             if inner is not None:
                 pieces += [(text[end : match.start()], "text"), *inner]

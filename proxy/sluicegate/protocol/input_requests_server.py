@@ -25,6 +25,8 @@ from sluicegate.protocol.jsonrpc import (
 from sluicegate.protocol.model import MISSING_CAPABILITY, Client, Failure
 from sluicegate.protocol.revisions import META, NEWEST_LEGACY, REVISIONS
 
+MAX_REQUESTS: Final = 32
+"""Questions of one answer: each is judged, signed and sealed, and shown to a person."""
 # What must be declared before a server may send such a request.
 _CAPABILITY: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 _ASKING: Final = frozenset(_CAPABILITY.values())
@@ -211,13 +213,16 @@ def visits(error: Json) -> str:
     return "\n".join((str(error.get("message") or "Error"), *found))
 
 
+def _is_page(item: Json) -> bool:
+    return item.get("mode", "url") == "url" and not input_forms.problem(ELICIT, {**item, "mode": "url"})
+
+
 def pages(error: Json) -> Json | None:
     """The pages that a user must visit first, as `inputRequests` (2025-11-25 client/elicitation#url-mode-errors);
     None where the error names none."""
     listed = inside(error, "data", "elicitations")
     found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-    if not found or any(item.get("mode", "url") != "url" or input_forms.problem(ELICIT, {**item, "mode": "url"})
-                        for item in found):  # fmt: skip
+    if not 0 < len(found) <= MAX_REQUESTS or not all(map(_is_page, found)):
         return None
     return {
         f"page{number}": {

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluicegate.protocol import tasks, union_members
-from sluicegate.protocol.input_requests_server import for_modern_server
+from sluicegate.protocol.input_requests_server import MAX_REQUESTS, for_modern_server
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, Response, inside
 from sluicegate.protocol.methods import CACHEABLE, LISTS, MIRRORED, MULTI_ROUND
 from sluicegate.protocol.mirrored_headers import annotations, annotations_of, encode_value
@@ -133,7 +133,7 @@ def _input_required(value: Json) -> Outcome:
     requests = {} if requests is None else requests
     is_valid = isinstance(requests, dict) and (state is None or isinstance(state, str))
     # 2026-07-28 basic/patterns/mrtr: at least one of the two
-    if not is_valid or (not requests and state is None):
+    if not is_valid or (not requests and state is None) or len(requests) > MAX_REQUESTS:
         return Failure(INTERNAL_ERROR, "The server asked for input in a form that is not known")
     return InputRequired(requests, state)
 
