@@ -82,3 +82,13 @@ async def test_who_takes_a_thousand_events_lets_others_in_between() -> None:
             await anext(events)
         assert steps.now - before >= 1_000 // 16
     steps.stop()
+
+
+async def test_no_servers_flood_pushes_out_what_another_one_said() -> None:
+    hub = Hub(max_pending=10)
+    with anyio.fail_after(20), hub.subscribe(everything) as events:
+        hub.publish(Event("good", None, Notification("m", {"uri": "u:good"})))
+        for number in range(100):
+            hub.publish(Event("bad", None, Notification("m", {"uri": f"u:{number}"})))
+        told = [str((await anext(events)).notification.params["uri"]) for _ in range(10)]
+    assert told == ["u:good", *(f"u:{number}" for number in range(91, 100))]

@@ -171,6 +171,14 @@ def test_what_is_logged_again_and_again_is_left_out_and_counted() -> None:
     assert [line.get("left_out") for line in lines] == [None, None, None, None, 97, None]
 
 
+def test_what_is_said_of_one_server_silences_nothing_of_another() -> None:
+    stream = to_json()
+    logging.getLogger().handlers[0].filters[:] = [telemetry.Throttle(burst=3, seconds=10, clock=lambda: 0.0)]
+    for server in (*["bad"] * 100, "good"):
+        logging.getLogger("room").warning("definition withheld", extra={"server": server})
+    assert [line["server"] for line in written(stream)] == ["bad", "bad", "bad", "good"]
+
+
 def test_what_is_logged_is_without_secrets() -> None:
     telemetry.redact_with(Redactor(b"k" * 32, ["ssn"]).written)
     stream = to_json()

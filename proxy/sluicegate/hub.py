@@ -39,12 +39,13 @@ Accept = Callable[[Event], bool]
 
 
 class Subscription:
-    """An endless iterator over events, oldest first; it ends when the hub closes."""
+    """An endless iterator over events, which ends when the hub closes. Servers take turns, the oldest first."""
 
     def __init__(self, accept: Accept, max_pending: int) -> None:
         self._accept = accept
         self._max_pending = max_pending
-        self._pending: dict[tuple[str, str, object], Event] = {}
+        self._pending: dict[str, dict[tuple[str, object], Event]] = {}  # of each server, whose turn comes round
+        self._count = 0
         self._numbers = count()
         self._taken = 0
         self._news = asyncio.Event()
@@ -62,7 +63,13 @@ class Subscription:
         self._taken += 1
         if self._taken % _STEP == 0:  # who takes one may have nothing to wait for: a thousand would be one long step
             await asyncio.sleep(0)
-        return self._pending.pop(next(iter(self._pending)))
+        server = next(iter(self._pending))
+        held = self._pending.pop(server)
+        event = held.pop(next(iter(held)))
+        self._count -= 1
+        if held:
+            self._pending[server] = held
+        return event
 
     def offer(self, event: Event) -> None:
         if self._accept(event):
@@ -70,14 +77,26 @@ class Subscription:
 
     def put(self, event: Event) -> None:
         """Whether or not it is accepted from others."""
-        if event.is_said and len(self._pending) >= self._max_pending:
+        if event.is_said and self._count >= self._max_pending:
             return  # talk must not push out what changed
         about = next(self._numbers) if event.is_said else str(event.notification.params.get("uri"))
-        key = (event.server, event.notification.method, about)
-        if key not in self._pending and len(self._pending) >= self._max_pending:
-            self._pending.pop(next(iter(self._pending)))  # the oldest: what comes last is closest to the truth
-        self._pending[key] = event
+        key = (event.notification.method, about)
+        if key not in self._pending.get(event.server, ()):
+            if self._count >= self._max_pending:
+                self._drop()
+            self._count += 1
+        self._pending.setdefault(event.server, {})[key] = event
         self._news.set()
+
+    def _drop(self) -> None:
+        """Takes out the oldest of the server that has most: what comes last is closest to the truth, and no server's
+        flood pushes out what another one said."""
+        server = max(self._pending, key=lambda one: len(self._pending[one]))
+        held = self._pending[server]
+        del held[next(iter(held))]
+        if not held:
+            del self._pending[server]
+        self._count -= 1
 
     def close(self) -> None:
         self._closed = True

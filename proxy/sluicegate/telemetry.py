@@ -24,6 +24,7 @@ Format = Literal["auto", "text", "json"]
 MAX_TEXT = 2_000
 MAX_TRACE = 16_000
 MAX_ITEMS = 50
+_MAX_PLACES: Final = 10_000  # lines of code that log, and servers of which they say something
 _ROOM: Final = 32  # for what says how much was left out
 MAX_DEPTH = 4
 # Control characters of ASCII and Latin-1, line separators, bidirectional overrides, lone surrogates.
@@ -93,18 +94,21 @@ def clean(logger: WrappedLogger | None, method: str, record: EventDict) -> Event
 
 
 class Throttle(logging.Filter):
-    """At most `burst` records in `seconds` from one line of code: whoever can make us log cannot fill a disk. The last
-    one says that there may be more, and the next one after that time how many there were.
+    """At most `burst` records in `seconds` from one line of code about one server: whoever can make us log cannot fill a
+    disk. The last one says that there may be more, and the next one after that time how many there were.
 
-    There are as many places as lines of code that log. Threads may count one record twice or not at all."""
+    Threads may count one record twice or not at all."""
 
     def __init__(self, burst: int = 50, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._burst, self._seconds, self._clock = burst, seconds, clock
-        self._places: dict[tuple[str, int], _LogSource] = {}
+        self._places: dict[tuple[str, int, str], _LogSource] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        source = self._places.setdefault((record.pathname, record.lineno), _LogSource(self._clock()))
+        about = str(getattr(record, "server", ""))  # its key: one server must not silence what is said of another
+        if len(self._places) >= _MAX_PLACES:
+            self._places.clear()
+        source = self._places.setdefault((record.pathname, record.lineno, about), _LogSource(self._clock()))
         if self._clock() - source.since >= self._seconds:
             if source.count > self._burst:
                 record.left_out = source.count - self._burst
