@@ -94,7 +94,7 @@ def clean(logger: WrappedLogger | None, method: str, record: EventDict) -> Event
 
 
 class Throttle(logging.Filter):
-    """At most `burst` records in `seconds` from one line of code about one server: whoever can make us log cannot fill a
+    """At most `burst` records in `seconds` from one line of code about one server: whoever makes us log cannot fill a
     disk. The last one says that there may be more, and the next one after that time how many there were.
 
     Threads may count one record twice or not at all."""
