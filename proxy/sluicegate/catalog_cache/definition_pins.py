@@ -370,9 +370,9 @@ class DefinitionPins:
         if left_out := len(news) - self._room(server, len(news)):
             about = {"server": server, "era": era, "left_out": left_out}
             log.warning("definitions change too often: not every change is in the audit log", extra=about)
-        told = news[: len(news) - left_out]
-        events = [event async for event in _events(server, era, mode, book, told)]
-        new = zip(events, told, strict=True)
+        reported = news[: len(news) - left_out]
+        events = [event async for event in _events(server, era, mode, book, reported)]
+        new = zip(events, reported, strict=True)
         loud = [event for event, change in new if change.what == "waiting" and not change.again]
         words = "definition changed" if mode == "warn" else "definition withheld until it is accepted"
         for event in loud[:MAX_LINES]:

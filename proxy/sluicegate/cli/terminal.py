@@ -26,9 +26,9 @@ def has_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def coloured(text: str, meaning: str = "") -> str:
-    """Text for stdout in the colour of a word: of `meaning`, or of its own without the blanks around it."""
-    code = COLOURS.get(meaning or text.strip().lower())
+def coloured(text: str, like: str = "") -> str:
+    """Text for stdout in the colour of a word: of `like`, or of its own without the blanks around it."""
+    code = COLOURS.get(like or text.strip().lower())
     return text if code is None or not has_colours(sys.stdout) else f"\x1b[{code}m{text}\x1b[0m"
 
 
