@@ -18,7 +18,6 @@ from e2e.sluice_process import clean_environment
 from policy_bed import Bed, bed, client_keys, key_of, recorder
 
 from sluicegate.cli import call
-from sluicegate.cli.admin import messages
 from sluicegate.cli.output import Stopped
 from sluicegate.protocol.model import REASON
 
@@ -284,4 +283,4 @@ def test_an_event_ends_where_the_format_says_and_not_at_any_line_end_of_unicode(
     sent = [{"text": f"a{end}b"} for end in "\u2028\u2029\x85\v\f\x1c"]
     body = "".join(f"data: {json.dumps(one, ensure_ascii=False)}\n\n" for one in sent)
     response = httpx.Response(200, content=body.encode())
-    assert [json.loads(data) for data in messages(response)] == sent
+    assert [json.loads(data) for data in call._messages(response)] == sent

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -116,21 +115,6 @@ async def test_a_call_gets_the_log_messages_of_its_level_and_others_none() -> No
         assert [note.params["data"] for note in rig.emitted] == ["high"]
         levels = [message["params"] for message in await rig.tool("seen") if message["method"] == "logging/setLevel"]
         assert levels == [{"level": "warning"}]
-
-
-@pytest.mark.parametrize(
-    "how", [{"command": child("modern")}, {"command": child(), "era": "legacy", "sharing": "shared"}]
-)
-async def test_on_a_channel_that_several_principals_share_a_log_message_is_nobodys(how: Any) -> None:
-    """It does not say whose it is, and the call of another one that has ended may be what it is about."""
-    async with running(**how) as rig:
-        await rig.request("tools/call", {"name": "logs"}, MODERN, **{LOG_LEVEL: "debug"})
-        alone = [note.params["data"] for note in rig.emitted]
-        assert alone == (["low", "high"] if "era" not in how else alone)
-        rig.emitted.clear()
-        for client in (Client("key:b"), MODERN):
-            await rig.request("tools/call", {"name": "logs"}, client, **{LOG_LEVEL: "debug"})
-        assert rig.emitted == []
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_server_by_our_id() -> None:

@@ -293,7 +293,7 @@ def test_a_call_that_fails_of_a_question_names_what_the_client_lacks(client: Cli
 
 def test_servers_are_told_of_the_clients_known_extensions_alone(client: Client) -> None:
     for section in client.about["instructions"].split("## ")[1:]:
-        told = json.loads(section.partition("\n")[2]) or {}
+        told = json.loads(section.partition("\n\n> ")[2]) or {}
         assert "experimental" not in told and set(told.get("extensions", {})) <= {UI}
 
 

@@ -7,7 +7,7 @@ client key, or is the operator.
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -20,13 +20,11 @@ from sluicegate import config
 from sluicegate.app.instance_lock import InstanceLock
 from sluicegate.cli.output import Code, ConfigFile, info, load, printable, stop
 from sluicegate.cli.output import Unreachable as Unreachable
-from sluicegate.http.sse import EventParser, StreamPosition
 
 TIMEOUT: Final = 10.0
 TOKEN_FILE: Final = "operator.token"
 KEY_VARIABLE: Final = "SLUICE_KEY"
 MAX_KEY: Final = 65_536
-MAX_EVENT: Final = 64 * 1024 * 1024  # bytes of one event that a Sluice sends
 _KEY: Final = re.compile(r"[!-~]{1,65536}")
 
 AdminKey = Annotated[
@@ -215,10 +213,3 @@ def reachable(address: config.Address) -> config.Address:
     if address.host in ("0.0.0.0", "::"):
         return config.Address("::1" if ":" in address.host else "127.0.0.1", address.port)
     return address
-
-
-def messages(response: "httpx.Response") -> Iterator[bytes]:
-    """The data of each event of a stream. httpx's own lines end at U+2028, too, which a message may have in it."""
-    events = EventParser(StreamPosition(), MAX_EVENT)
-    for chunk in response.iter_bytes():
-        yield from events.feed(chunk)

@@ -18,7 +18,7 @@ from sluicegate import config
 from sluicegate.admin.paging import MAX_ROWS
 from sluicegate.app.approvals_api import at_rest
 from sluicegate.app.settings import DATABASE
-from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running, messages
+from sluicegate.cli.admin import Admin, Unreachable, answer, asks_running
 from sluicegate.cli.output import AsJson, Code, count, give, info, located, print_out, printable, stop, table
 from sluicegate.policy.display import cut
 from sluicegate.policy.finding import PolicyError
@@ -235,7 +235,9 @@ def _events(admin: Admin) -> Iterator[Row]:
                             admin.check(response)
                             answer(response)
                         failures = 0
-                        yield from filter(None, map(json.loads, messages(response)))
+                        for line in response.iter_lines():  # ASCII: no line ends but those of the format
+                            if line.startswith("data: ") and (row := json.loads(line[6:])):
+                                yield row
                 except httpx.HTTPError as error:
                     raise admin.unanswered(client, error) from None
         except Unreachable:

@@ -27,10 +27,10 @@ from sluicegate.cli.admin import (
     GivenKey,
     Unreachable,
     key_of,
-    messages,
     reachable,
 )
 from sluicegate.cli.output import AsJson, Code, ConfigFile, info, json_object, load, print_json, print_out, stop
+from sluicegate.http.sse import EventParser, StreamPosition
 from sluicegate.policy.display import visible
 from sluicegate.protocol import modern_server
 from sluicegate.protocol.jsonrpc import Json
@@ -45,6 +45,7 @@ _META: Final = {
     "io.modelcontextprotocol/clientInfo": {"name": "sluice-call", "version": __version__},
     "io.modelcontextprotocol/clientCapabilities": {},
 }
+_MAX_EVENT: Final = 64 * 1024 * 1024  # bytes of one message that a Sluice sends
 _REASON: Final = "dev.sluice/reason"
 _APPROVAL: Final = "dev.sluice/approval"
 
@@ -194,7 +195,7 @@ class McpOverHttp:
             body = json.dumps(request).encode("ascii")
             with self._client.stream("POST", self._url, content=body, headers=headers) as response:
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
-                    yield from map(json.loads, messages(response))
+                    yield from map(json.loads, _messages(response))
                 else:
                     response.read()
                     yield self._message(response)
@@ -244,6 +245,13 @@ class McpOverSocket:
             yield from map(json.loads, self._lines)
         except OSError:
             return
+
+
+def _messages(response: httpx.Response) -> Iterator[bytes]:
+    """The data of each event of a stream. httpx's own lines end at U+2028, too, which a message may have in it."""
+    events = EventParser(StreamPosition(), _MAX_EVENT)
+    for chunk in response.iter_bytes():
+        yield from events.feed(chunk)
 
 
 # ---------------------------------------------------------------- what is shown

@@ -141,7 +141,6 @@ class ServerConnection:
         self._ids: count[int] = count(1) if after is None else after._ids
         self._heard = heard
         self._garbage = 0
-        self._principal, self._is_mixed = "", False  # whose call was the last one, and whether others called before
         self._may_batch = self._is_retired = False
         self._loop = asyncio.get_running_loop()  # kept: asking for it is a system call (getpid) in CPython 3.11
         self._updated: Updated = lambda params: None
@@ -234,8 +233,6 @@ class ServerConnection:
         body = dump({"jsonrpc": "2.0", "id": exchange.id, "method": method, "params": params})
         self.pending[exchange.id] = exchange
         exchange.once = method == "tools/call"
-        if exchange.principal != self._principal and exchange.is_call:
-            self._is_mixed, self._principal = self._principal != "", exchange.principal
         try:
             with patience or nullcontext():
                 exchange.patience = patience
@@ -383,9 +380,8 @@ class ServerConnection:
         return owner
 
     def _only_call(self) -> PendingRequest | None:
-        """On a shared channel a log message says not whose it is: with one open call there is one answer. But where
-        several principals have called, it may be of a call of another one that has ended."""
-        if self.transport.is_private or self._is_mixed:
+        """On a shared channel a log message says not whose it is: with one open call there is one answer."""
+        if self.transport.is_private:
             return None
         calls = [exchange for exchange in self.pending.values() if exchange.is_call]
         return calls[0] if len(calls) == 1 else None

@@ -39,7 +39,6 @@ class PendingRequest:
     unmet: Request | None = None
     is_call = once = False
     level = -1
-    principal = ""
     _token: Any = None
     _progress = -inf
     _waiting_bytes = 0
@@ -50,7 +49,7 @@ class PendingRequest:
         self.id = id
         self.emit: Emit = no_emit
         if call is not None:
-            self.is_call, self.emit, self.principal = True, call.emit, call.client.principal
+            self.is_call, self.emit = True, call.emit
             self._token, self.level = call.meta.get("progressToken"), severity(call.meta.get(LOG_LEVEL))
 
     # ------------------------------------------------------------ the reader's side: never waits
