@@ -30,9 +30,9 @@ from audit_kit import (
     settled,
 )
 
-from sluicegate.audit import chain, export
+from sluicegate.audit import chain, export, newest, recover
 from sluicegate.audit.chain import ChainHead, link_all
-from sluicegate.audit.checkpoint import Signer
+from sluicegate.audit.checkpoint import Signer, read_publics
 from sluicegate.audit.follow import Follower
 from sluicegate.audit.read import Filter, LogTail, approvals, search
 from sluicegate.audit.settings import Checkpointing, Rotation, SinkSettings
@@ -565,3 +565,56 @@ def test_a_line_of_a_wrong_shape_stops_no_reader(wrong: dict[str, Any], tmp_path
         assert [record["call"] for record in tail.read()] == ["c1", "c3"]
     for change in (export.ocsf, export.ecs):
         assert len([change(record) for record in search(tmp_path, Filter())]) == 2
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_listing_while_segments_are_rotated_misses_none(
+    has_begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the live segment stands for another one by the time that it is opened, or for none."""
+    live, look = tmp_path / "sluice.jsonl", recover.look
+
+    def begin(seq: int) -> None:
+        body = b'"type":"admin","time":"2026-01-02T03:04:05.000000000Z"'
+        made, _ = link_all(ChainHead(seq - 1, "0" * 64), "sluice", 1, [body])
+        live.write_bytes(b"".join(made))
+
+    def look_after_rotation(path: Path) -> recover.File:
+        monkeypatch.setattr(recover, "look", look)
+        live.rename(tmp_path / f"sluice.jsonl.{1:012d}")
+        if has_begun:
+            begin(2)
+        return look(path)
+
+    begin(1)
+    monkeypatch.setattr(recover, "look", look_after_rotation)
+    assert [file.seq for file in recover.list_files(tmp_path)] == ([1, 2] if has_begun else [1])
+
+
+async def test_what_is_rotated_or_deleted_after_the_listing_is_read_under_its_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proof or a search of a large log takes minutes, and the log goes on meanwhile."""
+    async with open_audit(tmp_path, rotate=SMALL) as audit:
+        for number in range(20):
+            await one_call(audit, f"c{number}")
+        await settled(audit)
+        listed = recover.list_files(tmp_path / "audit")
+        backwards = newest.Backwards(tmp_path / "audit")
+        records_before = listed[-1].seq
+        for number in range(20, 40):
+            await one_call(audit, f"c{number}")
+        await settled(audit)
+        assert recover.look(listed[-1].path).first != listed[-1].first, "the name is of another segment now"
+        keys = read_publics((tmp_path / "state" / "sign.pub").read_text())
+        monkeypatch.setattr("sluicegate.audit.verify.list_files", lambda directory: listed)
+        (report,) = verify([tmp_path / "audit"], keys)
+        assert report.ok, report.findings
+        assert report.records >= records_before
+        found = [link.seq for link, _ in backwards]
+        assert found == list(range(found[0], 0, -1))
+        assert found[0] >= records_before
+        listed[0].path.unlink()  # as retention does, which says so in the log; nothing says so here
+        (report,) = verify([tmp_path / "audit"], keys)
+        assert [one.text for one in report.findings if "missing" in one.text or "deleted" in one.text], report.findings
+        assert "cannot be read" not in str(report.findings)

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from sluicegate.audit.checkpoint import PublicKeys
-from sluicegate.audit.settings import AuditSettings, is_segment
+from sluicegate.audit.recover import list_files
+from sluicegate.audit.settings import AuditSettings
 from sluicegate.audit.verify import read_published, verify
 from sluicegate.protocol.jsonrpc import Json
 
@@ -49,9 +50,9 @@ class Verification:
     def _verify(self) -> Json:
         """Checkpoints are read before the files are listed, so that every record that they cover is in one of these."""
         outside = list(read_published(self._settings))
-        files = [path for path in sorted(self._settings.path.parent.iterdir()) if is_segment(path)]
-        self._total = sum(path.stat().st_size for path in files)
-        reports = verify(files, self._keys(), outside, self._add)
+        folder = self._settings.path.parent
+        self._total = sum(file.size for file in list_files(folder))
+        reports = verify([folder], self._keys(), outside, self._add)
         writers = [report.to_json() for report in reports]
         return {"state": "done", "ok": all(report.ok for report in reports), "writers": writers}
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from sluicegate.audit import chain
 from sluicegate.audit.chain import Link
-from sluicegate.audit.recover import File, list_files
+from sluicegate.audit.recover import File, list_files, open_segment
 
 
 class Follower:
@@ -74,8 +74,8 @@ class Follower:
             return False
         self.close()
         try:
-            self._stream, self._first = file.path.open("rb"), file.seq
-        except FileNotFoundError:  # rotated just now
+            self._stream, self._first = open_segment(file), file.seq
+        except FileNotFoundError:  # deleted since it was listed
             return False
         following = next((later for later in files if later.seq > file.seq), None)
         after = following.after if following is not None and "loss" in following.opening else None

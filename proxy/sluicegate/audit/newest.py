@@ -20,7 +20,7 @@ from sluicegate.audit.chain import Link
 from sluicegate.audit.checkpoint import PublicKeys
 from sluicegate.audit.publish import read_newest
 from sluicegate.audit.read import Filter, Record, names_of
-from sluicegate.audit.recover import File, list_files, load, load_sound
+from sluicegate.audit.recover import File, list_files, load, load_sound, open_segment
 
 BLOCK: Final = 256 * 1024
 PAGE_SECONDS: Final = 0.7
@@ -86,12 +86,12 @@ def _end(files: list[File], number: int) -> int:
 def _records(file: File, before: int) -> Iterator[tuple[Link, bytes]]:
     assert file.first is not None
     try:
-        with file.path.open("rb") as stream:
+        with open_segment(file) as stream:
             for line in _lines(stream, _around(stream, before)[1]):
                 link = chain.read(line)
                 if link is not None and link.writer == file.first.writer and link.seq < before:
                     yield link, line
-    except FileNotFoundError:  # rotated or deleted since it was listed
+    except FileNotFoundError:  # deleted since it was listed
         return
 
 
@@ -428,7 +428,7 @@ def _onwards(directory: Path, link: Link) -> Iterator[tuple[Link, bytes]]:
     first = max((number for number, file in enumerate(files) if file.seq <= link.seq), default=len(files))
     for number in range(first, len(files)):
         end = _end(files, number)
-        with files[number].path.open("rb") as stream:
+        with open_segment(files[number]) as stream:
             if number == first:
                 stream.seek(_around(stream, link.seq)[0])
             while (line := stream.readline(chain.MAX_LINE)).endswith(b"\n"):

@@ -5,17 +5,21 @@ segment is enough, for each one begins with the calls that were open at its begi
 """
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from errno import ENOENT
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from sluicegate.audit import chain
 from sluicegate.audit.chain import START, ChainHead, Link
 from sluicegate.audit.settings import is_segment
 
+_TRIES: Final = 100
 _CHUNK: Final = 1024 * 1024
 _MAX_SECONDS: Final = 1e9
 _ANY_TIME: Final = "2000-01-01T00:00:00.000Z"
@@ -44,10 +48,38 @@ class File:
 
 
 def list_files(directory: Path) -> list[File]:
-    """Every segment of every writer in a directory, by writer and sequence; unreadable ones last."""
-    if not directory.is_dir():
-        return []
-    return sort_files(look(path) for path in sorted(directory.iterdir()) if is_segment(path))
+    """Every segment of every writer in a directory, by writer and sequence; unreadable ones last. While names come and
+    go, one of them may stand for another file by the time that it is opened, or for none: then all is read again."""
+    for _ in range(_TRIES):
+        names = _segments(directory)
+        with suppress(FileNotFoundError):
+            files = [look(path) for path in names]
+            if names == _segments(directory):
+                return sort_files(files)
+    return sort_files([look(path) for path in _segments(directory)])
+
+
+def open_segment(file: File) -> BinaryIO:
+    """A listed segment under the name that it has by now: one that is rotated gets another, and its own goes to the
+    next. Raises FileNotFoundError where it was deleted."""
+    if file.first is None:
+        return file.path.open("rb")
+    for _ in range(_TRIES):
+        names = _segments(file.path.parent)
+        for path in (file.path, *names):
+            with suppress(FileNotFoundError):
+                stream = path.open("rb")
+                if chain.read(stream.readline(chain.MAX_LINE)[:-1]) == file.first:
+                    stream.seek(0)
+                    return stream
+                stream.close()
+        if names == _segments(file.path.parent):
+            break
+    raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(file.path))
+
+
+def _segments(directory: Path) -> list[Path]:
+    return sorted(filter(is_segment, directory.iterdir())) if directory.is_dir() else []
 
 
 def sort_files(files: Iterator[File] | list[File]) -> list[File]:
@@ -148,16 +180,16 @@ def _note(found: Recovered, link: Link, line: bytes) -> None:
 
 
 def _remainder(path: Path, end: int) -> Torn | None:
-    torn = rest_from(path, end)
+    with path.open("rb") as stream:
+        torn = rest_from(stream, end)
     return torn if torn.bytes else None
 
 
-def rest_from(path: Path, start: int) -> Torn:
+def rest_from(stream: BinaryIO, start: int) -> Torn:
     """What stands in a file from a place on."""
     size, hash = 0, sha256()
-    with path.open("rb") as stream:
-        stream.seek(start)
-        while chunk := stream.read(_CHUNK):
-            size += len(chunk)
-            hash.update(chunk)
+    stream.seek(start)
+    while chunk := stream.read(_CHUNK):
+        size += len(chunk)
+        hash.update(chunk)
     return Torn(size, hash.hexdigest())

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 from sluicegate.audit import chain, checkpoint
 from sluicegate.audit.chain import START, ChainHead, Link
 from sluicegate.audit.checkpoint import Checkpoint, PublicKeys, is_introduced, is_signed, key_id, read_public
-from sluicegate.audit.recover import File, load, look, rest_from, sort_files
+from sluicegate.audit.recover import File, list_files, load, look, open_segment, rest_from, sort_files
 from sluicegate.audit.settings import AuditSettings
 
 MAX_NOTES: Final = 100
@@ -69,9 +69,9 @@ def verify(
     paths: Iterable[Path], keys: PublicKeys, published: Iterable[Checkpoint] = (),
     progress: Callable[[int], object] = lambda size: None,
 ) -> list[VerifyReport]:  # fmt: skip
-    """One report a writer, for all segments among `paths`. `published` are checkpoints from outside the log.
-    `progress` gets the length of each record that was read."""
-    files = sort_files([look(path) for path in paths])
+    """One report a writer, for all segments in `paths`: files, and directories with all that are in them. `published`
+    are checkpoints from outside the log. `progress` gets the length of each record that was read."""
+    files = sort_files([file for path in paths for file in (list_files(path) if path.is_dir() else [look(path)])])
     outside: dict[str, list[Checkpoint]] = {}
     for one in published:
         outside.setdefault(one.writer, []).append(one)
@@ -92,7 +92,9 @@ def _writer(file: File) -> str:
 
 
 def _judge_foreign(file: File, torn: Sequence[Any], report: VerifyReport) -> None:
-    if {"bytes": file.size, "sha256": rest_from(file.path, 0).hash} in torn:
+    with file.path.open("rb") as stream:
+        rest = rest_from(stream, 0)
+    if {"bytes": rest.bytes, "sha256": rest.hash} in torn:
         report.notes.append(f"{file.path.name}: cut while it was begun, as the log says")
     elif file.size == 0:
         report.findings.append(AuditFinding(file.path.name, 0, 0, "is empty: no record is in it"))
@@ -135,11 +137,17 @@ class _Walk:
         self._file, self._line = file.path.name, 0
         first = file.first
         assert first is not None
+        try:
+            stream = open_segment(file)
+        except FileNotFoundError:
+            if not self._report.records:  # retention deletes the oldest; a later record must say so
+                return
+            raise
         if not self._report.records:
             self._report.first = first.seq
-        self._check_opening(file, first)
         end = following.after if following is not None else None
-        with file.path.open("rb") as stream:
+        with stream:
+            self._check_opening(file, first)
             self._read_lines(stream, end.seq if end is not None else None, following)
 
     def _check_opening(self, file: File, first: Link) -> None:
@@ -181,40 +189,39 @@ class _Walk:
             start, line = ahead
             self._line += 1
             if end is not None and self._head.seq >= end and self._report.records:
-                self._judge_remainder(stream.name, start, following)
+                self._judge_remainder(stream, start, following)
                 return
             ahead = next(lines, None)
             if not line.endswith(b"\n"):
-                self._judge_torn(stream.name, start, len(line), following)
+                self._judge_torn(stream, start, len(line), following)
                 return
             self._read_record(line[:-1], ahead[1] if ahead is not None else b"")
 
-    def _judge_torn(self, path: str, start: int, size: int, following: File | None) -> None:
+    def _judge_torn(self, stream: BinaryIO, start: int, size: int, following: File | None) -> None:
         if size >= chain.MAX_LINE:
             self._break(self._head.seq + 1, "is longer than a record can be")
         if following is not None:
-            self._judge_remainder(path, start, following)
+            self._judge_remainder(stream, start, following)
         else:
             self._note(f"{self._file}: the last line is torn ({_bytes(size)}): the writer was cut there")
 
-    def _judge_remainder(self, path: str, start: int, following: File | None) -> None:
+    def _judge_remainder(self, stream: BinaryIO, start: int, following: File | None) -> None:
         """Bytes behind the last record that the next segment follows: that must have been said there."""
         opening = following.opening if following is not None else {}
-        rest = rest_from(Path(path), start)
+        rest = rest_from(stream, start)
         if "loss" not in opening and opening.get("torn") != {"bytes": rest.bytes, "sha256": rest.hash}:
             more = f"{_bytes(rest.bytes)} more than the next segment knows of"
             self._break(self._head.seq + 1, f"{more}: put in or changed")
-        if self._holds_checkpoint(Path(path), start):
+        if self._holds_checkpoint(stream, start):
             self._break(self._head.seq + 1, "signed records stand in what was given up: they were changed")
         self._note(f"{self._file}: what is at its end ({_bytes(rest.bytes)}) is no record, as the next segment says")
 
-    def _holds_checkpoint(self, path: Path, start: int) -> bool:
-        with path.open("rb") as stream:
-            stream.seek(start)
-            for _, line in _lines(stream):
-                signed = checkpoint.parse(load(line[:-1]).get("checkpoint")) if b'"checkpoint"' in line else None
-                if signed is not None and signed.writer == self._report.writer and is_signed(signed, self._keys):
-                    return True
+    def _holds_checkpoint(self, stream: BinaryIO, start: int) -> bool:
+        stream.seek(start)
+        for _, line in _lines(stream):
+            signed = checkpoint.parse(load(line[:-1]).get("checkpoint")) if b'"checkpoint"' in line else None
+            if signed is not None and signed.writer == self._report.writer and is_signed(signed, self._keys):
+                return True
         return False
 
     # ------------------------------------------------------------ records

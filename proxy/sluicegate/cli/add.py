@@ -90,7 +90,7 @@ def add(
     try:
         problems = _checked(path, after)
         write_config(path, after, before)
-    except BaseException:
+    except BaseException:  # also an interrupt: the secrets of a server that was not added do not stay
         for file in files:
             file.unlink()
         raise

@@ -83,13 +83,14 @@ def verify(
 ) -> None:
     """Verify that the log is complete and unchanged. If not, names the first bad record and exits 1."""
     settings = _settings(config_file) if not paths or key is None else None
-    files = _segments(paths or ([settings.path.parent] if settings else []))
+    places = paths or ([settings.path.parent] if settings else [])
+    files = _segments(places)
     keys = _keys(key or (settings.state / PUBLIC_KEYS if settings else Path()))
     try:
         outside = [one for path in checkpoints or () for one in thin(read_kept(path))]
         outside += read_published(settings) if settings is not None and not paths else ()
         with progress("verifying", sum(file.stat().st_size for file in files)) as advance:
-            reports = check(files, keys, outside, advance)
+            reports = check(places, keys, outside, advance)
     except (OSError, ValueError) as error:
         stop(Code.USAGE, str(error))
     if not reports:
