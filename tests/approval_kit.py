@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sluicegate.approval import record
 from sluicegate.approval.queue import ApprovalDeps, ApprovalQueue, ApprovalSettings
-from sluicegate.approval.record import Approval
+from sluicegate.approval.record import Approval, CallBinding
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approve import ApproveDeps, approve
@@ -20,6 +21,15 @@ TOOL = Target("bank", "tool", "pay", "b__pay", {"name": "pay", "description": "P
 ANN = Client("key:ann", ("role:dev",), "ann")
 LEA, LEO = Client("key:lea", ("role:lead",), "lea"), Client("key:leo", ("role:lead",), "leo")
 CAREFUL = {**BUILT_IN, "brief": ApprovalProfile("brief", "other", 1, ("role:lead",), expires=5.0)}
+
+
+def bind(*args: Any) -> CallBinding:
+    work = record.bind(*args)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 class Clock:

@@ -9,12 +9,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
+from approval_kit import ANN, LEA, LEO, TOOL, Town, about, bind, reason, text
 
 from sluicegate.approval import presentation
 from sluicegate.approval import queue as desks
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import Approval, bind
+from sluicegate.approval.record import Approval
 from sluicegate.approval.repository import OPEN
 from sluicegate.approval.states import FINISHED, TRANSITIONS, may_become
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest

@@ -10,18 +10,19 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from approval_kit import ANN, LEA, LEO, TOOL, Clock, Town, about, reason
+from approval_kit import ANN, LEA, LEO, TOOL, Clock, Town, about, bind, reason
 from test_approval_webhook import SECRET, Hook, serving, until
 
 from sluicegate.approval import webhook
 from sluicegate.approval.presentation import take
 from sluicegate.approval.queue import MAX_WHOLE, ApprovalQueue
-from sluicegate.approval.record import Approval, bind
+from sluicegate.approval.record import Approval
 from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.approval.webhook import Receiver, Webhooks
 from sluicegate.audit.record import fingerprint
-from sluicegate.audit.redact import Redactor, canonical
+from sluicegate.audit.redact import Redactor
 from sluicegate.policy.profiles import BUILT_IN
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.model import Client
 from sluicegate.store.memory import MemoryStore
 

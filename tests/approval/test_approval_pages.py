@@ -1,16 +1,22 @@
 """Lists of approvals come in pages: none exceeds its bound, and each approval is on one, whatever else happens."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
-from approval_kit import ANN, LEA, TOOL, Town
+from approval_kit import ANN, LEA, TOOL, Town, bind
 
+from sluicegate.admin import approval_page
 from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
 from sluicegate.admin.paging import MAX_PAGE_BYTES, MAX_ROWS, PageRequest, merge_pages
 from sluicegate.approval.record import Approval, Vote
+from sluicegate.policy.profiles import BUILT_IN
+from sluicegate.protocol.model import Client
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -187,3 +193,72 @@ async def test_pages_of_workers_of_unlike_length_make_pages_in_which_no_row_is_l
             break
         asked = PageRequest(whole["next"], MAX_ROWS)
     assert found == sorted(row["cursor"] for rows in workers.values() for row in rows)
+
+
+async def test_nobody_sees_what_another_client_has_asked_before_unless_they_decide() -> None:
+    """The last approved arguments are shown beside new ones. Whoever asks is shown their own alone."""
+    town = Town()
+    bob = Client("key:bob", ("role:dev",), "bob")
+    town.people[bob.principal] = bob
+    first = await town.pending(amount=1, to="a secret project")
+    await town.decide(first)
+    await town.run(amount=1, to="a secret project")
+    await town.run(town.call(bob, amount=2))
+    (asked,) = town.desk.open_ones()
+    api = api_of(town)
+    status, seen = await api.get(("approvals", asked.id), {}, bob.principal)
+    assert status == 200 and "secret project" not in json.dumps(seen)
+    status, seen = await api.get(("approvals", asked.id), {}, LEA.principal)
+    assert status == 200 and "secret project" in json.dumps(seen["compared_with_last_approved"])
+    own = await town.pending(amount=3)
+    status, seen = await api.get(("approvals", own.id), {}, own.binding.principal)
+    assert status == 200 and "secret project" in json.dumps(seen["compared_with_last_approved"])
+
+
+async def test_arguments_are_revealed_although_they_are_decided_while_that_is_recorded() -> None:
+    town = Town()
+    approval = await town.pending(amount=1)
+    tell = town.desk._deps.tell
+
+    async def tell_late(fields: Json) -> bool:
+        if fields["approval"]["state"] == "revealed":
+            await town.decide(approval, word="deny")
+        return await tell(fields)
+
+    town.desk._deps = replace(town.desk._deps, tell=tell_late)
+    assert await town.desk.reveal(approval.id, LEA) == {"id": approval.id, "arguments": {"amount": 1}}
+
+
+async def test_the_large_calls_of_one_client_make_no_other_wait_for_all_of_them() -> None:
+    town = Town()
+    bob = Client("key:bob", ("role:dev",), "bob")
+    order: list[str] = []
+    is_first, is_let = threading.Event(), threading.Event()
+
+    def shown(name: str) -> Json:
+        order.append(name)
+        if not is_first.is_set():
+            is_first.set()
+            is_let.wait(30)
+        return {}
+
+    async def ask(who: Client, name: str) -> None:
+        call = town.call(who, name=name)
+        binding = bind(who, "tools/call", TOOL, call.params, "r", BUILT_IN["one-of-leads"], town.identity)
+        assert isinstance(await town.desk.ask(call, binding, "write", lambda: shown(name)), Approval)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                group.start_soon(ask, ANN, f"ann {number}")
+            await anyio.to_thread.run_sync(is_first.wait)
+            group.start_soon(ask, bob, "bob")
+            await anyio.wait_all_tasks_blocked()
+            is_let.set()
+    assert order.index("bob") == 1, order
+
+
+def test_a_form_of_many_fields_is_not_read() -> None:
+    """Nobody has shown anything yet who sends one."""
+    assert approval_page._only("t=1&decision=deny", "t") == "1"
+    assert approval_page._only("t=1" + "&a" * 60_000, "t") == ""

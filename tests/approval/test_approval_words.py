@@ -9,17 +9,17 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from approval_kit import ANN, LEA, LEO, TOOL, Town, about, reason, text
+from approval_kit import ANN, LEA, LEO, TOOL, Town, about, bind, reason, text
 from loop_steps import Steps
 
 from sluicegate.approval import eligibility, messages, presentation, repository
-from sluicegate.approval.record import Approval, bind, new_id, session_mark
+from sluicegate.approval.record import Approval, new_id, session_mark
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.approval.webhook import Receiver, Webhooks, payload
-from sluicegate.audit.redact import canonical
 from sluicegate.cli.approvals import _screen
 from sluicegate.policy.display import WIDTH
 from sluicegate.policy.profiles import BUILT_IN
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.model import ApprovalRef, Client, Failure, Result, refuse
 
 DEV = Client("key:ann", ("role:dev",), "ann", session="s1", info={"name": "ide\u202e", "version": "1.0", "x": 1})
@@ -318,7 +318,7 @@ async def test_the_next_call_is_compared_with_the_last_one_that_ran() -> None:
     assert await town.desk.book.last(approval) == {}
     await town.decide(approval)
     await town.run(amount=1)
-    assert await town.desk.book.last(approval) == {"arguments": {"amount": 1}}
+    assert await town.desk.book.last(approval) == {"arguments": {"amount": 1}, "principal": "key:ann"}
     assert [one.id for one in await town.desk.book.finished(town.clock.now)] == [approval.id]
     used = await town.get(approval.id)
     assert (used.state, used.by, used.ended) == ("consumed", "", 1_000_000.0)

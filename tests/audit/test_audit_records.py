@@ -31,10 +31,11 @@ from sluicegate.audit import record as composing
 from sluicegate.audit.chain import read
 from sluicegate.audit.log import MAX_ADDRESSES, IdentityFailures
 from sluicegate.audit.record import NOTES, TYPES, Body, Composer, Stamp, fingerprint, needs_intent, read_schema
-from sluicegate.audit.redact import MAX_RESULT, Redactor, canonical, dump
+from sluicegate.audit.redact import MAX_RESULT, Redactor, dump
 from sluicegate.audit.settings import Checkpointing, Rotation
 from sluicegate.catalog_cache.definition_pins import PinEvent
 from sluicegate.outcomes import classify
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.model import (
     REASON,
     Call,

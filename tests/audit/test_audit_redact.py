@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.audit import bounded, credentials, forms, names, randomness, redact, tables, values, vendors
-from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, canonical, dump
+from sluicegate.audit.redact import MAX_CHARS, MAX_TEXT, Redactor, dump
+from sluicegate.protocol.canonical_json import canonical
 
 KEY = b"k" * 32
 PLAIN = Redactor(KEY)

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
+# A page shows what a process of its own does, and a busy machine takes its time for that: 5 s by default are too few.
+PATIENCE = 60_000  # milliseconds
+expect.set_options(timeout=PATIENCE)
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -45,7 +48,7 @@ def page(opened: Browser, **options: object) -> Iterator[Page]:
     """A tab of a browser profile of its own. Fails if it broke our policy or threw anything."""
     problems: list[str] = []
     context = opened.new_context(**options)  # type: ignore[arg-type]
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE)
     tab = context.new_page()
     tab.on("console", _complains(problems))
     tab.on("pageerror", lambda error: problems.append(str(error)))

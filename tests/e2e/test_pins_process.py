@@ -14,7 +14,8 @@ from e2e.sluice_process import COMMAND, ROOT, Sluice, clean_environment, setting
 from e2e.wire import META, Client
 
 from sluicegate.app.settings import DATABASE
-from sluicegate.policy.pins import canonical, fingerprint
+from sluicegate.policy.pins import fingerprint
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.store import Write
 from sluicegate.store.sqlite import SqliteStore
 

@@ -20,7 +20,7 @@ from sluicegate.policy.hidden_text import (
     is_plain,
     is_plain_json,
 )
-from sluicegate.policy.pins import canonical
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Malformed, dump
 
 

@@ -22,7 +22,7 @@ from sluicegate.admin.approval_page import Page
 from sluicegate.admin.credentials import bearer, header, is_loopback_peer, peer_of
 from sluicegate.admin.endpoints import ENDPOINTS, AdminDeps, Answer, ApiRequest
 from sluicegate.admin.response import AdminResponse, error_response, json_response, read_body
-from sluicegate.admin.routes import API, JSON, MAX_BODY, ROUTES, ApiRoute
+from sluicegate.admin.routes import API, JSON, MAX_BODY, MAX_QUERY, ROUTES, ApiRoute
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
@@ -31,7 +31,6 @@ from sluicegate.store.keys import is_same
 log = logging.getLogger(__name__)
 
 _OPERATOR: Final = "local"  # whom the operator's token stands for, in the policy as elsewhere
-MAX_QUERY: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)

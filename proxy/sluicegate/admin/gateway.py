@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from sluicegate.admin.paging import PageRequest, merge_pages, read_page_request
 from sluicegate.admin.peers import TAKES_BODY, Peer, Up, look_at_peer, request
 from sluicegate.admin.response import AdminResponse, EventStreamResponse, error_response, json_response, read_body
-from sluicegate.admin.routes import API, route_of
+from sluicegate.admin.routes import API, MAX_QUERY, route_of
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.metrics.merged import Merged
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode
@@ -64,6 +64,8 @@ class Gateway:
             return error_response(refused.status, refused.text)
         if path == "/livez" and is_look:
             return json_response(200, {"status": "ok"})
+        if len(scope.get("query_string", b"")) > MAX_QUERY:  # it is read here before a worker knows whose it is
+            return error_response(400, "the query is too long")
         peers = self._up()
         if not peers:
             return AdminResponse(503, b"", "text/plain") if path == "/readyz" else _nobody()

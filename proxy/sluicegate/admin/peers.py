@@ -25,8 +25,8 @@ LOOK: Final = "/look"
 
 NOTE: Final = "/note"
 """Only there as well: a record of what somebody did at the port of all."""
-_OWN: Final[Scope] = {"method": "POST", "headers": []}
-"""What one of us asks has no client's address; what is passed on always has one."""
+_OWN: Final[Scope] = {"method": "POST", "headers": [], "sluice.internal": True}
+"""What one of us asks. Of what is passed on, the header that says so was taken out."""
 CHANNEL: Final = "sluice.channel"
 """Of the scope: by which way a person decides, where it is not the API itself."""
 
@@ -35,10 +35,12 @@ TIMEOUT: Final = 30.0
 _UNUSED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Nothing is encrypted on a Unix socket; without it httpx would read all authorities for each client, 30 ms."""
 _CLIENT, _SERVER, _HEAD, _CHANNEL = b"sluice-client", b"sluice-server", b"sluice-head", b"sluice-channel"
+_INTERNAL: Final = b"sluice-internal"
+_MARKS: Final = frozenset({_CLIENT, _SERVER, _HEAD, _CHANNEL, _INTERNAL})
 # Of a connection, or made anew for each.
 _LEFT: Final = frozenset({
     b"connection", b"content-length", b"transfer-encoding", b"expect", b"te", b"trailer", b"upgrade", b"keep-alive",
-    b"accept-encoding", _CLIENT, _SERVER, _HEAD, _CHANNEL,
+    b"accept-encoding", *_MARKS,
 })  # fmt: skip
 _PASSED_ON: Final = frozenset({"allow", "www-authenticate", "content-security-policy", "referrer-policy"})
 
@@ -91,6 +93,8 @@ def request(
     headers += [(name, _written(scope.get(key))) for name, key in ((_CLIENT, "client"), (_SERVER, "server"))]
     if body is None:
         headers.append((_HEAD, b"1"))
+    if "sluice.internal" in scope:
+        headers.append((_INTERNAL, b"1"))
     if CHANNEL in scope:
         headers.append((_CHANNEL, scope[CHANNEL].encode()))
     return client.build_request(method or scope["method"], url, headers=headers, content=body)
@@ -135,11 +139,11 @@ def front(
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         given: Mapping[bytes, bytes] = dict(scope["headers"])
-        if scope["path"] in (LOOK, NOTE) and not given.get(_CLIENT):
+        if scope["path"] in (LOOK, NOTE) and _INTERNAL in given:
             is_done = await _own(scope, receive)
             await AdminResponse(200 if is_done else 503, b"")(scope, receive, send)
             return
-        headers = [header for header in scope["headers"] if header[0] not in (_CLIENT, _SERVER, _HEAD, _CHANNEL)]
+        headers = [header for header in scope["headers"] if header[0] not in _MARKS]
         places = {"client": _read(given.get(_CLIENT, b"")), "server": _read(given.get(_SERVER, b""))}
         try:
             channel = {CHANNEL: given[_CHANNEL].decode()} if _CHANNEL in given else {}

@@ -20,7 +20,7 @@ from sluicegate.approval import eligibility
 from sluicegate.approval.grants import PREFIX as GRANTS
 from sluicegate.approval.grants import Grant, Grants
 from sluicegate.approval.queue import ApprovalQueue
-from sluicegate.approval.record import bind
+from sluicegate.approval.record import bind_any
 from sluicegate.catalog.names import SEPARATOR, prefix_of
 from sluicegate.catalog.snapshot import KINDS, ServerNaming, Snapshot
 from sluicegate.catalog.uris import TemplateMatcher, is_clean, own_uri
@@ -146,7 +146,7 @@ class ServerFacts:
     def _grants(self, client: Client, target: Target) -> Iterable[GrantFact]:
         for grant in self.grants:
             terms = self.profiles.get(grant.binding.terms.name)
-            binding = terms and bind(client, "", target, {}, grant.binding.rule, terms, grant.binding.identity)
+            binding = terms and bind_any(client, target, grant.binding.rule, terms, grant.binding.identity)
             if terms and binding and grant.covers(binding, grant.policy, grant.session):
                 yield GrantFact(grant.id, grant.binding.rule, terms.name, grant.expires, grant.session != "")
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sluicegate.approval.record import Approval
-from sluicegate.audit.redact import Redactor, canonical
+from sluicegate.audit.redact import Redactor
 from sluicegate.policy.display import diff, hidden, lines, visible
+from sluicegate.protocol.canonical_json import canonical, canonical_parts
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import REASON, Call
 
@@ -38,14 +39,14 @@ def take(call: Call, redactor: Redactor, review: str) -> Json:
     """What is kept of a call, for eyes alone. `review` is what people have said of the tool's definition."""
     target, arguments = call.target, arguments_of(call)
     tool = f"{target.server}/{target.own}" if target else ""
-    whole = canonical(arguments)
+    whole = b"".join(part.encode("ascii") for part in canonical_parts(arguments))
     masked, is_cut = redactor.masked(arguments, tool, MAX_TEXT, MAX_NODES, MAX_CHARS)
     described = target.item.get("description") if target and target.item else None
     reason = call.meta.get(REASON)
     return {
         "arguments": masked,
         "size": len(whole),
-        "digest": redactor.digest(whole.encode("ascii")),
+        "digest": redactor.digest(whole),
         "is_cut": is_cut,
         "hidden": hidden(arguments),
         "description": redactor.written(described, MAX_WORDS) if isinstance(described, str) else "",

@@ -21,8 +21,8 @@ from sluicegate.approval.record import Approval, CallBinding, Vote, new_id, sess
 from sluicegate.approval.repository import ApprovalRepository, StoredApproval
 from sluicegate.approval.states import State
 from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest, unfit
-from sluicegate.audit.redact import canonical
 from sluicegate.policy.profiles import ApprovalProfile
+from sluicegate.protocol.canonical_json import canonical_parts
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Call, Client, Target
 from sluicegate.store import Store, Write
@@ -103,7 +103,7 @@ class ApprovalQueue:
         self._claimed: set[str] = set()
         self._withdrawn: dict[str, str] = {}  # and why
         self._locks: dict[str, anyio.Lock] = {}
-        self._asking = anyio.Lock()
+        self._masking = anyio.Lock()  # clients take turns: many threads would keep the event loop waiting
         self.is_closing = False
 
     def __repr__(self) -> str:
@@ -116,23 +116,25 @@ class ApprovalQueue:
     ) -> Approval | VoteRefused:
         """The approval of this call: the one that it has, or a new one. `shown` masks the arguments, which takes up to
         300 ms for megabytes of them: a thread does that."""
-        async with self._asking:
-            while True:
-                found = await self.book.find(binding.digest)
-                approval = None if found is None else await self._still(found.approval, binding)
-                if approval is not None:
-                    return approval
-                if refused := self._full(binding.principal):
-                    return refused
-                details, row = await anyio.to_thread.run_sync(_both, shown)
-                approval = self._new(call, binding, class_)
-                if not await self._record(approval):
-                    return UNRECORDED
-                if await self.book.open(approval, details, row):
-                    if call.target is not None:
-                        self._targets[approval.id] = call.target
-                    self._changed(approval)
-                    return approval
+        with self._lock(f"asking {binding.principal}") as lock:  # a client waits for its own large calls alone
+            async with lock:
+                while True:
+                    found = await self.book.find(binding.digest)
+                    approval = None if found is None else await self._still(found.approval, binding)
+                    if approval is not None:
+                        return approval
+                    if refused := self._full(binding.principal):
+                        return refused
+                    async with self._masking:
+                        details, row = await anyio.to_thread.run_sync(_both, shown)
+                    approval = self._new(call, binding, class_)
+                    if not await self._record(approval):
+                        return UNRECORDED
+                    if await self.book.open(approval, details, row):
+                        if call.target is not None:
+                            self._targets[approval.id] = call.target
+                        self._changed(approval)
+                        return approval
 
     async def _still(self, approval: Approval, binding: CallBinding) -> Approval | None:
         """It, if it can be the answer to a call that was decided just now."""
@@ -307,7 +309,11 @@ class ApprovalQueue:
 
     def keep_whole(self, approval: Approval, arguments: Any) -> None:
         """Secrets are nowhere but in this process, and only as long as somebody has to decide."""
-        if approval.is_waiting and len(canonical(arguments)) <= MAX_WHOLE:
+        left = MAX_WHOLE
+        for part in canonical_parts(arguments) if approval.is_waiting else ():
+            if (left := left - len(part)) < 0:
+                return
+        if approval.is_waiting:
             self._whole[approval.id] = arguments
 
     async def reveal(self, id: str, who: Client, channel: str = "api") -> Json | VoteRefused:
@@ -315,11 +321,12 @@ class ApprovalQueue:
         approval = await self.get(id)
         if approval is None or not eligibility.may_see(approval, who, self._deps.roles_of(who)):
             return VoteRefused(404, "no such approval")
-        if not approval.is_waiting or id not in self._whole:
+        arguments = self._whole.get(id)
+        if not approval.is_waiting or arguments is None:
             return VoteRefused(409, "they are not in this process: it is decided, or large, or another one asks")
         fields: Json = {"id": id, "state": "revealed", "digest": approval.binding.digest, "approver": who.principal}
         is_kept = await self._tell({**fields, "channel": channel}, approval.binding)
-        return {"id": id, "arguments": self._whole[id]} if is_kept else UNRECORDED
+        return {"id": id, "arguments": arguments} if is_kept else UNRECORDED
 
     # ------------------------------------------------------------ using
 

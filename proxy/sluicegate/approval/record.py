@@ -5,14 +5,14 @@ It holds no arguments. What binds it to one call is the digest; what people look
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from sluicegate.approval.states import FINISHED, WAITING, State, may_become
 from sluicegate.audit.record import fingerprint
-from sluicegate.audit.redact import canonical
 from sluicegate.policy.profiles import ApprovalProfile
+from sluicegate.protocol.canonical_json import hashed
 from sluicegate.protocol.jsonrpc import Json, decode_fast, dump
 from sluicegate.protocol.model import Client, Kind, Target
 
@@ -137,19 +137,26 @@ def new_id(kind: str = "apr") -> str:
 
 def bind(
     client: Client, method: str, target: Target, params: Json, rule: str, terms: ApprovalProfile, identity: str = "",
-) -> CallBinding:  # fmt: skip
-    """The matter of a call. Two calls are the same one if their digests are: the order of members and the spelling
-    of strings count nothing, any other difference does, between 1 and 1.0 too."""
-    definition = "" if target.item is None else fingerprint(target.item)
+) -> Generator[None, None, CallBinding]:  # fmt: skip
+    """The matter of a call, as the work of many steps where it is large. Two calls are the same one if their digests
+    are: the order of members and the spelling of strings count nothing, any other difference does, between 1 and 1.0
+    too."""
+    binding = bind_any(client, target, rule, terms, identity)
     bound: Json = {
-        "principal": client.principal, "server": target.server, "tool": target.own, "definition": definition,
+        "principal": client.principal, "server": target.server, "tool": target.own, "definition": binding.definition,
         "params": {name: value for name, value in params.items() if name not in _NOT_BOUND},
     }  # fmt: skip
     if method != "tools/call":
         bound["method"] = method
-    digest = "sha256:" + hashlib.sha256(canonical(bound).encode("ascii")).hexdigest()
+    digest = yield from hashed(bound)
+    return replace(binding, digest=f"sha256:{digest}")
+
+
+def bind_any(client: Client, target: Target, rule: str, terms: ApprovalProfile, identity: str = "") -> CallBinding:
+    """The same of a call with any arguments, without a digest: what a grant is asked about."""
+    definition = "" if target.item is None else fingerprint(target.item)
     return CallBinding(
-        digest, client.principal, target.server, target.kind, target.own, definition, rule, terms, identity,
+        "", client.principal, target.server, target.kind, target.own, definition, rule, terms, identity,
         client.credential,
     )  # fmt: skip
 

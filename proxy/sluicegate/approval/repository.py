@@ -138,7 +138,8 @@ class ApprovalRepository:
         """The next call of this tool is shown beside this one."""
         shown = await self.shown(approval.id)
         if "arguments" in shown:
-            await self.store.put(_LAST + _tool(approval), dump({"arguments": shown["arguments"]}), RETENTION)
+            last = {"arguments": shown["arguments"], "principal": approval.binding.principal}
+            await self.store.put(_LAST + _tool(approval), dump(last), RETENTION)
 
     async def last(self, approval: Approval) -> Json:
         return _object(await self.store.get(_LAST + _tool(approval)))

@@ -12,10 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from sluicegate.audit.redact import MAX_NAME, Redactor, canonical, dump
+from sluicegate.audit.redact import MAX_NAME, Redactor, dump
 from sluicegate.audit.settings import Arguments, Results
 from sluicegate.outcomes import classify
 from sluicegate.policy.rules import Ruling
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.methods import INTENTS
 from sluicegate.protocol.model import Call, Decision, Outcome, Result, Target, Verdict

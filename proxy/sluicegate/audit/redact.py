@@ -17,6 +17,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from sluicegate.audit import bounded, credentials, forms, names, randomness, tables, values
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json
 
 IsSecret = Callable[[str], bool]
@@ -66,8 +67,6 @@ _PARSED_DEPTH: Final = 8  # what JSON inside a string takes of the depth
 _LONE: Final = re.compile("[\ud800-\udfff]")
 # No blanks, printable ASCII alone: nothing in a line is a control character or looks like a second line.
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
-canonical: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
-"""The same text for the same JSON value, whatever the order of its members."""
 
 
 def dump(value: Any) -> str:

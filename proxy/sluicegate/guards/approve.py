@@ -41,6 +41,7 @@ from sluicegate.protocol.model import (
     refuse,
 )
 from sluicegate.protocol.reserved_keys import defined
+from sluicegate.runtime.loop_budget import LoopBudget
 
 PROGRESS_EVERY: Final = 5.0
 # So that whatever a server counts afterwards is more.
@@ -109,10 +110,11 @@ class _ApprovalFlow:
     def terms(self) -> ApprovalProfile | None:
         return self.queue.settings.profiles.get(self.decision.profile) if isinstance(self.decision, Ruling) else None
 
-    def binding(self, terms: ApprovalProfile) -> CallBinding:
+    async def binding(self, terms: ApprovalProfile) -> CallBinding:
         call = self.call
         identity = self.queue.identity_of(self.target.server)
-        return bind(call.client, call.method, self.target, call.params, self.decision.rule, terms, identity)
+        work = bind(call.client, call.method, self.target, call.params, self.decision.rule, terms, identity)
+        return await LoopBudget().in_pieces(work)
 
     def refuse(self, text: str) -> Outcome:
         return refuse(self.call.method, "approval_denied", f"NOT EXECUTED: {text}")
@@ -123,7 +125,7 @@ class _ApprovalFlow:
             return refuse(self.call.method, "approval_denied", CHANGED)
         if terms is None:
             return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
-        binding = self.binding(terms)
+        binding = await self.binding(terms)
         if trail.has_begun:
             return await self._go_on(binding, trail.approval_ref)
         grant = self.queue.find_grant(binding, self.call.client)
@@ -156,7 +158,7 @@ class _ApprovalFlow:
             terms = self.terms()
             if terms is None:
                 return self.refuse(f"{self.target.public} needs an approval of which nothing is known.")
-            again = self.binding(terms)
+            again = await self.binding(terms)
             if again == approval.binding:
                 return await self._use(approval)
             await self.queue.end(approval.id, "superseded")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from sluicegate.protocol.canonical_json import PART
 from sluicegate.protocol.jsonrpc import Json
 
 WIDTH: Final = 110
@@ -48,9 +49,11 @@ def hidden(value: Any) -> int:
     """How many hidden characters stand in a JSON value, keys included. Line ends and tabs, and what emoji are joined
     by, are not meant to hide anything."""
     if isinstance(value, str):
-        if value.isascii() and value.isprintable():
-            return 0
-        counts = Counter(value)  # each character is judged once: a text of a million has some thousands
+        counts = Counter[str]()  # each character is judged once: a text of a million has some thousands
+        for at in range(0, len(value), PART):  # no other thread runs while one part is counted
+            part = value[at : at + PART]
+            if not (part.isascii() and part.isprintable()):
+                counts.update(part)
         return sum(counts[char] for char in counts.keys() - _OF_EMOJI - set("\n\r\t") if is_hidden(char))
     if isinstance(value, dict):
         return sum(hidden(key) + hidden(item) for key, item in value.items())

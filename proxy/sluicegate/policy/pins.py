@@ -11,12 +11,12 @@ a person accepted is served in every set; a first use only in the sets that had 
 can be used to bring something new into another.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
+from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.jsonrpc import Json, inside
 
 Mode = Literal["off", "warn", "review", "block"]
@@ -30,11 +30,6 @@ WORDS: Final[Mapping[PinKind, str]] = {
 }  # fmt: skip
 EVERY: Final = "*"  # stands for every capability set
 MAX_WAITING: Final = 10_000  # definitions of one server and era; names beyond are withheld all the same
-
-
-def canonical(value: Any) -> str:
-    """One text for equal JSON values: keys in order, no spaces, everything beyond ASCII escaped. 1 is not 1.0."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def fingerprint(value: Any) -> str:
