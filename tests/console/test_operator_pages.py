@@ -1,6 +1,7 @@
 """The pages of whoever runs Sluice, in a real browser: servers, policy and health."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ def test_a_server_is_disabled_and_enabled_after_a_question(town: Bed, chrome: Br
         tab.get_by_role("button", name="Enable").click()
         tab.get_by_role("button", name="Enable bank").click()
         expect(tab.locator("article .verdict").first).to_contain_text("up")
+        steps = tab.get_by_role("region", name="How it started").get_by_role("listitem")
+        words = ("connecting", r"connected after \d+\.\d s", "up after")
+        expect(steps).to_have_text([re.compile(word) for word in words])
     acts = [record.get("act") for record in town.audit() if record.get("object", "").endswith("/disable")]
     assert acts == ["console_action"]
 

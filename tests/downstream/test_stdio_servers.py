@@ -195,7 +195,12 @@ async def test_a_line_over_the_configured_size_ends_the_connection_and_the_next_
     async with running(command=child(), era="legacy", max_result=most, timeout=2.0) as rig:
         assert await rig.reason("big") == ("outcome_unknown" if restarts else "timeout")
         assert await rig.tool("echo") == {}
-        assert rig.server.describe()["restarts"] == restarts
+        described = rig.server.describe()
+        assert described["restarts"] == restarts
+        steps = [(step["step"], step["why"]) for step in described["timeline"]]
+        assert steps[:3] == [("connecting", ""), ("connected", "legacy, stdio"), ("up", "")]
+        assert [step for step, _ in steps[3:]] == ["ended"] * restarts
+        assert all(why == described["last_error"] for _, why in steps[3:])
 
 
 async def test_a_flood_on_stderr_is_drained_and_only_its_end_is_kept() -> None:

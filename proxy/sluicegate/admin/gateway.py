@@ -378,6 +378,8 @@ def _told(name: str, values: list[Any]) -> Any:
         return max(values, key=_CIRCUITS.index)
     if name == "status":
         return next((value for value in values if value != "up"), "up")
+    if name == "timeline":
+        return sorted((step for value in values for step in value), key=lambda step: str(step["at"]))
     if isinstance(values[0], list):
         merged = [item for value in values for item in value]
         return merged if name in ("pids", "stderr", "lines") else sorted(set(merged))

@@ -328,6 +328,9 @@ class DownstreamServer:
             raise as_lost(self._health.error, "it failed a moment ago")
         if (wait := self._backoff.left) > 0:
             await anyio.sleep(wait)
+        is_start = self._status != "up"
+        if is_start:
+            self._health.note("connecting")
         try:
             declared = decode_fast(legacy.declared.encode())
             connection = await self._connector.open(key.era, group, declared, legacy.session)
@@ -335,13 +338,17 @@ class DownstreamServer:
             if isinstance(error, Lost) and error.sent:
                 error.sent = error.gone = False  # the handshake was sent, no call
             self._health.failed(error)
+            self._health.note("failed", str(self._health.error))
             self._backoff.failed()
             raise
+        if is_start:
+            self._health.note("connected", f"{connection.era}, {self._connector.transport}")
         self._mark_up()
         return connection
 
     def _ended(self, lived: float, why: str) -> None:
         self._health.ended(why)
+        self._health.note("ended", why)
         log.warning("connection ended", extra=self._health.log(lived=round(lived, 1)))
         if lived < HEALTHY:
             self._backoff.failed()
@@ -471,11 +478,13 @@ class DownstreamServer:
     def _mark_up(self) -> None:
         if self._status != "up" and not self._is_suspect:
             self._status = "up"
+            self._health.note("up")
             self._moved(self.key)
 
     def _mark_down(self, error: Exception) -> None:
         self._health.failed(error)
         if self._status != "down":
+            self._health.note("down", str(self._health.error))
             log.warning("server is down", extra=self._health.log())
             self._status = "down"
             self._moved(self.key)

@@ -9,7 +9,10 @@ one of 4 or 5 as a whole word; a shorter one not at all, for `DEBUG: 1` must not
 import json
 import re
 import secrets
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -34,6 +37,7 @@ _DESCRIBED_LINE: Final = 2000
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,40}m")
 _POSITION: Final = re.compile(r"[0-9a-f]{8}-[0-9]{1,18}")
 MAX_POSITIONS: Final = 64
+_STEPS: Final = 20
 
 
 class ServerOutput:
@@ -166,10 +170,21 @@ class StderrTail:
 class ServerHealth:
     """`error` is the last failure; `stderr` gives what the server wrote."""
 
-    def __init__(self, settings: ServerSettings, stderr: Callable[[], StderrTail]) -> None:
+    def __init__(
+        self, settings: ServerSettings, stderr: Callable[[], StderrTail], now: Callable[[], float] = time.time
+    ) -> None:
         self._key, self._output, self._stderr = settings.key, ServerOutput(settings), stderr
+        self._now = now
+        self._steps: deque[tuple[float, str, str]] = deque(maxlen=_STEPS)
         self.error = Lost("", sent=False)
         self.restarts = 0
+
+    def note(self, step: str, why: str = "") -> None:
+        """Keeps what became of the server, for whoever asks how it started. A step that repeats itself is kept once,
+        with its last time."""
+        if self._steps and self._steps[-1][1:] == (step, why):
+            self._steps.pop()
+        self._steps.append((self._now(), step, why))
 
     def failed(self, error: Exception, otherwise: str = "") -> None:
         self.error = as_lost(error, otherwise)
@@ -194,7 +209,8 @@ class ServerHealth:
     def describe(self) -> Json:
         tail = self._stderr()
         lines = self._output.lines(tail.text(), _DESCRIBED_LINES, _DESCRIBED_LINE)
-        return {"last_error": str(self.error), "exit": tail.exit, "stderr": lines}
+        steps = [{"at": _stamp(at), "step": step, "why": why} for at, step, why in self._steps]
+        return {"last_error": str(self.error), "exit": tail.exit, "stderr": lines, "timeline": steps}
 
     def output(self, after: str) -> Json:
         """The lines that came after a position, or all that are left; and the position of the next question. Both texts
@@ -206,3 +222,7 @@ class ServerHealth:
         first = next((at for at, pair in enumerate(zip(old, lines, strict=False)) if pair[0] != pair[1]), len(old))
         shown = [line if len(line) <= _DESCRIBED_LINE else f"{line[:_DESCRIBED_LINE]}..." for line in lines[first:]]
         return {"last_error": str(self.error), "exit": tail.exit, "lines": shown, "position": position}
+
+
+def _stamp(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,7 +1,7 @@
 /** Servers: how each is doing, its last words, and what it waits for. */
 import { useState } from "./vendor/hooks.mjs";
 import { Resource, post, stepUp } from "./net.mjs";
-import { Confirm, Lines, Peer, Region, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
+import { Confirm, Lines, Peer, Region, Time, Verdict, html, plural, size, spoken, useLive, visible } from "./ui.mjs";
 import { query, route, go } from "./router.mjs";
 
 export const servers = new Resource("/api/v1/servers");
@@ -41,9 +41,14 @@ function Server({ one }) {
     <${Actions} key=${one.key} one=${one} />
     ${one.last_error && html`<section class="block"><h3>Last error</h3><p class="note bad"><${Peer} text=${one.last_error} /></p></section>`}
     <dl class="facts grid">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd><${Peer} text=${value} /></dd></div>`)}</dl>
+    ${one.timeline?.length > 0 && html`<section class="block" aria-label="How it started"><h3>How it started</h3><ol class="steps">${one.timeline.map((/** @type {any} */ step, /** @type {number} */ index) => html`
+      <li><${Time} at=${step.at} /> <b>${step.step}</b>${index > 0 && html` <span class="dim">after ${seconds(step, one.timeline[index - 1])}</span>`}${step.why && html` <${Peer} text=${step.why} />`}</li>`)}</ol></section>`}
     <section class="block"><h3>stderr <span class="author">written by the server</span></h3>${one.stderr?.length ? html`<${Lines} lines=${one.stderr} label="Last lines of stderr" />`
       : html`<p class="dim">It wrote nothing to stderr.</p>`}</section></article>`;
 }
+
+/** @param {{at: string}} step @param {{at: string}} before */
+const seconds = (step, before) => `${((Date.parse(step.at) - Date.parse(before.at)) / 1000).toFixed(1)} s`;
 
 const ACTIONS = {
   restart: ["Restart", "It ends and starts again."],
