@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.protocol.canonical_json import PART, canonical, canonical_parts, hashed
+from sluicegate.protocol.canonical_json import PART, canonical, canonical_parts, hashed, is_longer
 
 texts = st.text(st.characters(exclude_categories=()), max_size=20)
 values = st.recursive(
@@ -47,3 +47,16 @@ def test_many_values_are_hashed_in_steps() -> None:
     value = [{"n": n} for n in range(10_000)]
     steps, digest = steps_of(value)
     assert steps > 10 and digest == sha256(canonical(value).encode()).hexdigest()
+
+
+@given(values, st.integers(0, 200))
+def test_what_is_longer_is_known_before_it_is_escaped(value: Any, characters: int) -> None:
+    if is_longer(value, characters):
+        assert len(canonical(value)) > characters
+    else:
+        assert len(canonical(value)) <= 14 * characters + 6  # what is escaped has 12 characters for one
+
+
+def test_a_text_of_megabytes_is_too_long_at_once() -> None:
+    assert is_longer({"name": "x" * 10_000_000}, 16_384) and is_longer([0] * 20_000, 16_384)
+    assert not is_longer({"elicitation": {"form": {}}}, 16_384)

@@ -9,13 +9,12 @@ proves that it was not executed.
 A retry without a state cannot be ours and passes as it is: a modern server asks again.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from sluicegate.protocol.canonical_json import hashed
 from sluicegate.protocol.jsonrpc import INVALID_PARAMS, Json
 from sluicegate.protocol.model import (
     ROUND_SECONDS,
@@ -31,6 +30,7 @@ from sluicegate.protocol.model import (
     Target,
     refuse,
 )
+from sluicegate.runtime.loop_budget import LoopBudget
 
 Seal = Callable[[str, Json, str], str]
 Unseal = Callable[[str, str, str], Json | None]
@@ -57,7 +57,7 @@ def seal(
         round = 0
         if "requestState" in call.params:
             envelope = _unsealed(call, unseal)
-            if envelope is None or envelope["of"] != _fingerprint(call, target):
+            if envelope is None or envelope["of"] != await _fingerprint(call, target):
                 return _INVALID
             _resume(call, envelope)
             if not _is_good(call, envelope, clock(), identity(target.server)):
@@ -72,7 +72,8 @@ def seal(
             return outcome if round == 0 else _proven(call, outcome)
         if round >= MAX_ROUNDS and not outcome.is_held:
             return Failure(INVALID_PARAMS, f"the server asked for input more than {MAX_ROUNDS} times")
-        payload = _envelope(call, target, outcome, round + 1, clock() + ROUND_SECONDS, identity(target.server))
+        of, expires = await _fingerprint(call, target), clock() + ROUND_SECONDS
+        payload = _envelope(call, target, outcome, round + 1, of, expires, identity(target.server))
         return replace(outcome, state=seal(PURPOSE, payload, call.client.principal))
 
     return guard
@@ -106,10 +107,9 @@ def _proven(call: Call, outcome: Outcome) -> Outcome:
 
 
 def _envelope(
-    call: Call, target: Target, outcome: InputRequired, round: int, expires: float, identity: str
+    call: Call, target: Target, outcome: InputRequired, round: int, of: str, expires: float, identity: str
 ) -> Json:  # fmt: skip
     first = call.trail.round[0] if call.trail.round else call.trail.id
-    of = _fingerprint(call, target)
     payload: Json = {"id": first, "round": round, "expires": expires, "state": outcome.state, "of": of,
                      "is_own": isinstance(outcome.state, OwnState), "identity": identity,
                      "credential": call.client.credential, "public": target.public}  # fmt: skip
@@ -135,11 +135,10 @@ def _resume(call: Call, envelope: Json) -> None:
     call.trail.resume(envelope["id"], envelope["round"], ApprovalRef(**leave) if leave else None)
 
 
-def _fingerprint(call: Call, target: Target) -> str:
+async def _fingerprint(call: Call, target: Target) -> str:
     """What a retry must share with the call it continues: server, method, target and every parameter."""
     params = {key: value for key, value in call.params.items() if key not in _RETRY_KEYS}
-    text = json.dumps([target.server, call.method, target.kind, target.own, params], sort_keys=True)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return await LoopBudget().in_pieces(hashed([target.server, call.method, target.kind, target.own, params]))
 
 
 def _restored(params: Json, state: Any) -> Json:

@@ -46,6 +46,24 @@ def canonical_parts(value: Any) -> Iterator[str]:
             yield canonical(item)
 
 
+def is_longer(value: Any, characters: int) -> bool:
+    """Whether that text has more characters, as far as that is known without escaping any."""
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        characters -= 1
+        if isinstance(item, str):
+            characters -= len(item)
+        elif isinstance(item, dict):
+            todo += item
+            todo += item.values()
+        elif isinstance(item, list):
+            todo += item
+        if characters < 0:
+            return True
+    return False
+
+
 def hashed(value: Any) -> Generator[None, None, str]:
     """The SHA-256 of that text, in hexadecimal digits, as the work of many steps: it yields after each of them."""
     digest, done = sha256(), 0

@@ -5,12 +5,12 @@ not have is left out or said in words. What servers ask it stands in `input_requ
 state (level, in-flight requests) is the listener's; this file is pure.
 """
 
-import json
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
 from sluicegate.protocol import downgrade, input_requests_server, tasks
+from sluicegate.protocol.canonical_json import canonical, is_longer
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -73,7 +73,7 @@ def initialize(params: Json) -> Handshake | Failure:
     if not isinstance(version, str) or not isinstance(capabilities, dict) or not isinstance(info, dict):
         return Failure(INVALID_PARAMS, "initialize needs protocolVersion, capabilities and clientInfo")
     key = capability_key(capabilities)
-    if not key or len(json.dumps(info)) > MAX_DESCRIPTION:
+    if not key or is_longer(info, MAX_DESCRIPTION) or len(canonical(info)) > MAX_DESCRIPTION:
         return Failure(INVALID_PARAMS, f"{'clientInfo' if key else 'capabilities'} {TOO_LARGE}")
     revision = version if version in LEGACY else NEWEST_LEGACY
     return Handshake(revision, info, capabilities, key)

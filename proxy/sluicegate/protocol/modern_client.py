@@ -6,13 +6,13 @@ It knows no transport: headers come as raw pairs, statuses go as numbers, and st
 Pages: 2026-07-28 basic/index#meta, basic/transports/streamable-http#server-validation, basic/versioning.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from sluicegate.protocol import downgrade, input_requests_server
+from sluicegate.protocol.canonical_json import canonical, is_longer
 from sluicegate.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -154,7 +154,9 @@ def capability_key(capabilities: Json) -> str:
     """Canonical text, or what stands for a long one; empty for capabilities that are too large to be kept."""
     if not capabilities:
         return "{}"
-    text = json.dumps(capabilities, sort_keys=True, separators=(",", ":"))
+    if is_longer(capabilities, MAX_DESCRIPTION):
+        return ""
+    text = canonical(capabilities)
     if len(text) <= _SHORT_KEY:
         return text
     return sha256(text.encode()).hexdigest() if len(text) <= MAX_DESCRIPTION else ""
