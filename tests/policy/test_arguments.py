@@ -136,6 +136,13 @@ def test_an_integer_that_is_none_of_the_machine_is_a_violation(number: int) -> N
     assert rule.check({"a": [2**64 - 1, -(2**63), True, 1e300, 0.5]}) is None
 
 
+def test_a_rule_with_unique_items_takes_so_many_that_can_share_a_hash() -> None:
+    rule = ArgumentSchema({"properties": {"a": {"items": {"uniqueItems": True}}}})
+    for items in ([2**63 + n for n in range(300)], [{"b": n} for n in range(300)], [[n] for n in range(300)]):
+        assert "too many items" in str(rule.check({"a": [items]})) and rule.check({"a": [items[:250]]}) is None
+    assert rule.check({"a": [[str(n) for n in range(5_000)], list(range(5_000))]}) is None
+
+
 def test_a_rule_with_divisions_takes_so_many_numbers_of_a_usual_size() -> None:
     rule = ArgumentSchema({"properties": {"a": {"items": {"multipleOf": 0.01}}}})
     assert rule.check({"a": [0, 0.0, 12.34, -5, 2**62, 1e15] * 100}) is None

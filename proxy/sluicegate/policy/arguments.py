@@ -25,6 +25,11 @@ _MAX_DIVIDED: Final = 2.0**63
 _MIN_DIVIDED: Final = 1e-15
 """A division of smaller or larger numbers is one of long integers, and takes up to 780 us."""
 _MAX_DIVISIONS: Final = 1_000
+_HOLDERS: Final = (dict, list)
+_EXACT: Final = 2**53
+"""Larger integers share a float with others, and jsonschema-rs looks for equal items by the floats of numbers."""
+_MAX_PAIRS: Final = 40_000
+"""Items that are compared with one another, half a microsecond each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +79,13 @@ class ArgumentSchema(Schema):
     names: the rule did not judge it, and some parsers read it as that name (CVE-2026-27896). Numbers that take long to
     be judged are violations."""
 
-    __slots__ = ("_divisions", "_named")
+    __slots__ = ("_divisions", "_is_unique", "_named")
 
     def __init__(self, schema: Any) -> None:
         super().__init__(schema)
         self._named = frozenset(_named(schema))
-        self._divisions = dump(schema).count(b'"multipleOf"')
+        text = dump(schema)
+        self._divisions, self._is_unique = text.count(b'"multipleOf"'), b'"uniqueItems"' in text
 
     def check(self, value: Any) -> Violation | None:
         names, integers, fractions = _names_and_numbers(value)
@@ -87,6 +93,8 @@ class ArgumentSchema(Schema):
             return Violation("", "an integer has more than 64 bits")
         if self._divisions and (text := self._cannot_divide(integers, fractions)):
             return Violation("", text)
+        if self._is_unique and compared_pairs(value) > _MAX_PAIRS:
+            return Violation("", "a list has too many items for a rule with uniqueItems")
         if (violation := super().check(value)) is not None:
             return violation
         if (key := look_alike(names, self._named)) is None:
@@ -104,6 +112,21 @@ class ArgumentSchema(Schema):
 def are_short(integers: list[int]) -> bool:
     """Longer ones are compared as texts, and those of a list that must be unique each with each other."""
     return not integers or (min(integers) >= _SMALLEST_INTEGER and max(integers) <= _LARGEST_INTEGER)
+
+
+def compared_pairs(value: Any) -> int:
+    """How many pairs of items `uniqueItems` compares at most. Items that are lists, objects or large integers can be
+    written so that all of them have one hash. Then each is compared with each."""
+    pairs, left = 0, [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            left += part.values()
+        elif isinstance(part, list):
+            alike = sum(isinstance(item, _HOLDERS) or (type(item) is int and abs(item) > _EXACT) for item in part)
+            pairs += alike * alike // 2
+            left += part
+    return pairs
 
 
 def _names_and_numbers(value: Any) -> tuple[dict[str, None], list[int], list[float]]:

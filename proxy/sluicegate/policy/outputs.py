@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
-from sluicegate.policy.arguments import Schema, are_short
+from sluicegate.policy.arguments import Schema, are_short, compared_pairs
 from sluicegate.policy.schema_cost import DIALECT, MAX_EVALUATIONS, SchemaRefused, check_bounds
-from sluicegate.protocol.jsonrpc import Json
+from sluicegate.protocol.jsonrpc import Json, dump
 
 Flag = Literal["output_schema", "output_schema_unused"]
 
@@ -31,6 +31,8 @@ MAX_REPEATED: Final = 100
 """Times that a pattern may ask for something by a number: each is a state in which every letter is looked at."""
 MULTIPLE_OF: Final = 30_000
 """What a division of one number counts for: of numbers with large exponents it is one of long integers."""
+COMPARISON: Final = 25
+"""What it counts for that two items of a list are compared, for `uniqueItems`."""
 MAX_KNOWN: Final = 256
 _COUNTS: Final = re.compile(r"\{(?:\d*,)?(\d+)")
 _HOLDERS: Final = (dict, list)
@@ -53,6 +55,7 @@ class _CompiledSchema:
     schema: Schema | None
     weight: int = 0
     patterns: int = 0
+    is_unique: bool = False
     refused: str = ""
 
 
@@ -95,7 +98,10 @@ def _check(compiled: _CompiledSchema, value: Any) -> Judged | None:
     if compiled.schema is None:
         return Judged("output_schema_unused", compiled.refused)
     places, letters = _size(value, MAX_WORK // compiled.weight)
-    if places * compiled.weight + letters * compiled.patterns // 8 > MAX_WORK:
+    work = places * compiled.weight + letters * compiled.patterns // 8
+    if work <= MAX_WORK and compiled.is_unique:
+        work += COMPARISON * compared_pairs(value)
+    if work > MAX_WORK:
         return Judged("output_schema_unused", "the result is too large to be checked against it")
     violation = compiled.schema.check(value)
     return None if violation is None else Judged("output_schema", str(violation))
@@ -108,7 +114,8 @@ def _compile(source: Any) -> _CompiledSchema:
     try:
         check_bounds(schema)
         weight, patterns = _weigh(schema)
-        return _CompiledSchema(source, Schema(schema, is_bounded=True), weight, patterns)
+        is_unique = b'"uniqueItems"' in dump(schema)
+        return _CompiledSchema(source, Schema(schema, is_bounded=True), weight, patterns, is_unique)
     except SchemaRefused as refusal:
         return _CompiledSchema(source, None, refused=f"{refusal.code}: {refusal.text}")
 
@@ -121,9 +128,10 @@ def _weigh(schema: Any) -> tuple[int, int]:
     todo: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())] if isinstance(schema, dict) else []
     while todo:
         node, followed = todo.pop()
-        weight += 1 + (len(node) if isinstance(node, list) else 0)
-        divisions += "multipleOf" in node
         inner = node.values() if isinstance(node, dict) else node
+        # A subschema may be `true`, which `dependentSchemas` looks for at each place all the same.
+        weight += 1 + (len(node) if isinstance(node, list) else sum(isinstance(part, bool) for part in inner))
+        divisions += "multipleOf" in node
         todo += [(part, followed) for part in inner if isinstance(part, _HOLDERS)]
         ref = node.get("$ref") if isinstance(node, dict) else None
         if isinstance(node, dict):
@@ -169,18 +177,22 @@ def _letters(pattern: str) -> int:
 def _size(value: Any, most: int) -> tuple[int, int]:
     """Places of the value, names of fields included, and letters in it; counted up to `most` places and a little. A
     long integer is more than that."""
-    places, letters, todo = 1, 0, [value]
+    places, letters, todo = 1, 0, [[value]]
     while todo and places <= most:
-        node = todo.pop()
-        if isinstance(node, str):
-            letters += len(node)
-        elif isinstance(node, dict):
-            places += 2 * len(node)
-            letters += sum(map(len, node))
-            todo += node.values()
-        elif isinstance(node, list):
-            places += len(node)
-            todo += node
-        elif isinstance(node, int) and not are_short([node]):
+        parts = todo.pop()
+        kinds = set(map(type, parts))  # a list of numbers is looked at as a whole
+        if int in kinds and not are_short(parts if len(kinds) == 1 else [one for one in parts if type(one) is int]):
             return most + 1, letters
+        if str in kinds:
+            letters += sum(len(one) for one in parts if type(one) is str)
+        for node in parts if dict in kinds or list in kinds else ():
+            if type(node) is dict:
+                places += 2 * len(node)
+                letters += sum(map(len, node))
+                if node:
+                    todo.append(list(node.values()))
+            elif type(node) is list:
+                places += len(node)
+                if node:
+                    todo.append(node)
     return places, letters
