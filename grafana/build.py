@@ -14,7 +14,9 @@ from ruamel.yaml import YAML
 HERE: Final = Path(__file__).parent
 SELECTOR: Final = 'job=~"$job", instance=~"$instance"'
 SOURCE: Final = {"type": "prometheus", "uid": "$datasource"}
-FAILED: Final = "server_unavailable|timeout|outcome_unknown|result_too_large|audit_unavailable|protocol_error"
+FAILED: Final = (
+    "server_unavailable|timeout|outcome_unknown|result_too_large|audit_unavailable|store_unavailable|protocol_error"
+)
 SIZES: Final = {"stat": (3, 4), "timeseries": (8, 8), "table": (8, 8), "state-timeline": (8, 8)}
 OPTIONS: Final = {
     "stat": {

@@ -22,6 +22,7 @@ REASONS = {
     "approval_expired": "denied", "rate_limited": "denied", "server_unavailable": "tool_error", "timeout": "timeout",
     "result_too_large": "tool_error", "result_withheld": "tool_error", "outcome_unknown": "unknown",
     "audit_unavailable": "denied",
+    "store_unavailable": "denied",
 }  # fmt: skip
 
 

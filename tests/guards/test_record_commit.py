@@ -8,8 +8,10 @@ import pytest
 
 from sluicegate.audit.log import AuditLog
 from sluicegate.audit.settings import AuditSettings
+from sluicegate.guards import ORDER, chain
 from sluicegate.guards.commit import commit
 from sluicegate.guards.record import RecordGuard
+from sluicegate.outcomes import classify
 from sluicegate.protocol.model import (
     REASON,
     Call,
@@ -21,6 +23,7 @@ from sluicegate.protocol.model import (
     Target,
     Trail,
 )
+from sluicegate.store import StoreFailed
 from sluicegate.store.memory import MemoryStore
 
 TOOL = Target("github", "tool", "push", "gh__push", {"name": "push"})
@@ -82,6 +85,41 @@ async def test_without_a_record_a_later_round_is_not_said_to_be_a_call_that_was_
     again.trail.resume("c1", 1)
     outcome: Any = await wire([], keeps=False)(again)
     assert "NOT EXECUTED" not in str(outcome.value) and outcome.reason == "audit_unavailable"  # the seal says the rest
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_what_a_store_that_fails_means_depends_on_whether_the_server_was_reached(
+    begun: bool, is_sent: bool
+) -> None:
+    events: list[str] = []
+    asked = call()
+    if begun:
+        asked.trail.resume("c1", 1)
+
+    async def spend(key: str, seconds: float | None) -> bool:
+        if not is_sent:
+            raise StoreFailed("database is locked")
+        return True
+
+    async def keep(call: Call) -> Outcome:
+        raise StoreFailed("database is locked")
+
+    def close(call: Call, outcome: Outcome | None, seconds: float) -> None:
+        assert outcome is not None
+        events.append(classify(outcome, call).reason)
+
+    guards: dict[str, Any] = dict.fromkeys(ORDER) | {"record": RecordGuard(close), "commit": commit(spend)}
+    if not begun and not is_sent:
+        async def approve(call: Call, inner: Handler) -> Outcome:
+            raise StoreFailed("database is locked")
+
+        guards["approve"] = approve
+    outcome: Any = await chain(guards, keep)(asked)
+    wanted = "outcome_unknown" if begun or is_sent else "store_unavailable"
+    assert outcome.reason == wanted and events == [wanted]
+    assert ("NOT EXECUTED" in str(outcome.value)) == (wanted == "store_unavailable")
+    assert "locked" not in str(outcome.value)
 
 
 async def test_a_round_that_was_spent_is_no_intent() -> None:

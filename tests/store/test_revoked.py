@@ -1,5 +1,7 @@
 """Keys that were taken back: by hash, by name where there is no other way, seen by every process, never forgotten."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,27 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).chmod(0o622)
     with pytest.raises(Exposed):
         Revoked(tmp_path)
+
+
+def test_a_line_that_was_not_written_whole_swallows_no_other(tmp_path: Path) -> None:
+    revoke(tmp_path, "ann", "sha256:aa")
+    file = tmp_path / FILE
+    file.write_bytes(file.read_bytes() + b'{"name": "eve", "has')
+    revoke(tmp_path, "bob", "sha256:bb")
+    found = Revoked(tmp_path)
+    assert found.has("ann", "sha256:aa") and found.has("bob", "sha256:bb")
+    assert file.read_bytes().count(b"\n") == 3
+
+
+def test_a_disk_without_room_for_the_whole_line_is_an_error(tmp_path: Path) -> None:
+    """A limit of the size of files cuts a write short as a full disk does."""
+    code = (
+        "import pathlib, resource, signal, sys\n"
+        "from sluicegate.store.revoked import revoke\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
+        "revoke(pathlib.Path(sys.argv[1]), 'ann', 'sha256:aa')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "File too large" in done.stderr
+    assert (tmp_path / FILE).stat().st_size == 20

@@ -5,12 +5,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
-from sluicegate.store import Store, Write
+from sluicegate.store import Store, StoreFailed, Write
 from sluicegate.store.memory import PURGE_EVERY, MemoryStore
 from sluicegate.store.private import Exposed
 from sluicegate.store.sqlite import SqliteStore
@@ -277,3 +278,43 @@ async def test_a_value_is_kept_for_so_long_from_now_on(store: Store, clock: Cloc
     assert await store.get("a") == b"x" and await store.get("nothing") is None
     clock.now += 1
     assert await store.get("a") is None
+
+
+async def test_a_damaged_row_fails_alone_and_is_not_taken_for_one_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "private" / "sluice.db"
+    store = SqliteStore(path)
+    await store.put("a/text", b"1")
+    await store.put("b/number", b"2")
+    await store.put("c", b"3")
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE item SET value = 'x' WHERE key = 'a/text'")
+        other.execute("UPDATE item SET value = 400000000 WHERE key = 'b/number'")
+    other.close()
+    for key in ("a/text", "b/number"):
+        for work in (store.get(key), store.swap(key, b"1", [Write("c", b"4")]), store.scan(key[:2])):
+            with pytest.raises(StoreFailed, match=f"row '{key}' of the store is damaged"):
+                await work
+    assert await store.get("c") == b"3" and store.problem == ""
+    await store.put("a/text", b"4")
+    assert await store.get("a/text") == b"4"
+    await store.close()
+
+
+async def test_a_store_that_another_program_locks_says_so_and_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicegate.store.sqlite.BUSY_MILLISECONDS", 1)
+    monkeypatch.setattr("sluicegate.store.sqlite.TRY_EVERY", 0.01)
+    path = tmp_path / "private" / "sluice.db"
+    store = SqliteStore(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreFailed, match="locked"):
+            await store.put("a", b"1")
+        assert "locked" in store.problem
+        other.execute("ROLLBACK")
+        with anyio.fail_after(30):
+            while store.problem:  # noqa: ASYNC110 - its thread tells nobody
+                await anyio.sleep(0.01)
+    await store.put("a", b"1")
+    await store.close()

@@ -26,6 +26,7 @@ from sluicegate.admin.routes import API, JSON, MAX_BODY, MAX_QUERY, ROUTES, ApiR
 from sluicegate.http.forwarded_headers import ForwardedHeaders
 from sluicegate.http.hosts import ADMIN_PORT, HostOriginPolicy, ServedNames
 from sluicegate.policy.csv_rows import written
+from sluicegate.store import StoreFailed
 from sluicegate.store.keys import is_same
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,10 @@ class _Admin:
             await answer(scope, receive, send)
         except ClientDisconnect:
             return
+        except StoreFailed as error:  # raised before an answer has begun: each is made whole first
+            log.error("the store failed: %s", error)
+            refusal = error_response(503, "Sluice cannot read or write its state: see the log and /readyz")
+            await refusal(scope, receive, send)
 
     async def _dispatch(self, rows: Sequence[ApiRoute], request: Request) -> Answer:
         route = next((row for row in rows if request.method in row.methods), None)

@@ -163,6 +163,8 @@ def _unready(inner: Core, is_stopping: Callable[[], bool]) -> list[str]:
     reasons = ["Sluice is stopping: open calls may end"] * is_stopping()
     reasons += [inner.services.judging.judge.problem] * (inner.services.judging.judge.problem != "")
     reasons += [f"the audit log cannot be written: {unwritable}"] * (unwritable is not None)
+    if problem := inner.services.store.problem:
+        reasons.append(f"the store in state.dir cannot be used: {problem}")
     control = inner.behind.control
     sections, off = control.config.servers, control.disabled.items()
     reasons += [f"server {key} is disabled ({why})" for key, why in off if sections[key].required]

@@ -5,7 +5,6 @@ Places are files, to which a line is appended, and http(s) URLs, to which it is 
 """
 
 import logging
-import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,9 +86,4 @@ def _send(destination: str, data: bytes) -> None:
         httpx.post(destination, content=data, headers={"content-type": "application/json"}, timeout=TIMEOUT,
                    trust_env=False).raise_for_status()  # fmt: skip
         return
-    fd = os.open(destination, os.O_WRONLY | os.O_APPEND | os.O_CREAT, private.FILE)
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    private.append(Path(destination), data)

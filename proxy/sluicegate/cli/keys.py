@@ -130,7 +130,11 @@ def revoke(
     valid_hash = hash if isinstance(hash, str) and _HASH.fullmatch(hash) else None
     has_been = Revoked(directory).has(name, valid_hash or "")
     if not has_been:
-        take_back(directory, name, valid_hash)
+        try:
+            take_back(directory, name, valid_hash)
+        except OSError as error:
+            stop(Code.NEGATIVE, f"{name} is NOT revoked: cannot write in {directory}: {error.strerror}",
+                 "take its line out of the config, which a running Sluice follows")  # fmt: skip
     give(as_json, {"name": name, "state": "revoked", "by": "name" if valid_hash is None else "hash"}, [])
     if has_been:
         info(f"{name} is revoked already")

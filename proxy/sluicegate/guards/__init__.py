@@ -14,7 +14,8 @@ from time import perf_counter
 from typing import Final
 
 from sluicegate.protocol.jsonrpc import INTERNAL_ERROR
-from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome
+from sluicegate.protocol.model import Call, Failure, Guard, Handler, Outcome, refuse
+from sluicegate.store import StoreFailed
 
 ORDER: Final = (
     "measure",  # clock and outcome of everything
@@ -41,6 +42,8 @@ TASK_NOTIFICATIONS: Final = ("record", "name", "seal", "enforce", "approve", "co
 # of a call is made, resumed at each wait and ended.
 _TELLING: Final = frozenset({"measure", "record"})
 
+_NO_STORE: Final = "NOT EXECUTED: Sluice cannot read or write its state. Try again later."
+_MAY_BE: Final = "Sluice cannot read or write its state: this call may or may not have been executed."
 _BROKEN: Final = Failure(INTERNAL_ERROR, "Internal error")
 
 log = logging.getLogger(__name__)
@@ -91,6 +94,12 @@ async def settled(outcome: Outcome) -> Outcome:
     return outcome
 
 
+def _without_store(call: Call) -> Outcome:
+    if call.trail.is_sent or call.trail.has_begun:
+        return refuse(call.method, "outcome_unknown", _MAY_BE)
+    return refuse(call.method, "store_unavailable", _NO_STORE)
+
+
 def _boundary(observers: Sequence[Observer], inner: Handler) -> Handler:
     """Makes a broken guard a refusal, and tells the witnesses: as guards, outwards in the end."""
     observers = tuple(reversed(observers))
@@ -103,6 +112,9 @@ def _boundary(observers: Sequence[Observer], inner: Handler) -> Handler:
                 observer.begin(call)
                 begun += 1
             outcome = await inner(call)
+        except StoreFailed as error:
+            log.error("refused: the store failed (call %s): %s", call.trail.id, error)
+            outcome = _without_store(call)
         except Exception:
             log.exception("refused: failure in a guard or inside it (call %s)", call.trail.id)
             outcome = _BROKEN

@@ -48,6 +48,7 @@ def commit(spend: Spend, intend: Intend | None = None, identity: Identify = str)
             if trail.has_begun:
                 return refuse(call.method, "outcome_unknown", BEGUN)
             return refuse(call.method, "approval_denied", REPLACED)
+        trail.is_sent = True
         return await inner(call)
 
     return guard

@@ -44,7 +44,7 @@ ANSWER_WITHIN: Final = ROUND_SECONDS - 60.0
 Reason = Literal[
     "denied", "invalid_arguments", "approval_denied", "approval_pending", "approval_expired", "rate_limited",
     "server_unavailable", "timeout", "result_too_large", "result_withheld", "outcome_unknown",
-    "audit_unavailable",
+    "audit_unavailable", "store_unavailable",
 ]  # fmt: skip
 
 
@@ -126,14 +126,14 @@ class Trail:
     Nobody removes or changes an entry. `round` is what a retry claims to be: (id of the first call, round), and
     `approval_ref` the approval that its state names. `approval_use` lets a call pass that needs an approval, and
     `awaits` is the id of the one that it was last held for. The call is meant for the server of this `identity`, and
-    for no other under the same key; None: for whichever has it. Of the call's seconds, `wait_seconds` went by at its
-    server or before a person, `audit_seconds` until its intent was on the disk. `composing` is the newest of its audit
-    records that is composed in a thread: that took `compose_seconds`.
+    for no other under the same key; None: for whichever has it. `is_sent` says that it may have reached it. Of the
+    call's seconds, `wait_seconds` went by at its server or before a person, `audit_seconds` until its intent was on
+    the disk. `composing` is the newest of its audit records that is composed in a thread: that took `compose_seconds`.
     """
 
     __slots__ = (
         "_decisions", "_round", "_target", "approval_ref", "approval_use", "audit_seconds", "awaits",
-        "compose_seconds", "composing", "id", "identity", "wait_seconds",
+        "compose_seconds", "composing", "id", "identity", "is_sent", "wait_seconds",
     )  # fmt: skip
 
     def __init__(self, id: str = "") -> None:
@@ -145,6 +145,7 @@ class Trail:
         self.approval_use: ApprovalUse | None = None
         self.awaits = ""
         self.identity: str | None = None
+        self.is_sent = False
         self.wait_seconds = 0.0
         self.audit_seconds = 0.0
         self.compose_seconds = 0.0

@@ -18,8 +18,16 @@ class Write:
     ttl: float | None = None
 
 
+class StoreFailed(OSError):
+    """What is kept cannot be read or written now: a full disk, a lock that another program holds, a damaged file."""
+
+
 class Store(Protocol):
-    """Each method raises `OSError` where what is kept cannot be read or written."""
+    """Each method raises `StoreFailed` where what is kept cannot be read or written."""
+
+    @property
+    def problem(self) -> str:
+        """Why it could not be used the last time; empty once it can be."""
 
     async def get(self, key: str) -> bytes | None:
         """The value, None if there is none or its time is over."""

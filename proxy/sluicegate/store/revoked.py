@@ -6,7 +6,6 @@ broken), by its name alone, for ever. Lines are only added. Knows no key and no 
 
 import json
 import logging
-import os
 import time
 from pathlib import Path
 from typing import Final
@@ -14,7 +13,6 @@ from typing import Final
 from sluicegate.store import private
 
 FILE: Final = "revoked"
-_MAX_BYTES: Final = 16 * 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class Revoked:
             mark = stat.st_size, stat.st_mtime_ns, stat.st_ino
             if mark == self._mark:
                 return False
-            text = self._path.read_bytes()[:_MAX_BYTES]
+            text = self._path.read_bytes()
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -67,12 +65,7 @@ class Revoked:
 
 
 def revoke(directory: Path, name: str, hash: str | None) -> None:
-    """On return it survives a power cut. Raises `OSError`."""
+    """On return it survives a power cut. Raises `OSError`, also where the disk took a part of it alone."""
     private.make_directory(directory)
     line = json.dumps({"name": name, "hash": hash, "at": int(time.time())}, ensure_ascii=True) + "\n"
-    opened = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE)
-    try:
-        os.write(opened, line.encode("ascii"))
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    private.append(directory / FILE, line.encode("ascii"))

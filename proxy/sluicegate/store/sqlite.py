@@ -13,18 +13,20 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sluicegate.store import Write, private
+from sluicegate.store import StoreFailed, Write, private
 
 log = logging.getLogger(__name__)
 
 PURGE_EVERY = 60.0
 MAX_BATCH = 256
 BUSY_MILLISECONDS = 5_000
+TRY_EVERY: Final = 5.0
+"""Seconds after which a store that failed is tried again, though nobody asks for anything."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS item (key TEXT PRIMARY KEY, value BLOB NOT NULL, expires REAL) WITHOUT ROWID;
@@ -74,6 +76,7 @@ class SqliteStore:
         self._path, self._clock = path, clock
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
+        self.problem = ""
         self._purged = clock()
         self._connection = _open(path)
         self._connection.execute("DELETE FROM item WHERE expires <= ?", (self._purged,))
@@ -84,7 +87,7 @@ class SqliteStore:
     async def get(self, key: str) -> bytes | None:
         now = self._clock()
         value = await self._do(lambda connection: connection.execute(_GET, (key, now)).fetchone())
-        return None if value is None else bytes(value[0])
+        return None if value is None else _blob(key, value[0])
 
     async def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
         expires = None if ttl is None else self._clock() + ttl
@@ -98,7 +101,7 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> bool:
             found = connection.execute(_GET, (key, now)).fetchone()
-            if (None if found is None else bytes(found[0])) != expected:
+            if (None if found is None else _blob(key, found[0])) != expected:
                 return False
             with _all_or_nothing(connection):
                 for write in writes:
@@ -114,7 +117,7 @@ class SqliteStore:
     async def scan(self, prefix: str) -> dict[str, bytes]:
         row = (prefix, prefix + _LAST, self._clock())
         found = await self._do(lambda connection: connection.execute(_SCAN, row).fetchall())
-        return {key: bytes(value) for key, value in found}
+        return {key: _blob(key, value) for key, value in found}
 
     async def expire(self, key: str, ttl: float) -> None:
         now = self._clock()
@@ -144,16 +147,20 @@ class SqliteStore:
     def _run(self) -> None:
         open_ended = True
         while open_ended:
-            jobs, open_ended = self._next()
-            if jobs:
+            try:
+                jobs, open_ended = self._next()
+            except queue.Empty:
+                jobs = []
+            if jobs or self.problem:
                 self._transact(jobs)
                 _settle(jobs)
         self._connection.close()
 
     def _next(self) -> tuple[list[_Job], bool]:
-        """Collects waiting work up to a bound; returns False at the end of all work."""
+        """Collects waiting work up to a bound; returns False at the end of all work. Raises `queue.Empty` when the
+        store has to be tried again."""
         jobs: list[_Job] = []
-        entry = self._jobs.get()
+        entry = self._jobs.get(timeout=TRY_EVERY if self.problem else None)
         while entry is not None:
             jobs.append(entry)
             if len(jobs) == MAX_BATCH or self._jobs.empty():
@@ -169,19 +176,22 @@ class SqliteStore:
                 self._work(job)
             self._purge()
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
+            self.problem = ""
+        except Exception as error:  # noqa: BLE001 - without its thread every call would wait for the store for ever
+            self.problem = str(error)
             log.error("store cannot write", extra={"path": str(self._path), "error": str(error)})
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
             for job in jobs:
-                job.error = OSError(str(error))
+                job.error = StoreFailed(str(error))
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
 
     def _work(self, job: _Job) -> None:
         try:
             job.value = job.work(self._connection)
         except sqlite3.Error as error:  # a full disk
-            job.error = OSError(str(error))
-        except (ValueError, OverflowError) as error:  # a key that SQLite cannot hold
+            job.error = StoreFailed(str(error))
+        except Exception as error:  # noqa: BLE001 - a key that SQLite cannot hold, a row that is damaged: it fails alone
             job.error = error
 
     def _purge(self) -> None:
@@ -203,9 +213,16 @@ def peek(path: Path, prefixes: Sequence[str]) -> dict[str, bytes]:
         with closing(sqlite3.connect(uri, uri=True, timeout=0.5)) as connection:
             rows = [row for prefix in prefixes
                     for row in connection.execute(_SCAN, (prefix, prefix + _LAST, time.time()))]  # fmt: skip
-            return {key: bytes(value) for key, value in rows}
+            return {key: _blob(key, value) for key, value in rows}
     except (sqlite3.Error, OSError):
         return {}
+
+
+def _blob(key: str, value: object) -> bytes:
+    """A row whose value is none of ours is an error, and never one that is not there: what is pinned would be new."""
+    if not isinstance(value, bytes):
+        raise StoreFailed(f"the row {key!a} of the store is damaged")
+    return value
 
 
 @contextmanager
