@@ -24,7 +24,7 @@ from sluicegate.audit.publish import Publisher
 from sluicegate.audit.queue import MAX_BATCH, QueuedRecord, RecordQueue
 from sluicegate.audit.recover import Torn, list_files, look, recover
 from sluicegate.audit.redact import Redactor
-from sluicegate.audit.segment import Old, delete, find_old
+from sluicegate.audit.segment import Old, Segment, delete, find_old
 from sluicegate.audit.settings import Checkpointing, Rotation, SinkSettings
 from sluicegate.audit.sinks import AuditSink
 from sluicegate.audit.verify import VerifyReport
@@ -149,6 +149,38 @@ async def test_the_oldest_records_are_carried_over_a_failure_and_exactly_the_oth
     (failed,) = [one for one in caplog.records if one.getMessage() == "the audit log cannot be written"]
     assert vars(failed)["file"] == str(tmp_path / "audit" / "sluice.jsonl") and vars(failed)["error"]
     assert [one for one in caplog.records if one.getMessage() == "the audit log can be written again"]
+    assert check_one(tmp_path).ok
+
+
+async def test_what_did_not_fit_while_the_disk_stood_still_is_said_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = threading.Event()
+    moving.set()
+
+    def stall(segment: Segment) -> None:
+        moving.wait()
+        sync(segment)
+
+    sync = Segment.sync
+    monkeypatch.setattr(Segment, "sync", stall)
+    async with open_audit(tmp_path, queue=4) as audit:
+        writer = audit._writer
+        assert isinstance(writer, AuditWriter)
+        assert await audit.note_durably("identity", numbered(8))
+        moving.clear()
+        async with anyio.create_task_group() as group:
+            group.start_soon(audit.note_durably, "identity", numbered(9))
+            await until(lambda: writer.busy_since is not None and not len(writer.inbox))
+            for number in range(7):
+                audit.note("identity", numbered(number))
+            moving.set()
+        assert audit.tally().lost == 3
+    said = [
+        record.get("count") if record.get("act") == "lost" else record.get("address") for record in records(tmp_path)
+    ]
+    kept = [f"192.0.2.{number}" for number in (8, 9)]
+    assert [one for one in said if one is not None] == [*kept, 3, *(f"192.0.2.{number}" for number in range(4))]
     assert check_one(tmp_path).ok
 
 

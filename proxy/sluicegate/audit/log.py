@@ -206,6 +206,8 @@ class AuditLog:
                 trail.compose_seconds += seconds
                 if composed is None:
                     self._lost += 1
+                    if self._writer is not None:
+                        self._writer.inbox.drop()
                     return None
                 return put(composed)
 
@@ -218,6 +220,8 @@ class AuditLog:
         writer = self._writer
         if writer is None or not writer.takes_records:
             self._lost += 1
+            if writer is not None:
+                writer.inbox.drop()
         else:
             writer.inbox.put(body, closes)
 

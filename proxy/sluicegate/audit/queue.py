@@ -37,6 +37,7 @@ class RecordQueue:
         self._items: deque[QueuedRecord] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._is_rung = self._has_more = self._is_gathering = False
+        self._dropped = self._told = 0  # records that were not taken, and those of which the thread was told
         self._asked = 0  # records so far that somebody waits for
         self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,6 +54,10 @@ class RecordQueue:
     @property
     def is_full(self) -> bool:
         return len(self._items) >= self._limit
+
+    def drop(self) -> None:
+        """Counts a record that is not taken, for the log to say so."""
+        self._dropped += 1
 
     def put(self, body: bytes, closes: str = "") -> None:
         """A record that nobody waits for."""
@@ -109,6 +114,11 @@ class RecordQueue:
         batch = [items.popleft() for _ in range(min(len(items), MAX_BATCH))]
         self._has_more = len(batch) == MAX_BATCH
         return batch
+
+    def take_dropped(self) -> int:
+        """How many were dropped since this was asked last."""
+        before, self._told = self._told, self._dropped
+        return self._told - before
 
     def settle(self, waiting: list[Done], is_kept: bool) -> None:
         """Tells who waits, in the event loop."""

@@ -128,6 +128,7 @@ class AuditWriter:
     def _turn(self) -> None:
         self.busy_since = self.busy_since or time.monotonic()
         self._batch = self.inbox.take()
+        self._dropped += self.inbox.take_dropped()
         try:
             if self._segment is None:
                 self._open()
