@@ -10,6 +10,7 @@ from sluicegate.approval.record import Approval, CallBinding
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approve import ApproveDeps, approve
+from sluicegate.policy.arguments import ArgumentSchema
 from sluicegate.policy.profiles import BUILT_IN, ApprovalProfile
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -62,6 +63,7 @@ class Town:
         self.policy = "rev1"
         self.rule = "policy.csv:7"
         self.verdict = Verdict.ASK
+        self.argument_rule: ArgumentSchema | None = None
         self.target: Target | None = TOOL
         self.seen: list[Call] = []
         self.progress: list[Notification] = []
@@ -100,6 +102,7 @@ class Town:
 
         return ApproveDeps(
             decide=lambda call, target: self.ruling(),
+            check_arguments=lambda target, arguments: self.argument_rule and self.argument_rule.check(arguments or {}),
             renew=renew,
             current=lambda client: self.people.get(client.principal, client),
             classify=lambda target: "write",

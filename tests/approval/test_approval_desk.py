@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from approval_kit import ANN, LEA, LEO, TOOL, Town, about, bind, reason, text
+from approval_kit import ANN, CAREFUL, LEA, LEO, TOOL, Town, about, bind, reason, text
 
 from sluicegate.approval import presentation
 from sluicegate.approval import queue as desks
@@ -18,6 +18,7 @@ from sluicegate.approval.record import Approval
 from sluicegate.approval.repository import OPEN
 from sluicegate.approval.states import FINISHED, TRANSITIONS, may_become
 from sluicegate.approval.vote_request import VoteRefused, VoteRequest
+from sluicegate.policy.arguments import ArgumentSchema
 from sluicegate.protocol.model import ApprovalRef, Client, InputRequired, Result, Trail, Verdict
 from sluicegate.store.sqlite import SqliteStore
 
@@ -602,6 +603,39 @@ async def test_a_policy_that_changes_while_a_call_waits_is_obeyed(town: Town) ->
             group.start_soon(_approve_and_forbid, town)
             outcome = await town.run(amount=1)
     assert getattr(outcome, "message", "") == "Unknown tool: pay" and not town.seen
+
+
+@pytest.mark.parametrize("verdict", [Verdict.ASK, Verdict.ALLOW])
+async def test_arguments_that_the_policy_takes_no_more_do_not_run(town: Town, verdict: Verdict) -> None:
+    town.desk.settings = replace(town.desk.settings, hold_for=30.0)
+
+    async def tighten() -> None:
+        await _until(town.desk.open_ones)
+        town.argument_rule = ArgumentSchema({"properties": {"amount": {"maximum": 100}}})
+        town.verdict = verdict
+        await town.decide(town.desk.open_ones()[0])
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(tighten)
+            outcome = await town.run(amount=1_000_000)
+    assert reason(outcome) == "invalid_arguments" and "/amount" in text(outcome) and not town.seen
+    assert [one for one in states(town) if one in FINISHED] == ["superseded"]
+    town.desk.settings = replace(town.desk.settings, hold_for=0.0)
+    town.verdict = Verdict.ASK
+    approval = await town.pending(amount=100)
+    await town.decide(approval)
+    assert reason(await town.run(amount=100)) == "" and len(town.seen) == 1
+
+
+@pytest.mark.parametrize("comment", ["", " ", "\u200b", " \u2060\u3164\U000e0041\u00ad"])
+async def test_a_comment_of_which_nothing_is_seen_is_no_reason(comment: str) -> None:
+    town = Town(profile="brief")
+    reasoned = replace(CAREFUL["brief"], require_reason=True)
+    town.desk.settings = replace(town.desk.settings, profiles=CAREFUL | {"brief": reasoned})
+    approval = await town.pending(amount=1)
+    assert status(await town.decide(approval, comment=comment)) == 400
+    assert status(await town.decide(approval, comment=f"{comment}rent")) == "approved"
 
 
 async def _approve_and_forbid(town: Town) -> None:

@@ -97,7 +97,7 @@ async def test_what_was_used_leaves_no_answer_to_the_same_call_and_is_compared_w
     town = timed_town()
     await town.decide(await town.pending(amount=1))
     await town.run(amount=1)
-    assert await keys(town) == {"approval/done", "approval/shown", "approval/row", "approval/last/bank"}
+    assert await keys(town) == {"approval/done", "approval/shown", "approval/row", "approval/last/bank/tool:pay"}
     for prefix in ("approval/done/", "approval/shown/", "approval/row/", "approval/last/"):
         assert await ends_at(town, prefix) == START + DAY
 

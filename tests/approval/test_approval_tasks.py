@@ -6,13 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
+from approval_kit import ANN, TOOL, Town
 from e2e.sluice_process import sluice
 from e2e.wire import MODERN
 from peers.fleet import LEGACY_TASKS, peers, run_client, task_server
 from peers.install import MCP1
 from policy_bed import Bed, bearer, bed, client_keys, recorder
+
+from sluicegate.guards import approval_tasks
+from sluicegate.guards.approval_tasks import ApprovalTaskDeps, ApprovalTasks
+from sluicegate.protocol.model import Call, Outcome, TaskStarted
 
 Json = dict[str, Any]
 __all__ = ["peers"]
@@ -213,3 +219,53 @@ def test_a_legacy_client_has_its_task_while_a_person_decides(town: Bed) -> None:
     assert told["cancelled"] == "cancelled" and told["cancelled_again"] == -32602
     assert told["forbidden"] == -32601
     assert not (town.folder / "pipe.journal").read_text().count("9")
+
+
+# ---------------------------------------------------------------- what is kept when they have ended
+
+
+async def test_an_ended_task_keeps_no_arguments_and_a_client_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approval_tasks, "MAX_ENDED", 3)
+    town, started, forgotten = Town(), list[Any](), list[str]()
+    held = ApprovalTasks(town.desk, _deps(started, forgotten))
+    async with anyio.create_task_group() as group:
+        for number in range(5):
+            call = town.call(amount=number, text="x" * 1_000_000)
+            await town.run(call)
+            (approval,) = town.desk.open_ones()
+            task = await held.hold(call, TOOL, approval)
+            assert isinstance(task, TaskStarted)
+            one = next(iter(held._waiting.values()))
+            group.start_soon(started[-1])
+            cancel = Call(ANN, "tasks/cancel", {"taskId": one.id})
+            with anyio.fail_after(20):
+                await anyio.wait_all_tasks_blocked()
+                await one.answer(cancel)
+                await anyio.wait_all_tasks_blocked()
+            assert one._call.params == {} and one._detailed()["status"] == "cancelled"
+        assert forgotten == ["task-0", "task-1"]
+        group.cancel_scope.cancel()
+    assert held._ended == {} and held._waiting == {}
+
+
+def _deps(started: list[Any], forgotten: list[str]) -> ApprovalTaskDeps:
+    async def again(call: Call) -> Outcome:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def may_hold(call: Call) -> bool:
+        return True
+
+    async def keep(call: Call, target: Any, task: TaskStarted, holder: Any) -> Outcome:
+        return TaskStarted({**task.task, "taskId": f"task-{len(started)}"})
+
+    async def forget(principal: str, id: str) -> None:
+        forgotten.append(id)
+
+    async def nothing(*about: Any) -> Any:
+        return None
+
+    return ApprovalTaskDeps(
+        again=again, start=started.append, unfit=nothing, may_hold=may_hold, keep=keep, hand_over=nothing,
+        forget=forget, about=nothing, announce=lambda *news: None, current=lambda client: client,
+    )  # fmt: skip

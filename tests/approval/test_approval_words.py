@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from approval_kit import ANN, LEA, LEO, TOOL, Town, about, bind, reason, text
+from approval_kit import ANN, CAREFUL, LEA, LEO, TOOL, Town, about, bind, reason, text
 from loop_steps import Steps
 
 from sluicegate.approval import eligibility, messages, presentation, repository
@@ -320,6 +320,8 @@ async def test_the_next_call_is_compared_with_the_last_one_that_ran() -> None:
     await town.run(amount=1)
     assert await town.desk.book.last(approval) == {"arguments": {"amount": 1}, "principal": "key:ann"}
     assert [one.id for one in await town.desk.book.finished(town.clock.now)] == [approval.id]
+    other = replace(approval, binding=replace(approval.binding, terms=CAREFUL["brief"]))
+    assert await town.desk.book.last(other) == {}, "other people decide about that one"
     used = await town.get(approval.id)
     assert (used.state, used.by, used.ended) == ("consumed", "", 1_000_000.0)
 

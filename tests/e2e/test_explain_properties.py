@@ -123,7 +123,8 @@ class Town:
             return target
 
         return ApproveDeps(
-            decide=self.judge.decide, renew=renew, current=lambda client: client, classify=self.judge.classify,
+            decide=self.judge.decide, check_arguments=self.judge.check_arguments, renew=renew,
+            current=lambda client: client, classify=self.judge.classify,
             review=self.board.review, elicits=lambda client: "", page_url=lambda approval: "",
             command=lambda words, approval: "", redactor=Redactor(b"k" * 32),
         )  # fmt: skip

@@ -89,6 +89,7 @@ def approve_deps(
 ) -> ApproveDeps:
     return ApproveDeps(
         decide=judges.judge.decide,
+        check_arguments=judges.judge.check_arguments,
         renew=partial(_renew, resolver),
         current=partial(_current, judges),
         classify=judges.judge.classify,

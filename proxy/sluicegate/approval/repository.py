@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 import anyio
@@ -139,10 +140,10 @@ class ApprovalRepository:
         shown = await self.shown(approval.id)
         if "arguments" in shown:
             last = {"arguments": shown["arguments"], "principal": approval.binding.principal}
-            await self.store.put(_LAST + _tool(approval), dump(last), RETENTION)
+            await self.store.put(_LAST + _compared(approval), dump(last), RETENTION)
 
     async def last(self, approval: Approval) -> Json:
-        return _object(await self.store.get(_LAST + _tool(approval)))
+        return _object(await self.store.get(_LAST + _compared(approval)))
 
 
 def decoded(raw: bytes) -> Approval | None:
@@ -159,5 +160,8 @@ def _object(data: bytes | None) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _tool(approval: Approval) -> str:
-    return f"{approval.binding.server}/{approval.binding.kind}:{approval.binding.own}"
+def _compared(approval: Approval) -> str:
+    """Calls that are compared: those of one tool that the same people approve, so that nobody is shown another one."""
+    binding = approval.binding
+    terms = sha256(repr((binding.terms.name, binding.terms.approvers)).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{binding.server}/{binding.kind}:{binding.own}/{terms[:32]}"

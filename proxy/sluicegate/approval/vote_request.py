@@ -5,6 +5,7 @@ from typing import Final
 
 from sluicegate.approval import eligibility
 from sluicegate.approval.record import Approval, Scope, Word
+from sluicegate.policy.display import is_hidden
 from sluicegate.protocol.model import Client
 
 MAX_COMMENT: Final = 2_000
@@ -45,6 +46,6 @@ def unfit(approval: Approval, who: Client, vote_request: VoteRequest) -> VoteRef
         return VoteRefused(403, "somebody of the same owner has agreed already: a quorum counts different owners")
     if vote_request.scope not in terms.remember:
         return VoteRefused(400, f"{terms.name} can be remembered as: {', '.join(terms.remember)}")
-    if terms.require_reason and not vote_request.comment.strip():
+    if terms.require_reason and all(char.isspace() or is_hidden(char) for char in vote_request.comment):
         return VoteRefused(400, f"{terms.name} wants a reason: give a comment")
     return None

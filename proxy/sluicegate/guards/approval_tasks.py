@@ -7,6 +7,7 @@ guards as one Handler, and the place where tasks are kept as functions.
 """
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,6 +39,8 @@ from sluicegate.protocol.model import (
 
 AFTER: Final = 2 * 3600.0  # seconds beyond the time to decide: to run, and to be asked for
 RETENTION: Final = 3600.0  # seconds that an answer waits for its client
+MAX_ENDED: Final = 1_000
+"""Tasks of one principal that are kept when they have ended; the oldest go."""
 POLL: Final = 5000  # milliseconds: a person is waited for
 CANCELLED: Final = "NOT EXECUTED: its task was cancelled before it began."
 CANCELLED_LATE: Final = "Its task was cancelled after the server had got the call: what was executed is not known."
@@ -69,6 +72,7 @@ class ApprovalTasks:
     def __init__(self, queue: ApprovalQueue, deps: ApprovalTaskDeps) -> None:
         self._queue, self._deps = queue, deps
         self._waiting: dict[str, _Held] = {}
+        self._ended: dict[str, deque[_Held]] = {}
 
     async def unfit(self, call: Call, target: Target) -> Failure | None:
         """Why no task can be made of it although its client wants one: then nobody need be asked, either."""
@@ -95,7 +99,17 @@ class ApprovalTasks:
             await held.run()
         finally:
             self._waiting.pop(id, None)
-        await held.stay()
+        ended = self._ended.setdefault(held.principal, deque())
+        ended.append(held)
+        if len(ended) > MAX_ENDED:
+            ended.popleft().dismiss()
+        try:
+            await held.stay()
+        finally:
+            if held in ended:
+                ended.remove(held)
+            if not ended:
+                self._ended.pop(held.principal, None)
 
 
 class _Held:
@@ -118,7 +132,12 @@ class _Held:
         self._asked: InputRequired | None = None
         self._answers: Json = {}
         self._scope = anyio.CancelScope()
+        self._dismissed = anyio.Event()
         self._news = anyio.Event()
+
+    @property
+    def principal(self) -> str:
+        return self._call.client.principal
 
     @property
     def _has_ended(self) -> bool:
@@ -146,12 +165,19 @@ class _Held:
         finally:
             if not self._is_over:
                 self._end(Failure(INTERNAL_ERROR, "Internal error: nobody knows whether it was executed"))
+            # It may be megabytes, and the task is kept for an hour.
+            self._call = replace(self._call, params={}, meta={})
+
+    def dismiss(self) -> None:
+        """Ends `stay`: the task is not kept any longer."""
+        self._dismissed.set()
 
     async def stay(self) -> None:
         """Waits until the client needs the task no more."""
         if not self._is_theirs:
-            await anyio.sleep(RETENTION)
-            await self._deps.forget(self._call.client.principal, self.id)
+            with anyio.move_on_after(RETENTION):
+                await self._dismissed.wait()
+            await self._deps.forget(self.principal, self.id)
 
     async def _rounds(self) -> Outcome:
         """Runs the call, and repeats it with the answers as long as its server asks."""

@@ -22,6 +22,7 @@ from sluicegate.approval.record import Approval, CallBinding, bind
 from sluicegate.approval.vote_request import VoteRefused
 from sluicegate.audit.redact import Redactor
 from sluicegate.guards.approval_tasks import ApprovalTasks
+from sluicegate.guards.enforce import CheckArguments, refused_arguments
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.policy.rules import Ruling
 from sluicegate.protocol.jsonrpc import Json, Notification
@@ -52,12 +53,13 @@ CHANGED: Final = "NOT EXECUTED any further: what the policy asks for has changed
 
 @dataclass(frozen=True, slots=True)
 class ApproveDeps:
-    """What the guard asks others: `decide` and `renew` once more before an approval is used, `current` for a client's
-    rights as they are now, `review` for what people have said of the tool's definition, `elicits` for how a client can
-    show a question, `page_url` for one where that is by a link, `command` for
-    how a person types one about an approval."""
+    """What the guard asks others: `decide`, `check_arguments` and `renew` before an approval is used, `current` for a
+    client's rights as they are now, `review` for what people have said of the tool's definition, `elicits` for how a
+    client can show a question, `page_url` for one where that is by a link, `command` for how a person types one about
+    an approval."""
 
     decide: Callable[[Call, Target], Decision]
+    check_arguments: CheckArguments
     renew: Callable[[Call, Target], Awaitable[Target | None]]
     current: Callable[[Client], Client]
     classify: Callable[[Target], str]
@@ -261,6 +263,12 @@ class _ApprovalFlow:
         if target is not None and decision is not None:
             if decision != self.decision:
                 self.call.trail.add(decision)
+            if decision.verdict is not Verdict.DENY:
+                # The rules for arguments may be others, too, than when the call came.
+                refusal = refused_arguments(self.call, target, self.deps.check_arguments)
+                if refusal is not None:
+                    await self.queue.end(approval.id, "superseded")
+                    return refusal
             if decision.verdict is Verdict.ASK:
                 self.call, self.target, self.decision = replace(self.call, target=target), target, decision
                 return None

@@ -55,7 +55,7 @@ def enforce(decide: Decide, check_arguments: CheckArguments, explains: Callable[
             return settled(_denied(call, decision, explains()))
         if isinstance(decision, Ruling) and decision.would_deny:
             log.info("would deny %s %s for %s by %s", call.method, target.public, call.client.principal, decision.rule)
-        refusal = _check_headers(call, target) or _check_arguments(call, target, check_arguments)
+        refusal = _check_headers(call, target) or refused_arguments(call, target, check_arguments)
         if refusal is not None:
             return settled(refusal)
         if call.method == "completion/complete" and target.kind == "res":
@@ -117,8 +117,9 @@ def _check_headers(call: Call, target: Target) -> Failure | None:
     return check_mirrored(target.item, call.params.get("arguments") or {}, call.mirrored)
 
 
-def _check_arguments(call: Call, target: Target, check: CheckArguments) -> Outcome | None:
-    """Only for what the client may know of; the path says where, nothing repeats a value."""
+def refused_arguments(call: Call, target: Target, check: CheckArguments) -> Outcome | None:
+    """How a call ends whose arguments the policy does not take; None where it takes them. Only for what the client may
+    know of; the path says where, nothing repeats a value."""
     if call.method != "tools/call":
         return None
     violation = check(target, call.params.get("arguments"))
