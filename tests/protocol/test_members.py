@@ -78,3 +78,21 @@ def test_a_result_is_complete_or_a_question_or_a_task(
     told = dialect.outcome(call, Response(1, {**bad, **unfinished, "resultType": "complete"}))
     assert isinstance(told, Result) and told.value == dialect.outcome(call, Response(1, good)).value
     assert not unfinished.keys() & told.value.keys() and "resultType" not in told.value
+
+
+@pytest.mark.parametrize(("said", "meant"), [
+    ("true", True), ("false", True), (1, True), (0, True), ([], True), ({}, True), (1.0, True), (True, True),
+    (False, False), (None, None),
+])  # fmt: skip
+def test_what_is_said_of_an_error_is_a_boolean(said: Any, meant: bool | None) -> None:
+    """Some clients read "true" and 1 as true: the audit log and they must not differ."""
+    answer: Json = {"content": [], "isError": said}
+    wanted: Json = {"content": []} | ({} if meant is None else {"isError": meant})
+    call = Call(Client("key:a"), "tools/call", {"name": "x"})
+    for server in (legacy_server, modern_server):
+        assert server.outcome(call, Response(1, result=answer)) == Result(wanted)
+    state = {"taskId": "t", "status": "completed", "createdAt": "2026-01-01T00:00:00Z", "ttlMs": None,
+             "lastUpdatedAt": "2026-01-01T00:00:00Z"}  # fmt: skip
+    shown = modern_server.result("tasks/get", {**state, "result": answer})
+    assert isinstance(shown, Result) and shown.value["result"] == wanted
+    assert answer["isError"] is said or answer["isError"] == said

@@ -34,11 +34,19 @@ def result(method: str, value: Json) -> Json:
     key, each = found
     if not _UNFINISHED.isdisjoint(value):  # on the way of every call: most have none
         value = without(value, _UNFINISHED)
+    is_error = value.get("isError", False)
+    if is_error is not False and is_error is not True and key == "content":
+        value = _with_plain_error(value, is_error)
     items = value.get(key)
     if not isinstance(items, list):
         return value
     made = [each(item) for item in items]
     return value if made == items else {**value, key: made}  # items that are the same objects are not compared
+
+
+def _with_plain_error(value: Json, is_error: Any) -> Json:
+    """Some clients read "true" and 1 as true. What is not said is no error; whatever else is said is one."""
+    return without(value, frozenset({"isError"})) if is_error is None else {**value, "isError": True}
 
 
 def block(item: Any) -> Any:
