@@ -36,7 +36,7 @@ HOMES = {
     "regex": {"audit"},
     "standardwebhooks": {"approval"},
     "httptools": {"http", "listen"},
-    "jwt": {"listen"},
+    "jwt": {"listen", "cli"},
     "uvicorn": {"listen"},
     "starlette": {"admin", "app", "console"},
     "typer": {"cli", "__main__"},
@@ -77,6 +77,8 @@ BROAD_EXCEPTS = {
     "proxy/sluicegate/listen/asgi.py": "a listener's request",
     "proxy/sluicegate/audit/log.py": "a record that is composed",
     "proxy/sluicegate/telemetry.py": "supervise",
+    "proxy/sluicegate/store/sqlite.py": "a job in the store's thread",
+    "proxy/sluicegate/config/os_keyring.py": "a keyring's backend",
     "proxy/sluicegate/__main__.py": "the command line's main",
     "proxy/sluicegate/cli/__init__.py": "the command line's main",
 }

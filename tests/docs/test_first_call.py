@@ -60,7 +60,7 @@ def client_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_commands_of_the_desktop_tutorial_print_what_is_shown(client_file: Path, tmp_path: Path) -> None:
     tutorial = (ROOT / "docs" / "tutorials" / "desktop.md").read_text("utf-8")
-    dry, install, status = (line for lines in blocks(tutorial, "sh") for line in lines.splitlines())
+    dry, install, status, doctor = (line for lines in blocks(tutorial, "sh") for line in lines.splitlines())
     assert blocks(README, "sh")[1].splitlines()[1:] == [install, status] and dry == f"{install} --dry-run"
     shown, note = (text.replace("/home/ann", str(tmp_path)) for text in blocks(tutorial, "text"))
     before = client_file.read_bytes()
@@ -72,6 +72,8 @@ def test_the_commands_of_the_desktop_tutorial_print_what_is_shown(client_file: P
     (in_tutorial,) = json.loads(blocks(tutorial, "json")[0].replace("/home/ann", str(tmp_path)))["mcpServers"].values()
     assert entry.keys() == in_tutorial.keys() and entry["args"][-3:] == in_tutorial["args"]
     assert re.search(r"^claude-desktop +installed ", run(tmp_path, *status.split()[1:]).stdout, re.MULTILINE)
+    found = run(tmp_path, *doctor.split()[1:])
+    assert found.returncode == 1 and "failed   servers: time: the server's process ended with status 0" in found.stdout
     for command in (tutorial, README):
         assert "`sluice uninstall --all`" in command
     assert run(tmp_path, "uninstall", "--all", "--yes").returncode == 0 and client_file.read_bytes() == before

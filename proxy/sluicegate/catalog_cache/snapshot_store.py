@@ -65,12 +65,18 @@ def places(key: str, identity: str) -> str:
 
 def tool_names(stored: Iterable[bytes]) -> frozenset[str] | None:
     """Own names of the tools in stored lists of one server, whichever client they were for; None if none is known."""
-    found: set[str] | None = None
+    found = tools(stored)
+    return None if found is None else frozenset(tool["name"] for tool in found)
+
+
+def tools(stored: Iterable[bytes]) -> list[dict[str, Any]] | None:
+    """Those tools themselves, each once. Of one name with several definitions, any."""
+    found: dict[str, dict[str, Any]] | None = None
     for value in map(_decoded, stored):
         match value:
             case {"lists": {"tools/list": {"items": list() as items}}}:
-                found = (found or set()) | {item["name"] for item in items if isinstance(item, dict)}
-    return None if found is None else frozenset(found)
+                found = (found or {}) | {item["name"]: item for item in items if isinstance(item, dict)}
+    return None if found is None else list(found.values())
 
 
 def store_key(server: McpServer, scope: str) -> str:

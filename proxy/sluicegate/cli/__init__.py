@@ -25,7 +25,7 @@ setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa:
 
 COMMANDS: Final = {
     "init": "init", "install": "install", "uninstall": "install", "status": "install", "add": "add", "remove": "add",
-    "serve": "serve", "stdio": "run", "demo": "demo", "check": "check", "explain": "explain",
+    "serve": "serve", "stdio": "run", "demo": "demo", "check": "check", "doctor": "doctor", "explain": "explain",
     "servers": "servers", "logs": "servers", "tools": "servers", "prompts": "servers", "resources": "servers",
     "call": "call", "console": "console", "approve": "approvals", "deny": "approvals",
 }  # fmt: skip
@@ -34,6 +34,7 @@ COMMANDS: Final = {
 GROUPS: Final = {
     "approvals": ("Calls that wait for a person.", ("list_", "show", "watch", "grants", "revoke")),
     "keys": ("Keys of clients, and of Sluice itself.", ("new", "list_", "revoke", "rotate")),
+    "secret": ("Secrets in the keyring of the operating system.", ("set_", "list_", "remove")),
     "pins": ("Definitions that changed since a person accepted them.", ("list_", "diff", "accept", "export")),
     "audit": ("The audit log: verify, read and export it.", ("verify", "tail", "search", "export", "approvals")),
     "policy": ("Test and compare a policy before it is in force.", ("test", "diff")),

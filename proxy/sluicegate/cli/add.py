@@ -1,7 +1,6 @@
 """`add` and `remove`: servers in the config file. Everything else in it stays as it is, to the byte."""
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -12,15 +11,21 @@ import typer
 
 from sluicegate import config
 from sluicegate.cli import registry
-from sluicegate.cli.config_file import checked, config_path, config_text, server_keys, state_folder, write_config
+from sluicegate.cli.config_file import (
+    checked,
+    config_path,
+    config_text,
+    document_of,
+    server_keys,
+    state_folder,
+    write_config,
+)
 from sluicegate.cli.output import AsJson, Code, ConfigFile, info, print_json, print_out, printable, stop
 from sluicegate.cli.programs import make_absolute
+from sluicegate.cli.secret import FOLDER, MovedSecrets, ask, drop, own_references
 from sluicegate.cli.template import new_file, with_server_last, without_server
-from sluicegate.desktop.read import NotAClientConfig, key_of, parse
-from sluicegate.desktop.variables import is_secret
-from sluicegate.store import private
+from sluicegate.desktop.read import key_of
 
-FOLDER: Final = "secrets"  # in `state.dir`
 _HOW: Final = "sluice add NAME -- COMMAND..., or sluice add NAME URL"
 
 Json = dict[str, Any]
@@ -59,7 +64,8 @@ def add(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a server to the config file. Secrets go into files that only you can read. A running Sluice starts it."""
+    """Add a server to the config file. Secrets go into your keyring, else into files that only you can read. A running
+    Sluice starts it."""
     path = config_path(config_file)
     before = config_text(path)
     is_registered = registry.is_name(name)
@@ -71,31 +77,30 @@ def add(
     notes: list[str] = []
     if is_registered:
         given = dict(map(_variable, env or [])) | dict(map(_header, header or []))
-        given |= (asked := {one: _ask(one) for one in secret or []})
+        given |= (asked := {one: ask(one) for one in secret or []})
         found = _registered(wanted, registry_url, given, set(asked.values()), target or [])
         server, secrets, notes = found.server, found.secrets, found.notes if as_json else []
         _confirm(found, yes)
     else:
         server = _server(target or [], env or [], header or [])
-        asked = {one: _ask(one) for one in secret or []}
+        asked = {one: ask(one) for one in secret or []}
         if asked:
             server.setdefault("env" if "command" in server else "headers", {}).update(asked)
         secrets = set(asked.values())
     notes += make_absolute(server)
-    files = _move_secrets(name, server, secrets, state_folder(path) / FOLDER)
+    moved = MovedSecrets(state_folder(path) / FOLDER)
+    moved.move(name, server, secrets)
     after = with_server_last(before, name, server) if before.strip() else new_file({name: server}, use="personal")
     if before.strip():
         _require(path, before, after, _servers(before) | {name: server})
-    _write_secrets(files)
+    moved.keep()
     try:
         problems = _checked(path, after)
         write_config(path, after, before)
     except BaseException:  # also an interrupt: the secrets of a server that was not added do not stay
-        for file in files:
-            file.unlink()
+        moved.drop()
         raise
-    notes += [f"a secret is in {file}, which only you can read" for file in files]
-    _show(as_json, path, "added", name, notes, problems)
+    _show(as_json, path, "added", name, notes + moved.notes(), problems)
 
 
 def remove(
@@ -116,10 +121,8 @@ def remove(
     problems = _checked(path, after)
     write_config(path, after, before)
     folder = state_folder(path) / FOLDER
-    files = [file for file in sorted(folder.glob(f"{name}.*")) if str(file) in before and str(file) not in after]
-    for file in files:
-        file.unlink()
-    _show(as_json, path, "removed", name, [f"{file} is deleted" for file in files], problems)
+    unused = [one for one in own_references(name, folder, before) if one[2:-1].partition(":")[2] not in after]
+    _show(as_json, path, "removed", name, [drop(one) for one in unused], problems)
 
 
 def _require_name(name: str) -> None:
@@ -212,70 +215,18 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _ask(name: str) -> str:
-    """A secret never stands among the arguments, which other users can see and shells remember."""
-    if sys.stdin.isatty():
-        return str(typer.prompt(name, hide_input=True, err=True))
-    value = sys.stdin.readline().rstrip("\r\n")
-    if not value:
-        stop(Code.USAGE, f"stdin has no line with the value of {printable(name)}")
-    return value
-
-
-def _move_secrets(key: str, server: Json, secrets: set[str], folder: Path) -> dict[Path, str]:
-    """Puts `${file:...}` in place of each secret. The files that have to be written, and their texts."""
-    files: dict[Path, str] = {}
-
-    def moved(text: str, name: str, hint: str = "") -> str:
-        if text not in secrets and not is_secret(text, hint):
-            return text
-        file = folder / f"{key}.{re.sub(r'[^A-Za-z0-9_-]', '_', name)}"
-        files[file] = text
-        return f"${{file:{file}}}"
-
-    for section in ("env", "headers"):
-        if section in server:
-            server[section] = {name: moved(text, name, name) for name, text in server[section].items()}
-    if "args" in server:
-        server["args"] = [moved(text, f"argument-{at}") for at, text in enumerate(server["args"], 1)]
-    if "url" in server:
-        server["url"] = moved(server["url"], "url")
-    return files
-
-
-def _write_secrets(files: dict[Path, str]) -> None:
-    written: list[Path] = []
-    try:
-        for file, text in files.items():
-            private.make_directory(file.parent)
-            if not private.write(file, text.encode("utf-8"), replace=False):
-                raise FileExistsError(0, "it exists; delete it if nothing needs it")
-            written.append(file)
-    except OSError as error:
-        for one in written:
-            one.unlink()
-        stop(Code.NEGATIVE, f"cannot write {file}: {error.strerror or error}", "nothing was changed")
-
-
 def _servers(text: str) -> Json:
-    document = _document(text)
+    document = document_of(text)
     found = document.get("servers") if isinstance(document, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def _document(text: str) -> Any:
-    try:
-        return parse(text.encode("utf-8"), ".yaml")
-    except NotAClientConfig:
-        return None
-
-
 def _require(path: Path, before: str, after: str, servers: Json) -> None:
     """Exits unless the edited text is the one before with exactly these servers, in this order."""
-    document = _document(before)
+    document = document_of(before)
     if not isinstance(document, dict | None) or document is None:
         checked(path, before)
-    changed = _document(after)
+    changed = document_of(after)
     found = _servers(after)
     rest = [{key: value for key, value in (one or {}).items() if key != "servers"} for one in (document, changed)]
     if list(found.items()) != list(servers.items()) or rest[0] != rest[1]:

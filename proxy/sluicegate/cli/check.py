@@ -24,7 +24,7 @@ from sluicegate.store.sqlite import peek
 
 def check(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Check the config file and the policy. Prints each finding with its file and line; exits 3 if one is an error."""
-    path, checked = _find(config_file)
+    path, checked = examine(config_file)
     findings = [finding.as_json() for finding in checked.findings]
     give(as_json, {"file": str(path), "ok": not checked.errors, "findings": findings}, _lines(checked.findings))
     if checked.errors:
@@ -39,7 +39,9 @@ def _lines(findings: list[config.ConfigFinding]) -> Iterator[str]:
         yield coloured(place, finding.severity) + line[len(place) :]
 
 
-def _find(named: Path | None) -> tuple[Path, config.Checked]:
+def examine(named: Path | None) -> tuple[Path, config.Checked]:
+    """The config file, and all that can be said about it, its policy and the programs that it names. Starts
+    nothing."""
     try:
         path = config.find_config(named)
     except config.ConfigError as error:

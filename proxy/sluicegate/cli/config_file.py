@@ -1,17 +1,16 @@
 """The config file that a command changes: found, read as it is, checked as it will be, and replaced in one step."""
 
+import json
 import os
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sluicegate import config
 from sluicegate.cli.output import Code, stop
 from sluicegate.desktop import changes
 from sluicegate.desktop.read import NotAClientConfig, parse
 from sluicegate.store import private
-
-# What a server may lack at the moment; the others run without it.
-_TOLERABLE: Final = frozenset({"unset-variable", "unreadable-file"})
 
 
 def config_path(named: Path | None) -> Path:
@@ -64,11 +63,40 @@ def state_folder(path: Path) -> Path:
 
 
 def checked(path: Path, text: str) -> list[config.ConfigFinding]:
-    """The errors of a text that a server may have. Raises `ConfigError` with all others."""
+    """The errors of a text that a server may have: what it lacks now; the others run without it. Raises `ConfigError`
+    with all others."""
     errors = config.check_text(text.removeprefix("\ufeff"), str(path), path.parent, os.environ).errors
-    if bad := [one for one in errors if one.code not in _TOLERABLE]:
+    if bad := [one for one in errors if one.code not in config.NO_VALUE]:
         raise config.ConfigError(bad)
     return errors
+
+
+def write_value(path: Path, place: tuple[str | int, ...], before: str, after: str) -> None:
+    """Writes a text in place of another one, and changes no other byte of the file. Exits if it cannot."""
+    text = config_text(path)
+    found = config.locate(path, [config.Problem(place, "", "")])[0]
+    lines = text.split("\n")
+    line, at = lines[found.line - 1], found.column - 1
+    old = next((one for one in (before, f'"{before}"', f"'{before}'") if line.startswith(one, at)), None)
+    if old is None:
+        stop(Code.NEGATIVE, f"Sluice cannot edit {path}:{found.line}: write the value by hand", "nothing was changed")
+    lines[found.line - 1] = line[:at] + json.dumps(after, ensure_ascii=False) + line[at + len(old) :]
+    edited = "\n".join(lines)
+    wanted = section = deepcopy(document_of(text))
+    for part in place[:-1]:
+        section = section[part]
+    section[place[-1]] = after
+    if document_of(edited) != wanted:
+        stop(Code.NEGATIVE, f"Sluice cannot edit {path}:{found.line}: write the value by hand", "nothing was changed")
+    checked(path, edited)
+    write_config(path, edited, text)
+
+
+def document_of(text: str) -> Any:
+    try:
+        return parse(text.encode("utf-8"), ".yaml")
+    except NotAClientConfig:
+        return None
 
 
 def write_config(path: Path, text: str, before: str) -> None:

@@ -20,12 +20,14 @@ from sluicegate.cli.config_file import (
 from sluicegate.cli.init import sluice_command
 from sluicegate.cli.output import AsJson, Code, ConfigFile, count, info, print_json, print_out, printable, stop, table
 from sluicegate.cli.programs import make_absolute
+from sluicegate.cli.secret import FOLDER, MovedSecrets
 from sluicegate.cli.template import new_file, with_servers
+from sluicegate.config import NO_VALUE, ConfigFinding
 from sluicegate.desktop import changes
 from sluicegate.desktop.changes import Changed, FileChange, Journal
 from sluicegate.desktop.clients import CLIENTS
 from sluicegate.desktop.edit import CannotEdit, edited
-from sluicegate.desktop.read import NotAClientConfig, parse, read
+from sluicegate.desktop.read import IN_PLAIN_TEXT, NotAClientConfig, parse, read
 
 NAMES: Final = ", ".join(CLIENTS)
 
@@ -62,31 +64,43 @@ def install(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put Sluice into the files of desktop clients. Their servers move into the config of Sluice. `sluice uninstall`
-    makes the files what they were, byte for byte."""
+    """Put Sluice into the files of desktop clients. Their servers move into the config of Sluice. Their secrets move
+    into your keyring, else into files that only you can read. `sluice uninstall` makes the clients' files what they
+    were, byte for byte."""
     chosen = _chosen(clients, all_)
     path = config_path(config_file)
     text = config_text(path)
     taken: dict[str, Any] = dict(servers_of(path))
     before = set(taken)
     state = state_folder(path)
-    plans = [_planned(client, path, taken, keep, state) for client in chosen]
+    moved = MovedSecrets(state / FOLDER)
+    plans = [_planned(client, path, taken, keep, moved) for client in chosen]
     added = {key: server for key, server in taken.items() if key not in before}
     written = with_servers(text, added) if text else new_file(added, use="personal")
     if added and server_keys(written) != taken.keys():
         stop(Code.NEGATIVE, f"Sluice cannot add servers to {path}: write `servers:` with one server below another")
-    problems = checked(path, written)
-    _show(plans, path, added, as_json, [str(one) for one in problems])
+    problems = [one for one in checked(path, written) if not any(_is_about(one, name) for name in moved.texts)]
+    _show(plans, path, added, as_json, moved, [str(one) for one in problems])
     if dry_run or not (any(plan.change for plan in plans) or added):
         return
     _ask(yes)
     if written != text:
-        write_config(path, written, text)
+        moved.keep()
+        try:
+            write_config(path, written, text)
+        except BaseException:  # also an interrupt: secrets that nothing names do not stay
+            moved.drop()
+            raise
     for plan in plans:
         if plan.change is not None:
             _apply(plan, Journal(state_folder(path), plan.client))
     if not as_json:
         info(f"next: restart {', '.join(plan.client for plan in plans if plan.change)}; then sluice servers")
+
+
+def _is_about(finding: ConfigFinding, reference: str) -> bool:
+    """Whether it says that a secret is not there: it is not kept yet."""
+    return finding.code in NO_VALUE and reference[2:-1].partition(":")[2] in finding.message
 
 
 def _chosen(clients: list[str] | None, all_: bool) -> list[str]:
@@ -101,14 +115,14 @@ def _chosen(clients: list[str] | None, all_: bool) -> list[str]:
     return chosen
 
 
-def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, state: Path) -> _Plan:
+def _planned(client: str, path: Path, taken: dict[str, Any], keep: bool, secrets: MovedSecrets) -> _Plan:
     """Puts the servers that move into `taken`."""
     about = CLIENTS[client]
     plan = _Plan(client, about.file())
     try:
         data = changes.contents(plan.path)
         changes.require_writable(plan.path)
-        names = {} if keep or not data else _moving(plan, data, taken)
+        names = {} if keep or not data else _moving(plan, data, taken, secrets)
         command, args = sluice_command(path)
         ours = about.sluice(command, args)
         suffix = plan.path.suffix.lower()
@@ -137,32 +151,35 @@ def _cannot_edit(client: str, error: Exception) -> str:
     return f"{client}: Sluice cannot edit {CLIENTS[client].file()}: {why}"
 
 
-def _moving(plan: _Plan, data: bytes, taken: dict[str, Any]) -> dict[str, str]:
+def _moving(plan: _Plan, data: bytes, taken: dict[str, Any], secrets: MovedSecrets) -> dict[str, str]:
     """The client's names of the servers that move, and their keys in the config. What cannot be imported stays."""
     root = CLIENTS[plan.client].root
     suffix = plan.path.suffix.lower()
     if not data.strip() or root not in (parse(data, suffix) or {}):
         return {}
     imported = read(data, suffix)
-    plan.notes += imported.notes
+    plan.notes += [note for note in imported.notes if not note.endswith(IN_PLAIN_TEXT)]
     moved = {}
     for key, name in imported.names.items():
         server = imported.servers[key]
         plan.notes += [f"{name}: {note}" for note in make_absolute(server)]
-        same = next((other for other, known in taken.items() if known == server), None)
+        same = next((one for one, known in taken.items() if secrets.is_same(one, server, known)), None)
         if same is None:
             same, number = key, 1
             while same in taken:
                 number += 1
                 same = f"{key[: 20 - len(str(number)) - 1].rstrip('-')}-{number}"
+            secrets.move(same, server)
             taken[same] = server
         moved[name] = same
     return moved
 
 
-def _show(plans: list[_Plan], path: Path, added: dict[str, Any], as_json: bool, problems: list[str]) -> None:
+def _show(
+    plans: list[_Plan], path: Path, added: dict[str, Any], as_json: bool, secrets: MovedSecrets, problems: list[str]
+) -> None:
     if as_json:
-        about = {"config": str(path), "added": list(added), "problems": problems}
+        about = {"config": str(path), "added": list(added), "secrets": list(secrets.texts), "problems": problems}
         print_json(about | {"clients": [plan.shown() for plan in plans]})
         return
     for plan in plans:
@@ -179,8 +196,8 @@ def _show(plans: list[_Plan], path: Path, added: dict[str, Any], as_json: bool, 
             which = ", ".join(map(str, pids))
             hint = "quit it fully, its tray icon too, or it may write its file again"
             info(f"  note  {plan.client} runs (process {which}): {hint}")
-    for problem in problems:
-        info(f"note  {problem}")
+    for note in [*secrets.notes(), *problems]:
+        info(f"note  {note}")
     print_out(f"config  {path}: {count(len(added), 'new server')}")
 
 
@@ -281,7 +298,7 @@ def status(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     rows = []
     for client, about in CLIENTS.items():
         file = about.file()
-        row: dict[str, Any] = {"client": client, "state": _found_state(client, command, args), "file": str(file)}
+        row: dict[str, Any] = {"client": client, "state": found_state(client, command, args), "file": str(file)}
         pids = changes.running(about.processes)
         at = Journal(state, client).written_at() if state else None
         old = [pid for pid in pids if at is not None and changes.began_before(pid, at)]
@@ -299,7 +316,9 @@ def status(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
             info(f"note  {row['client']} has a second file, {other}: it may read that one")
 
 
-def _found_state(client: str, command: str, args: list[str]) -> str:
+def found_state(client: str, command: str, args: list[str]) -> str:
+    """Whether a client's file starts this Sluice, in words. They begin with `installed` where it starts one, and with
+    `stale` or `not readable` where the file has to be mended."""
     about = CLIENTS[client]
     file = about.file()
     if not about.is_here():
@@ -318,3 +337,11 @@ def _found_state(client: str, command: str, args: list[str]) -> str:
         return "stale: there is no such program"
     is_ours = (entry.get(about.command), entry.get("args")) == (command, args)
     return "installed" if is_ours else "installed with another command or config"
+
+
+def imported_names(file: Path) -> set[str]:
+    """The keys that the servers of a client's file would have in the config; none for a file that cannot be read."""
+    try:
+        return set(read(file.read_bytes(), file.suffix.lower()).servers)
+    except (OSError, NotAClientConfig):
+        return set()

@@ -1,4 +1,4 @@
-"""Where programs are: as the user's shell finds them, and as what has no shell will. Looks at files, starts nothing."""
+"""Where programs are: as the user's shell finds them, and as what has no shell will. Starts nothing."""
 
 import os
 import shutil
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from sluicegate.cli.config_file import servers_of, write_value
+from sluicegate.cli.output import Code, printable, stop
 from sluicegate.config import Config, Problem, StdioServer
 
 SHORT_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -48,15 +50,36 @@ def not_found(config: Config) -> Iterator[Problem]:
         if not isinstance(server, StdioServer) or not server.enabled:
             continue
         config_path = ("servers", key, "command")
-        path = server.env["PATH"].get_secret_value() if "PATH" in server.env else None
-        found = shutil.which(server.command, path=path)
+        path = _own_path(server)
+        found = found_program(server)
         if found is None:
             yield Problem(config_path, "command-not-found", *_missing(server), severity="warning")
         elif path is None and sys.platform != "win32" and shutil.which(server.command, path=SHORT_PATH) is None:
             message = "this program is on your shell's PATH, but not on the one that desktop clients and services have"
             yield Problem(config_path, "command-not-absolute", message, f"write {found}", severity="warning")
         if not server.cwd.is_dir():
-            yield Problem(("servers", key, "cwd"), "folder-not-found", "there is no such folder", severity="warning")
+            where, hint = ("servers", key, "cwd"), f"make {server.cwd}, or write another cwd"
+            yield Problem(where, "folder-not-found", "there is no such folder", hint, severity="warning")
+
+
+def found_program(server: StdioServer) -> str | None:
+    """Where a server's program is, as Sluice finds it when it is started from this shell."""
+    return shutil.which(server.command, path=_own_path(server))
+
+
+def _own_path(server: StdioServer) -> str | None:
+    return server.env["PATH"].get_secret_value() if "PATH" in server.env else None
+
+
+def write_absolute(path: Path, key: str) -> str:
+    """Writes the path of a server's command in place of its name, and changes no other byte of the config file.
+    Returns what was done."""
+    name = servers_of(path)[key]["command"]
+    found = shutil.which(name)
+    if found is None:
+        stop(Code.NEGATIVE, f"the program {printable(name)} is not on PATH")
+    write_value(path, ("servers", key, "command"), name, str(Path(found).absolute()))
+    return f"{key} is started by {found}"
 
 
 def _missing(server: StdioServer) -> tuple[str, str]:

@@ -40,6 +40,8 @@ from sluicegate.config.schema import schema as schema
 from sluicegate.config.source import Source, parse, read
 from sluicegate.config.units import Address, Rate
 
+NO_VALUE: Final = frozenset({"unset-variable", "unset-secret", "unreadable-file"})
+"""Codes of a `${...}` that is well written and has no value."""
 _OFF: Final = (False, "false")  # the text is what a `${...}` brought in
 
 
@@ -57,7 +59,7 @@ class Missing:
 
     def is_tolerable(self, finding: ConfigFinding) -> bool:
         """Whether the finding is about a missing variable or file of a server, and nothing else."""
-        return finding.code in ("unset-variable", "unreadable-file") and self.is_about(finding)
+        return finding.code in NO_VALUE and self.is_about(finding)
 
     def judge(self, finding: ConfigFinding) -> ConfigFinding:
         if not self.is_tolerable(finding):
@@ -99,11 +101,11 @@ def _common_keys(section: dict[str, Any]) -> dict[str, Any]:
 
 
 __all__ = [
-    "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients", "Config",
-    "ConfigError", "ConfigFinding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient", "Log",
-    "Names", "Policy", "Problem", "Profile", "Rate", "Server", "Source", "State", "StdioServer", "Telemetry", "Tools",
-    "Webhook", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key", "load",
-    "locate", "make", "nobody_gets_in", "places", "schema", "state_of",
+    "NO_VALUE", "RESERVED", "Address", "AnonymousClient", "AnyServer", "Approvals", "Audit", "Checked", "Clients",
+    "Config", "ConfigError", "ConfigFinding", "HttpServer", "Issuer", "Jwt", "Key", "Limits", "Listen", "LocalClient",
+    "Log", "Names", "Policy", "Problem", "Profile", "Rate", "Server", "Source", "State", "StdioServer", "Telemetry",
+    "Tools", "Webhook", "check", "check_text", "draft", "find_config", "finding_at", "is_key_name", "is_server_key",
+    "load", "locate", "make", "nobody_gets_in", "places", "schema", "state_of",
 ]  # fmt: skip
 
 NAME = "sluice.yaml"

@@ -29,6 +29,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
+from sluicegate.config import os_keyring
 from sluicegate.config.finding import ConfigError, ConfigFinding, Problem
 from sluicegate.config.finding import Path as TreePath
 from sluicegate.config.units import Expanded
@@ -238,7 +239,7 @@ def _plain(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-# ---------------------------------------------------------------- ${env:X}, ${env:X:-default}, ${file:path}
+# ---------------------------------------------------------------- ${env:X}, ${file:path}, ${secret:NAME}
 
 
 def _expand(text: str, source: Source, mark: tuple[int, int]) -> str:
@@ -258,9 +259,11 @@ def _expand(text: str, source: Source, mark: tuple[int, int]) -> str:
 def _reference(body: str, source: Source, mark: tuple[int, int]) -> str:
     if body.startswith("file:"):
         return _included(body.removeprefix("file:"), source, mark)
+    if body.startswith("secret:"):
+        return _secret(body.removeprefix("secret:"), source, mark)
     match = _VARIABLE.fullmatch(body)
     if match is None:
-        hint = "write ${env:NAME}, ${env:NAME:-default} or ${file:path}; $${ is the text itself"
+        hint = "write ${env:NAME}, ${env:NAME:-default}, ${file:path} or ${secret:NAME}; $${ is the text itself"
         source.report(mark, "bad-reference", "a ${...} that means nothing here", hint)
         return ""
     name, default = match[1], match[3]
@@ -272,6 +275,21 @@ def _reference(body: str, source: Source, mark: tuple[int, int]) -> str:
         message = f"the environment variable {name} is not set"
         source.miss(mark, "unset-variable", message, hint, f"variable {name} is not set")
     return value or ""
+
+
+def _secret(name: str, source: Source, mark: tuple[int, int]) -> str:
+    if not os_keyring.IS_NAME.fullmatch(name):
+        hint = "up to 100 letters, digits, `_`, `-` and `.`, a letter or digit first"
+        source.report(mark, "bad-reference", "this is no name of a secret", hint)
+        return ""
+    try:
+        found, why = os_keyring.get(name), "the keyring does not have it"
+    except os_keyring.NoKeyring as error:
+        found, why = None, str(error)
+    if found is None:
+        message = f"there is no secret {name}: {why}"
+        source.miss(mark, "unset-secret", message, f"`sluice secret set {name}` asks for it", message)
+    return found or ""
 
 
 def _included(name: str, source: Source, mark: tuple[int, int]) -> str:

@@ -43,6 +43,9 @@ OTHER_NAMES: Final = {
 STREAMABLE: Final = frozenset({"http", "streamablehttp"})  # compared without - and _
 OURS: Final = frozenset({"sluice", "sluicegate"})
 
+IN_PLAIN_TEXT: Final = "a secret in plain text; put it into a variable and write ${env:NAME}"
+"""How a note ends that is about a secret."""
+
 _STRING = r'"(?:\\.|[^"\\])*"'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
@@ -260,7 +263,7 @@ def _started(command: str, entry: Json, note: Note) -> Json:
     if args := _texts(entry.get("args")):
         server["args"] = [ours(arg, note) for arg in args]
         if any(is_secret(arg) for arg in args):
-            note("args hold a secret in plain text; put it into a variable and write ${env:NAME}")
+            note(f"args hold {IN_PLAIN_TEXT}")
     if env := _mapping(entry.get("env"), "env", note):
         server["env"] = env
     if isinstance(entry.get("cwd"), str):
@@ -277,7 +280,7 @@ def _mapping(value: Any, what: str, note: Note) -> dict[str, str]:
         text = json.dumps(content) if isinstance(content, bool) else str(content)
         found[name] = ours(text, note)
         if is_secret(text, name):
-            note(f"{what}.{name} holds a secret in plain text; put it into a variable and write ${{env:NAME}}")
+            note(f"{what}.{name} holds {IN_PLAIN_TEXT}")
     return found
 
 

@@ -130,6 +130,8 @@ class StderrTail:
     def __init__(self) -> None:
         self._data = bytearray()
         self._name = secrets.token_hex(4)
+        self.noise = b""
+        """The first line on stdout that was no message, whatever became of the rest."""
         self.written = 0
         """Bytes in all."""
         self.exit = ""
@@ -139,6 +141,11 @@ class StderrTail:
         self._data += data[-MAX_STDERR - 1 :]
         if len(self._data) > 2 * MAX_STDERR:  # cut seldom: each cut moves what stays
             del self._data[: -MAX_STDERR - 1]
+
+    def add_noise(self, line: bytes) -> None:
+        """Adds a line that was written to stdout."""
+        self.noise = self.noise or line
+        self.add(b"(stdout) %b\n" % line)
 
     def text(self) -> str:
         """Without the rest of a line that was cut: it could be a part of a secret."""
@@ -210,7 +217,9 @@ class ServerHealth:
         tail = self._stderr()
         lines = self._output.lines(tail.text(), _DESCRIBED_LINES, _DESCRIBED_LINE)
         steps = [{"at": _stamp(at), "step": step, "why": why} for at, step, why in self._steps]
-        return {"last_error": str(self.error), "exit": tail.exit, "stderr": lines, "timeline": steps}
+        noise = "".join(self._output.lines(tail.noise.decode("utf-8", "replace"))[:1])
+        about = {"last_error": str(self.error), "exit": tail.exit, "stderr": lines, "noise": noise}
+        return about | {"timeline": steps}
 
     def output(self, after: str) -> Json:
         """The lines that came after a position, or all that are left; and the position of the next question. Both texts

@@ -198,7 +198,7 @@ class StdioTransport:
     def _note_noise(self, line: bytes, owner: PendingRequest | None) -> None:
         """Logs output that is no message and should have gone to stderr."""
         if owner is None and line[:1] not in b"{[":
-            self._stderr.add(b"(stdout) %b\n" % line[:_MAX_NOISE])
+            self._stderr.add_noise(line[:_MAX_NOISE])
 
     def _resume(self) -> None:
         self._is_pausing = False

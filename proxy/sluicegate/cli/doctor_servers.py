@@ -1,0 +1,275 @@
+"""What `doctor` finds by reaching each server: whether it starts, what it says, when its token ends, what it costs."""
+
+import json
+import secrets
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import anyio
+import httpx
+import jwt
+
+from sluicegate import config
+from sluicegate.app import settings
+from sluicegate.app.servers import ME
+from sluicegate.app.services import open_egress
+from sluicegate.app.settings import DATABASE
+from sluicegate.audit.redact import Redactor
+from sluicegate.catalog_cache.snapshot_store import places, tools
+from sluicegate.cli.doctor_machine import Diagnosis, Examined
+from sluicegate.cli.output import count
+from sluicegate.cli.programs import not_found
+from sluicegate.downstream.server import DownstreamServer
+from sluicegate.downstream.transport.http_transport import http_client
+from sluicegate.protocol.model import Call, Client, Result
+from sluicegate.store.sqlite import peek
+
+LIMIT: Final = 10.0
+"""Seconds that each server has to start and to list its tools, unless its `start_timeout` is shorter."""
+SOON: Final = 7 * 86400.0
+MANY_TOKENS: Final = 20_000
+_SKEW: Final = 60.0
+_CHARACTERS: Final = 4  # of JSON in a token, about
+_PAGES: Final = 100
+_ME: Final = Client("local")
+
+
+@dataclass(slots=True)
+class ReachedServer:
+    """How a server was reached, or was not. `tools` is None where it was not asked for them."""
+
+    seconds: float = 0.0
+    is_up: bool = False
+    error: str = ""
+    exit: str = ""
+    stderr: list[str] = field(default_factory=list)
+    noise: str = ""
+    tools: list[dict[str, Any]] | None = None
+
+
+async def reach_all(examined: Examined, done: Callable[[int], None]) -> dict[str, ReachedServer]:
+    """Starts or reaches every enabled server, all at once. Those of a Sluice that runs are asked there: a second
+    process could disturb the first one."""
+    reached: dict[str, ReachedServer] = {}
+
+    async def one(key: str, section: config.AnyServer, loaded: config.Config) -> None:
+        reached[key] = await _reach(key, section, loaded)
+        done(1)
+
+    if (loaded := examined.config) is None:
+        return reached
+    enabled = {key: section for key, section in loaded.servers.items() if section.enabled}
+    async with anyio.create_task_group() as group:
+        for key, section in enabled.items():
+            row = next((row for row in examined.rows or () if row.get("key") == key), None)
+            if row is None:
+                group.start_soon(one, key, section, loaded)
+            else:
+                reached[key] = _from_row(row)
+                done(1)
+    return {key: reached[key] for key in enabled}
+
+
+def _from_row(row: dict[str, Any]) -> ReachedServer:
+    is_up = row.get("status") == "up"
+    return ReachedServer(
+        0.0, is_up, str(row.get("last_error") or ""), str(row.get("exit") or ""), list(row.get("stderr") or ()),
+        str(row.get("noise") or ""),
+    )  # fmt: skip
+
+
+async def _reach(key: str, section: config.AnyServer, loaded: config.Config) -> ReachedServer:
+    redact = Redactor(secrets.token_bytes(32), loaded.audit.redact.keys, loaded.audit.redact.pointers).written
+    about = replace(settings.server(key, section, loaded, lambda number: number, redact), lazy=False, timeout=LIMIT)
+    http = http_client(about, open_egress(loaded, None))
+    server = DownstreamServer(about, publish=lambda *heard: None, client_info=ME, http=http)
+    reached, began, within = ReachedServer(), time.monotonic(), min(LIMIT, section.start_timeout)
+    async with anyio.create_task_group() as group:
+        group.start_soon(server.run)
+        with anyio.move_on_after(within) as limit:
+            await server.ready(is_needed=True)
+            reached.is_up = server.status == "up"
+            if reached.is_up:
+                reached.tools = await _tools(server)
+        reached.seconds = time.monotonic() - began
+        row = server.describe()
+        reached.exit, reached.stderr, reached.noise = row["exit"], row["stderr"], row["noise"]
+        reached.error = row["last_error"]
+        if limit.cancelled_caught:
+            what = "it did not list its tools" if reached.is_up else "it did not answer"
+            reached.error, reached.is_up = f"{what} within {within:g} seconds", False
+        elif reached.is_up and reached.tools is None:
+            reached.error, reached.is_up = reached.error or "it refused to list its tools", False
+        await server.aclose()
+        group.cancel_scope.cancel()
+    return reached
+
+
+async def _tools(server: DownstreamServer) -> list[dict[str, Any]] | None:
+    """All pages of its tools; none for a server without tools, None for one that fails."""
+    found: list[dict[str, Any]] = []
+    params: dict[str, Any] = {}
+    for _ in range(_PAGES):
+        outcome = await server(Call(_ME, "tools/list", params))
+        if not isinstance(outcome, Result):
+            return [] if getattr(outcome, "code", 0) == -32601 else None
+        found += [one for one in outcome.value.get("tools") or () if isinstance(one, dict)]
+        if not (cursor := outcome.value.get("nextCursor")):
+            break
+        params = {"cursor": cursor}
+    return found
+
+
+def servers(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
+    """Whether each is up; lines on stdout that are no messages."""
+    if examined.config is None:
+        return
+    for key, why in examined.config.disabled.items():
+        yield Diagnosis(key, "failed", f"it is disabled: {why}", "set what is missing, or take the server out")
+    missing = {problem.path[1] for problem in not_found(examined.config) if problem.code == "command-not-found"}
+    for key, one in reached.items():
+        if key in missing and not one.is_up:
+            yield Diagnosis(key, "skipped", "its program is missing")
+        elif not one.is_up:
+            last = one.stderr[-1] if one.stderr else ""
+            said = f"; it wrote: {last}" if last else ""
+            yield Diagnosis(key, "failed", (one.error or "it is down") + said, _hint(examined.config, key, one))
+        elif one.tools is None:
+            yield Diagnosis(key, "ok", "up, as the Sluice says that runs")
+        else:
+            yield Diagnosis(key, "ok", f"{count(len(one.tools), 'tool')}, after {1000 * one.seconds:.0f} ms")
+        if one.is_up and one.noise:
+            message = f"it writes to stdout what is no message: {one.noise}"
+            yield Diagnosis(key, "warning", message, "make it log to stderr; other clients may fail at this")
+
+
+def _hint(loaded: config.Config, key: str, one: ReachedServer) -> str:
+    section = loaded.servers[key]
+    if "HTTP 401" in one.error or "HTTP 403" in one.error:
+        return f"login needed: put a valid token into headers of {key}, such as Authorization: Bearer ${{env:TOKEN}}"
+    if isinstance(section, config.HttpServer):
+        return "check its url, and that it runs"
+    if "within" in one.error:
+        return "run its command by hand and wait; a first start may download packages"
+    return "run its command by hand, and read what it says"
+
+
+# ---------------------------------------------------------------- tokens and keys
+
+
+def tokens(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
+    """Tokens in `headers` and keys of clients that have ended, or end within a week."""
+    if examined.config is None:
+        return
+    found = [*_ends_of_tokens(examined.config), *_ends_of_keys(examined.config)]
+    now = time.time()
+    for subject, end, hint in found:
+        when = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        if end <= now:
+            yield Diagnosis(subject, "failed", f"it expired at {when}", hint)
+        elif end - now < SOON:
+            yield Diagnosis(subject, "warning", f"it expires at {when}", hint)
+        else:
+            yield Diagnosis(subject, "ok", f"it is good until {when}")
+
+
+def _ends_of_tokens(loaded: config.Config) -> Iterator[tuple[str, float, str]]:
+    for key, server in loaded.servers.items():
+        for name, value in server.headers.items() if isinstance(server, config.HttpServer) else ():
+            if (end := _end_of(value.get_secret_value().rpartition(" ")[2])) is not None:
+                yield f"{key}, header {name}", end, "put a new token where the old one is"
+
+
+def _end_of(token: str) -> float | None:
+    """When a JWT ends, as it says itself; None for what is no JWT, or has no end."""
+    try:
+        end = jwt.decode(token, options={"verify_signature": False}).get("exp")
+    except jwt.PyJWTError:
+        return None
+    return float(end) if isinstance(end, int | float) and 0 < end < 1e11 else None
+
+
+def _ends_of_keys(loaded: config.Config) -> Iterator[tuple[str, float, str]]:
+    for name, key in loaded.clients.keys.items():
+        if key.expires is not None:
+            yield f"clients.keys.{name}", key.expires.timestamp(), f"sluice keys new {name} makes another"
+
+
+# ---------------------------------------------------------------- the clock
+
+
+def clock(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
+    """Compares this machine's clock with the `Date` (RFC 9110 6.6.1) of the servers that are reached by URL."""
+    if examined.config is None:
+        return
+    compared: list[str] = []
+    for key, server in examined.config.servers.items():
+        if not isinstance(server, config.HttpServer) or not server.enabled:
+            continue
+        skew = _skew(server, examined.config.network.proxy)
+        if skew is not None and abs(skew) > _SKEW:
+            message = f"this machine's clock is {abs(skew):.0f} seconds {'behind' if skew > 0 else 'ahead of'} {key}'s"
+            yield Diagnosis(key, "warning", message, "let the system set its clock (NTP): tokens end by it")
+        elif skew is not None:
+            compared.append(key)
+    if compared:
+        yield Diagnosis(", ".join(compared), "ok", "clocks agree")
+
+
+def _skew(server: config.HttpServer, proxy: str | None) -> float | None:
+    try:
+        context = ssl.create_default_context(cafile=str(server.ca)) if server.ca else True
+        with httpx.Client(proxy=proxy, verify=context, trust_env=False, timeout=LIMIT / 2) as client:
+            date = client.head(server.url).headers.get("date", "")
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except (httpx.HTTPError, OSError, ValueError, TypeError):
+        return None  # whether it is reached, and why not, is another check
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def sizes(examined: Examined, reached: dict[str, ReachedServer]) -> Iterator[Diagnosis]:
+    """What the definitions of all tools cost a client that shows each of them to its model."""
+    if (loaded := examined.config) is None:
+        return
+    stored = _stored(loaded)
+    found = {key: one.tools if one.tools is not None else stored.get(key, []) for key, one in reached.items()}
+    tokens_of = {key: sum(len(json.dumps(tool)) for tool in own) // _CHARACTERS for key, own in found.items()}
+    total, number = sum(tokens_of.values()), sum(map(len, found.values()))
+    if total > MANY_TOKENS:
+        largest = max(tokens_of, key=lambda key: tokens_of[key])
+        message = f"{count(number, 'tool')} cost about {total:,} tokens, {tokens_of[largest]:,} of them {largest}'s"
+        yield Diagnosis("definitions", "warning", message, f"name the tools that you use in tools.allow of {largest}")
+    elif number:
+        yield Diagnosis("definitions", "ok", f"{count(number, 'tool')}, about {total:,} tokens")
+    if loaded.names.max > 64:
+        hint = "write names: {max: 50}, or leave it out"
+        yield Diagnosis("names.max", "warning", "some clients refuse names of more than 64 characters", hint)
+
+
+def _stored(loaded: config.Config) -> dict[str, list[dict[str, Any]]]:
+    prefixes = {key: places(key, server.identity) for key, server in loaded.servers.items()}
+    stored = peek(loaded.state.dir / DATABASE, tuple(prefixes.values()))
+    return {
+        key: tools(data for name, data in stored.items() if name.startswith(prefix)) or []
+        for key, prefix in prefixes.items()
+    }
+
+
+def console(examined: Examined, get: Callable[[str], int] | None) -> Iterable[Diagnosis]:
+    """Whether the console of the Sluice that runs can be opened. `get` returns the HTTP status of a path there."""
+    if examined.config is None or not examined.config.console.enabled:
+        return [Diagnosis("console", "skipped", "it is off: console.enabled")]
+    if get is None:
+        hint = "your desktop client starts it, or `sluice serve`"
+        return [Diagnosis("console", "skipped", "no Sluice runs with this config", hint)]
+    status = get("/console")
+    if status in (200, 404):  # 404: a desktop client's Sluice opens it when it is asked for a link
+        return [Diagnosis("console", "ok", "sluice console opens it")]
+    return [Diagnosis("console", "failed", f"it answers HTTP {status}", "restart Sluice, then run sluice console")]
