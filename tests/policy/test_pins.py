@@ -39,9 +39,13 @@ def withheld(book: PinBook, own: str, value: Any, mode: Mode = "review", twin: P
 
 
 def accepted(book: PinBook, own: str, value: Any) -> PinBook:
-    new = pins.accept(book, ("tool", own), pins.fingerprint(value), "local", "later")
-    assert new is not None
+    new, taken = pins.accept(book, {("tool", own): [pins.fingerprint(value)]}, "local", "later")
+    assert taken == {("tool", own): pins.fingerprint(value)}
     return new
+
+
+def is_refused(book: PinBook, own: str, fingerprint: str) -> bool:
+    return pins.accept(book, {("tool", own): [fingerprint]}, "local", "now") == (book, {})
 
 
 # ---------------------------------------------------------------- canonical form
@@ -118,7 +122,7 @@ def test_who_turns_back_to_what_was_accepted_stays_withheld() -> None:
     book = meet(meet(meet(NOWHERE, a=1), a=2), a=1)
     assert pins.state(book, ("tool", "a")) == "returned"
     assert withheld(book, "a", 1) and withheld(book, "a", 2)
-    assert pins.accept(book, ("tool", "a"), pins.fingerprint(2), "local", "now") is None, "that is not what it gives"
+    assert is_refused(book, "a", pins.fingerprint(2)), "that is not what it gives"
     again = accepted(book, "a", 1)
     assert not withheld(again, "a", 1) and again.pins["tool", "a"].state == "accepted"
     assert pins.state(meet(book, a=2), ("tool", "a")) == "changed"
@@ -127,11 +131,11 @@ def test_who_turns_back_to_what_was_accepted_stays_withheld() -> None:
 def test_accepting_is_of_what_was_seen_and_nothing_else() -> None:
     book = meet(meet(meet(NOWHERE, a=1), a=2), a=3)
     for stale in (1, 2):
-        assert pins.accept(book, ("tool", "a"), pins.fingerprint(stale), "local", "now") is None
+        assert is_refused(book, "a", pins.fingerprint(stale))
     new = accepted(book, "a", 3)
     assert (withheld(new, "a", 3), withheld(new, "a", 1)) == (False, True)
     assert (new.pins["tool", "a"].by, new.pins["tool", "a"].at, new.pins["tool", "a"].text) == ("local", "later", "3")
-    assert pins.accept(new, ("tool", "nobody"), "", "local", "now") is None
+    assert is_refused(new, "nobody", "")
 
 
 def test_block_withholds_what_no_person_accepted_even_a_first_use() -> None:
@@ -203,9 +207,8 @@ def test_nothing_is_served_that_was_neither_in_the_first_list_of_the_set_nor_acc
         was_closed = set(first)
         if what == "accept":
             for own, value in definitions.items():
-                new = pins.accept(book, ("tool", own), pins.fingerprint(value), "local", "now")
-                if new is not None:
-                    book, accepted[own] = new, value
+                book, taken = pins.accept(book, {("tool", own): [pins.fingerprint(value)]}, "local", "now")
+                accepted |= dict.fromkeys((name for _, name in taken), value)
         else:
             book = pins.from_json(*json.loads(json.dumps([pins.pins_to_json(book), pins.waiting_to_json(book)])))
             book = meet(book, mode, into=capabilities, **definitions)
@@ -306,8 +309,7 @@ def test_a_server_in_the_place_of_another_keeps_what_is_equal_and_has_no_first_u
 def test_of_several_before_it_the_newest_pin_of_a_name_counts() -> None:
     old = meet(NOWHERE, a=1, b=1)
     new = accepted(meet(NOWHERE, a=1), "a", 1)
-    newer = pins.accept(meet(new, a=2), ("tool", "a"), pins.fingerprint(2), "local", "now+1")
-    assert newer is not None
+    newer, _ = pins.accept(meet(new, a=2), {("tool", "a"): [pins.fingerprint(2)]}, "local", "now+1")
     assert {own: pin.text for (_, own), pin in pins.succeed([newer, old], "").pins.items()} == {"a": "2", "b": "1"}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -290,9 +291,12 @@ def test_a_worker_does_not_come_back_with_a_policy_that_is_not_in_force(tmp_path
         until(lambda: "is not up" in process.get("/readyz")[1])
         until(lambda: '"failures": 2' in process.log())
         assert "is not up" in process.get("/readyz")[1]
+        waiting = api(process, "lea", "approvals").json()
+        assert waiting["approvals"] == [] and re.fullmatch(r"worker \d is not up.*", waiting["incomplete"][0])
         (tmp_path / "policy.csv").write_text(good.replace("bank, *, *, allow", "bank, *, *, deny"))
         process.process.send_signal(signal.SIGHUP)
         until(lambda: process.get("/readyz")[0] == 200)
+        assert "incomplete" not in api(process, "lea", "approvals").json()
         assert tools(process, ONE) == tools(process, OTHER) == set(), "both have the newer one"
 
 

@@ -4,10 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-import anyio
-import anyio.to_thread
+from typing import Final
 
 from sluicegate.audit import newest
 from sluicegate.audit.checkpoint import PublicKeys
@@ -17,9 +14,9 @@ from sluicegate.audit.record import TYPES
 from sluicegate.audit.time_expressions import read_time
 from sluicegate.outcomes import ENDINGS
 from sluicegate.protocol.jsonrpc import Json
+from sluicegate.runtime.reader_threads import in_reader_thread
 
 PAGE: Final = 100
-MAX_READERS: Final = 2
 _CHOICES: Final = {"verdict": ("allow", "deny", "ask", "would_deny"), "type": TYPES, "outcome": sorted(ENDINGS)}
 _TERMS: Final = {"who": "principal", "server": "server", "tool": "tool", "method": "method", "verdict": "verdict",
                  "outcome": "outcome", "q": "text"}  # fmt: skip
@@ -32,7 +29,6 @@ class CallsApi:
 
     def __init__(self, directory: Path, state: Path, keys: Callable[[], PublicKeys]) -> None:
         self._directory, self._state, self._keys = directory, state, keys
-        self._limiter: anyio.CapacityLimiter | None = None
 
     async def page(self, query: Mapping[str, Sequence[str]]) -> tuple[int, Json]:
         wanted = _read(query, _TERMS)
@@ -51,7 +47,7 @@ class CallsApi:
     async def show(self, id: str) -> tuple[int, Json]:
         if not 0 < len(id) <= 128:
             return 404, {"error": "no such call"}
-        found = await self._run(lambda: newest.story(self._directory, self._state, self._keys(), id))
+        found = await in_reader_thread(lambda: newest.story(self._directory, self._state, self._keys(), id))
         if not found.own:
             far = f": the log was searched back to {found.searched_to}" if found.is_partial else ""
             return 404, {"error": f"no such call{far}"}
@@ -60,15 +56,9 @@ class CallsApi:
     async def _page(
         self, name: str, search: Callable[..., LogPage], limit: int, before: newest.Position | None
     ) -> Json:
-        found = await self._run(partial(search, self._directory, limit=limit, before=before))
+        found = await in_reader_thread(partial(search, self._directory, limit=limit, before=before))
         answer: Json = {name: found.rows, "searched_to": found.searched_to, "partial": found.is_partial}
         return answer | ({"next": found.next} if found.next else {})
-
-    async def _run(self, read: Callable[[], Any]) -> Any:
-        """Never in the event loop, and never many at once: the thread that reads has the interpreter in turns."""
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(MAX_READERS)
-        return await anyio.to_thread.run_sync(read, limiter=self._limiter)
 
 
 def _read(
@@ -89,7 +79,7 @@ def _read(
     except ValueError as error:
         return str(error)
     limit = given.get("limit", str(PAGE))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:6]) <= PAGE):
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= len(str(PAGE)) and 1 <= int(limit) <= PAGE):
         return f"limit is a number from 1 to {PAGE}"
     before = newest.read_position(given["before"]) if "before" in given else None
     if before is None and "before" in given:

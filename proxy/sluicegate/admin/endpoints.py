@@ -162,7 +162,7 @@ async def show_output(sources: AdminDeps, asked: ApiRequest) -> Answer:
 
 
 async def list_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:
-    return json_response(*show(sources.pins, asked.query))
+    return json_response(*await show(sources.pins, asked.query))
 
 
 async def accept_pins(sources: AdminDeps, asked: ApiRequest) -> Answer:

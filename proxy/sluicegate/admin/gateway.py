@@ -121,6 +121,8 @@ class Gateway:
                 whole = _server(parts) | {"position": ",".join(part["position"] for part in parts)}
             case _:
                 whole = await _page(scope, parts, operation.removeprefix("list_"))
+        if (missing := self._down()) and operation != "show_status":
+            whole["incomplete"] = missing  # what their workers have is not in it
         return json_response(_DONE, whole)
 
     # ------------------------------------------------------------ one of them

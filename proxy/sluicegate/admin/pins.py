@@ -4,7 +4,8 @@ Pure but for the pins themselves, which are given. A definition is accepted by i
 what came after the look.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sluicegate.policy.pins import WORDS, PinKind, Wanted
@@ -15,6 +16,7 @@ _SHAPE: Final = (
     'the body is {"server": KEY, "accept": [{"kind": "tool|prompt|template|instructions", "name": NAME, '
     '"fingerprint": HEX}, ...]}'
 )
+_AT_ONCE: Final = 50  # rows that are made in one step of the event loop
 _QUERY: Final = "the query is ?server=KEY, ?definitions=1 and ?waiting=1, each once, or nothing"
 
 StatusAndBody = tuple[int, Json]
@@ -22,12 +24,14 @@ StatusAndBody = tuple[int, Json]
 
 
 class PinsApi(Protocol):
-    def rows(self, server: str | None = None, definitions: bool = False, waiting: bool = False) -> list[Json]: ...
+    def each_row(
+        self, server: str | None = None, definitions: bool = False, waiting: bool = False
+    ) -> Iterator[Json]: ...
 
     async def accept(self, server: str, wanted: Iterable[Wanted], by: str) -> list[Json] | str: ...
 
 
-def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> StatusAndBody:
+async def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> StatusAndBody:
     server, flags = query.get("server", [""]), [query.get(name, ["0"]) for name in ("definitions", "waiting")]
     if (
         set(query) - {"server", "definitions", "waiting"}
@@ -35,7 +39,12 @@ def show(pins: PinsApi, query: Mapping[str, Sequence[str]]) -> StatusAndBody:
         or any(flag not in (["0"], ["1"]) for flag in flags)
     ):
         return 400, {"error": _QUERY}
-    return 200, {"pins": pins.rows(server[0] or None, *(flag == ["1"] for flag in flags))}
+    rows: list[Json] = []
+    for row in pins.each_row(server[0] or None, *(flag == ["1"] for flag in flags)):
+        rows.append(row)
+        if len(rows) % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return 200, {"pins": rows}
 
 
 async def accept(pins: PinsApi, body: bytes, by: str) -> StatusAndBody:

@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
-
-import anyio
 
 from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
 from sluicegate.app import settings
@@ -16,6 +15,7 @@ from sluicegate.audit.newest import last_calls
 from sluicegate.config import Config
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client
+from sluicegate.runtime.reader_threads import in_reader_thread
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.sqlite import SqliteStore
@@ -28,7 +28,7 @@ def people(judges: PolicyService, log: Path | None, client_of: Callable[[str], C
         if log is None:
             return []
         try:
-            return await anyio.to_thread.run_sync(last_calls, log, principal)
+            return await in_reader_thread(partial(last_calls, log, principal))
         except OSError:  # between two segments, or gone: what is shown is the less
             return []
 

@@ -7,11 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
-
-import anyio
 
 from sluicegate.app import policy_loading, settings
 from sluicegate.app.core import Core
@@ -40,6 +39,7 @@ from sluicegate.policy.target import KINDS as KIND_OF
 from sluicegate.policy.target import plain
 from sluicegate.protocol.jsonrpc import Json
 from sluicegate.protocol.model import Client, Era, Kind, Target
+from sluicegate.runtime.reader_threads import in_reader_thread
 from sluicegate.store import Store
 from sluicegate.store.memory import MemoryStore
 from sluicegate.store.revoked import Revoked
@@ -188,7 +188,7 @@ async def explain(inner: Core, principal: str, method: str, text: str, arguments
     if isinstance(facts, str):
         return facts
     client = Client(name, facts.roles or ())
-    found = await anyio.to_thread.run_sync(rulebook.explain_by, facts, client, KIND_OF[method], arguments)
+    found = await in_reader_thread(partial(rulebook.explain_by, facts, client, KIND_OF[method], arguments))
     about: Json = {"notes": notes(config, facts, client)}
     if not isinstance(found, Explanation):
         decided = {"verdict": found.verdict.value, "rule": found.rule, "reason": found.reason, "principal": name}
@@ -196,7 +196,7 @@ async def explain(inner: Core, principal: str, method: str, text: str, arguments
     matches = found.found
     rows = (*matches.denies, *matches.allows, *matches.approvals)
     row = next((row for row in rows if row.where == found.ruling.rule), None)
-    source = None if row is None else await anyio.to_thread.run_sync(_source, config, row)
+    source = None if row is None else await in_reader_thread(partial(_source, config, row))
     return about | found.as_json() | ({} if source is None else {"source": source})
 
 

@@ -21,6 +21,7 @@ from sluicegate.approval.record import Approval, CallBinding, Vote, new_id, sess
 from sluicegate.approval.repository import ApprovalRepository, StoredApproval
 from sluicegate.approval.states import State
 from sluicegate.approval.vote_request import MAX_COMMENT, VoteRefused, VoteRequest, unfit
+from sluicegate.audit.record import trace_of
 from sluicegate.policy.profiles import ApprovalProfile
 from sluicegate.protocol.canonical_json import canonical_parts
 from sluicegate.protocol.jsonrpc import Json
@@ -207,11 +208,11 @@ class ApprovalQueue:
         client, now = call.client, self._clock()
         name, version = client.info.get("name"), client.info.get("version")
         claims = " ".join(part[:64] for part in (name, version) if isinstance(part, str))
-        parent = call.meta.get("traceparent")
+        parent = call.meta["traceparent"] if trace_of(call) else ""  # the client's own text, where it is one
         return Approval(
             new_id(), "pending", binding, call.method, call.target.public if call.target else "", class_,
             self._deps.revision(), eligibility.persons(client), client.owner, session_mark(client.session), claims,
-            parent[:64] if isinstance(parent, str) else "", self._home, now, now + binding.terms.expires,
+            parent, self._home, now, now + binding.terms.expires,
             token_end=self._deps.token_end(client.principal),
         )  # fmt: skip
 

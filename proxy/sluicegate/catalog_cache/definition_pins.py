@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -187,12 +187,18 @@ class DefinitionPins:
     def rows(self, server: str | None = None, definitions: bool = False, waiting: bool = False) -> list[Json]:
         """Every pin and everything that waits, of one server or all, or what waits or is withheld alone; with their
         canonical texts if wanted."""
-        return [
-            self._row(name, era, book, key, definitions)
-            for (name, era), book in self._books.items() if server in (None, name)
-            for key in pins.keys(book)
-            if not waiting or key in book.waiting or self._is_withheld(name, era, book, key)
-        ]  # fmt: skip
+        return list(self.each_row(server, definitions, waiting))
+
+    def each_row(
+        self, server: str | None = None, definitions: bool = False, waiting: bool = False
+    ) -> Iterator[Json]:
+        """The same, one row after the other, over the books as they are now: a server may have 10,000."""
+        for (name, era), book in tuple(self._books.items()):
+            for key in pins.keys(book) if server in (None, name) else ():
+                if name not in self._modes:  # its configuration was changed meanwhile
+                    break
+                if not waiting or key in book.waiting or self._is_withheld(name, era, book, key):
+                    yield self._row(name, era, book, key, definitions)
 
     def _is_withheld(self, server: str, era: Era, book: PinBook, key: Key) -> bool:
         return pins.is_withheld(self._modes[server], book, self._both(server, era)[1], key, book.current(key) or "")
@@ -215,36 +221,37 @@ class DefinitionPins:
         """All of it or nothing: the rows as they are then, or what is wrong in a sentence."""
         if server not in self._modes:
             return f"no server {server} is pinned"
-        wanted = tuple(wanted)
+        seen: dict[Key, set[str]] = {}
+        for one in wanted:
+            seen.setdefault((one.kind, one.name), set()).add(one.fingerprint)
         async with self._lock:
             if server not in self._modes:  # its configuration was changed meanwhile
                 return f"no server {server} is pinned"
             while True:
-                books, events = {era: self._books[server, era] for era in ERAS}, list[PinEvent]()
-                for one in wanted:
-                    taken = [event for era in ERAS if (event := self._take(server, era, books, one, by))]
-                    if not taken:
-                        what = f"{pins.WORDS[one.kind]} {one.name or 'instructions'}"
-                        return f"{what}: that is not what the server gave last"
-                    events += taken
+                old = {era: self._books[server, era] for era in ERAS}
+                accepted = {era: pins.accept(old[era], seen, by, self._now()) for era in ERAS}
+                taken = {mark for _, found in accepted.values() for mark in found.items()}
+                if missing := [key for key, marks in seen.items() if any((key, mark) not in taken for mark in marks)]:
+                    kind, name = missing[0]
+                    return f"{pins.WORDS[kind]} {name or 'instructions'}: that is not what the server gave last"
+                books = {era: book for era, (book, _) in accepted.items()}
                 if await self._write(server, books):
                     break
-        for event in events:
-            log.info("definition accepted", extra=_fields(event))
-            self._on_change(event)
-        taken_keys = dict.fromkeys((event.era, (event.kind, event.name)) for event in events)
-        return [self._row(server, era, books[era], key, definitions=False) for era, key in taken_keys]
+        rows: list[Json] = []
+        for key in seen:
+            for era in ERAS:
+                if key in accepted[era][1]:
+                    self._tell_accepted(server, era, key, old[era], books[era], by)
+                    rows.append(self._row(server, era, books[era], key, definitions=False))
+            await asyncio.sleep(0)  # a definition is searched for hidden text, and there may be thousands
+        return rows
 
-    def _take(self, server: str, era: Era, books: dict[Era, PinBook], one: Wanted, by: str) -> PinEvent | None:
-        key, old = (one.kind, one.name), books[era]
-        new = pins.accept(old, key, one.fingerprint, by, self._now())
-        if new is None:
-            return None
-        books[era] = new
-        before = old.pins.get(key)
-        earlier = before.fingerprint if before else None
-        found = flags_in(pins.newest(new, key))
-        return PinEvent(server, era, one.kind, one.name, "accepted", earlier, one.fingerprint, found, by)
+    def _tell_accepted(self, server: str, era: Era, key: Key, old: PinBook, new: PinBook, by: str) -> None:
+        before, text = old.pins.get(key), pins.newest(new, key)
+        fingerprint, earlier = new.pins[key].fingerprint, before.fingerprint if before else None
+        event = PinEvent(server, era, *key, "accepted", earlier, fingerprint, flags_in(text), by)
+        log.info("definition accepted", extra=_fields(event))
+        self._on_change(event)
 
     # ------------------------------------------------------------ the store
 

@@ -54,6 +54,8 @@ def list_(
     head = ["ID", "STATE", "WHO", "TOOL", "PROFILE", "UNTIL", "ARGUMENTS"]
     give(as_json, body, [table([head, *map(_cells, body["approvals"])], state="STATE")] if body["approvals"] else [])
     info(count(len(body["approvals"]), "approval"))
+    for why in body.get("incomplete", ()):
+        info(f"incomplete: {why}")
 
 
 def _cells(row: Row) -> list[str]:

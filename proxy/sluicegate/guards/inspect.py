@@ -121,7 +121,7 @@ async def _inspect_in_turns(
         found: set[str] = set()
         value = outcome.value if is_plain else await _clean_in_turns(outcome.value, found, budget)
         since = budget.now()
-        judged = _inspect_result(_as_answered(call), target, outcome, value, found, strict, check)
+        judged = await _inspect_large(_as_answered(call), target, outcome, value, found, strict, check)
         budget.take(since)
     await asyncio.sleep(0)
     return judged
@@ -209,7 +209,8 @@ async def _inspect_task(
         answered = replace(call, method="tools/call")
         found = set()
         cleaned = await _clean_in_turns(result, found, budget)
-        judged = _inspect_result(answered, target, Result(result), cleaned, found, strict, check)
+        inspect_one = _inspect_large if budget is not None else _inspect_small
+        judged = await inspect_one(answered, target, Result(result), cleaned, found, strict, check)
         assert isinstance(judged, Result)  # what is withheld from a call of a tool is a result, too
         shown, reason = {**shown, "result": judged.value}, judged.reason
     if isinstance(requests := task.get("inputRequests"), dict):
@@ -238,6 +239,18 @@ def _inspect_result(
     if found:
         return Result(_marked(value, found), reason=outcome.reason)
     return outcome
+
+
+async def _inspect_small(*about: Any) -> Outcome:
+    return _inspect_result(*about)
+
+
+async def _inspect_large(*about: Any) -> Outcome:
+    """The same in a thread, where a schema is checked: to count 30,000 objects takes 50 ms."""
+    call, target, *_ = about
+    if call.method != "tools/call" or target.item is None or "outputSchema" not in target.item:
+        return _inspect_result(*about)
+    return await anyio.to_thread.run_sync(_inspect_result, *about)
 
 
 async def _inspect_asks(call: Call, outcome: InputRequired, strict: bool, look: Links | None = None) -> Outcome:

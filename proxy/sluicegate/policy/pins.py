@@ -11,7 +11,7 @@ a person accepted is served in every set; a first use only in the sets that had 
 can be used to bring something new into another.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
@@ -244,12 +244,13 @@ def is_withheld(
 # ---------------------------------------------------------------- a person accepts
 
 
-def accept(book: PinBook, key: Key, fingerprint: str, by: str, at: str) -> PinBook | None:
-    """The book in which what the server gave last is the pin; None if that is not what the person has seen."""
-    if book.current(key) != fingerprint:
-        return None
-    waiting = {other: held for other, held in book.waiting.items() if other != key}
-    return replace(book, pins={**book.pins, key: Pin(fingerprint, newest(book, key), by, at)}, waiting=waiting)
+def accept(book: PinBook, seen: Mapping[Key, Collection[str]], by: str, at: str) -> tuple[PinBook, dict[Key, str]]:
+    """The book in which what the server gave last is the pin, of each definition that is still as the person has seen
+    it, in one era or the other; and the fingerprints of these."""
+    taken = {key: current for key, marks in seen.items() if (current := book.current(key)) and current in marks}
+    new = {key: Pin(current, newest(book, key), by, at) for key, current in taken.items()}
+    waiting = {key: held for key, held in book.waiting.items() if key not in new}
+    return replace(book, pins={**book.pins, **new}, waiting=waiting), taken
 
 
 # ---------------------------------------------------------------- showing
