@@ -1,7 +1,7 @@
 """The table of the admin API holds for every row of it: who is refused, and that nothing is shown or done then."""
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, cast
 
 import httpx
@@ -82,9 +82,9 @@ class Sources:
         self.asked.append("events")
         yield CANARY.encode()
 
-    def rows(self, *_: object) -> list[dict[str, Any]]:
+    def each_row(self, *_: object) -> Iterator[dict[str, Any]]:
         self.asked.append("pins")
-        return [{"name": CANARY}]
+        yield {"name": CANARY}
 
     async def accept(self, *_: object) -> list[dict[str, Any]]:
         self.asked.append("accept")

@@ -310,15 +310,16 @@ async def test_an_approval_carries_who_asked_with_which_client_session_and_trace
     town.tokens[ANN.principal] = START + 77
     info = {"name": "n" * 70, "version": "v" * 70}
     call = town.call(Client("key:ann", ("role:dev",), "Ann", session="s1", info=info), amount=1)
-    approval = await town.get(about(await town.run(replace(call, meta={"traceparent": "t" * 70})))["id"])
-    assert approval.client == "n" * 64 + " " + "v" * 64 and approval.trace == "t" * 64
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    approval = await town.get(about(await town.run(replace(call, meta={"traceparent": trace})))["id"])
+    assert approval.client == "n" * 64 + " " + "v" * 64 and approval.trace == trace
     assert (approval.owner, approval.persons) == ("Ann", ("key:ann", "ann")) and len(approval.session) == 32
     assert (approval.created, approval.expires, approval.token_end) == (START, START + 1800, START + 77)
     assert (approval.method, approval.public, approval.class_, approval.policy) == (
         "tools/call", "b__pay", "write", "rev1")  # fmt: skip
     assert len(approval.home) == 12 and approval.home != town.new_desk()._home
     bare = town.call(Client("key:ann"), amount=2)
-    approval = await town.get(about(await town.run(replace(bare, meta={"traceparent": 5})))["id"])
+    approval = await town.get(about(await town.run(replace(bare, meta={"traceparent": "t" * 70})))["id"])
     assert (approval.client, approval.trace, approval.session, approval.owner) == ("", "", "", "")
 
 

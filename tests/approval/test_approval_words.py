@@ -22,13 +22,15 @@ from sluicegate.policy.profiles import BUILT_IN
 from sluicegate.protocol.canonical_json import canonical
 from sluicegate.protocol.model import ApprovalRef, Client, Failure, Result, refuse
 
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+
 DEV = Client("key:ann", ("role:dev",), "ann", session="s1", info={"name": "ide\u202e", "version": "1.0", "x": 1})
 START, END = "1970-01-12T13:46:40Z", "1970-01-12T14:16:40Z"
 
 
 async def asked(town: Town, **arguments: Any) -> tuple[Approval, Any]:
     call = town.call(DEV, **arguments)
-    meta = {"dev.sluice/reason": "rent\u202e", "traceparent": "00-1"}
+    meta = {"dev.sluice/reason": "rent\u202e", "traceparent": TRACE}
     approval = await town.get(about(await town.run(replace(call, meta=meta)))["id"])
     return approval, await town.desk.book.shown(approval.id)
 
@@ -62,7 +64,7 @@ async def test_an_approver_sees_everything() -> None:
         "arguments_lines": ["n[0]: 5", "note:", "    | a⟨U+202E⟩b", "    | ", 'to: "bob"'],
         "compared_with_last_approved": [
             "- n[0]: 4", "+ n[0]: 5", "+ note:", "+     | a⟨U+202E⟩b", "+     | ", '  to: "bob"'],
-        "last_calls": [{"x": 1}], "seconds_left": 1799, "trace": "00-1",
+        "last_calls": [{"x": 1}], "seconds_left": 1799, "trace": TRACE,
     }  # fmt: skip
     late = presentation.tell_all(approval, kept, {}, [], "", approval.expires + 9)
     assert late["compared_with_last_approved"] is None and late["seconds_left"] == 0

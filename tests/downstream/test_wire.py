@@ -16,7 +16,7 @@ import pytest
 from authority import context_for
 
 from sluicegate.http.client import connection, pool
-from sluicegate.http.client.connection import Reply
+from sluicegate.http.client.connection import HttpClientConnection, Reply
 from sluicegate.http.client.pool import HttpClient
 
 
@@ -329,6 +329,37 @@ async def test_events_arrive_one_by_one_and_the_stream_can_be_left() -> None:
         reply.close()
         await left.wait()
         assert repr(transport) == "<HttpClient 0 open, 0 idle>"
+
+
+async def test_an_answer_in_crumbs_is_broken_off_and_a_few_of_them_are_read_with_pauses() -> None:
+    """Chunks of one byte at full speed took the event loop: each costs as much as a thousand bytes in one."""
+    napped, large = asyncio.Event(), b"80\r\n%b\r\n" % (b"x" * 128)
+
+    async def script(peer: Peer) -> None:
+        while request := await peer.request():
+            await peer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            await peer.write(b"1\r\n \r\n" * (600 if b"crumbs" in request else 300))
+            if b"few" in request:
+                await napped.wait()
+                await peer.write(large * 1_000 + b"0\r\n\r\n")
+
+    naps: list[float] = []
+    with pytest.MonkeyPatch.context() as patched:
+        rest = HttpClientConnection._rest
+
+        def counted(wire: HttpClientConnection, size: int) -> None:
+            rest(wire, size)
+            if wire._nap is not None:
+                naps.append(wire._nap.when() - wire.loop.time())
+                napped.set()
+
+        patched.setattr(HttpClientConnection, "_rest", counted)
+        async with serving(script) as scene, wiring() as transport:
+            with pytest.raises(httpx.RemoteProtocolError, match="on_chunk_header"):
+                await read(await send(transport, scene.post(b"crumbs")))
+            response = await send(transport, scene.post(b"few"))
+            assert len(await read(response)) == 300 + 128_000
+    assert 0.1 < naps[0] < 0.2 and scene.connections == 2
 
 
 @pytest.mark.parametrize("ends", [True, False])

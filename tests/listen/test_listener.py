@@ -129,6 +129,20 @@ async def test_a_chunked_body_is_counted() -> None:
         assert here.handler.calls == []
 
 
+@pytest.mark.parametrize("secret", [A, "nobody"])
+async def test_a_body_in_crumbs_is_refused_before_it_is_whole(secret: str) -> None:
+    """Four strangers with chunks of one byte, a megabyte a second of them, took the whole event loop."""
+    async with site() as here:
+        crumbs = b"1\r\n \r\n" * 129
+        raw = await here.raw(post(crumbs, "Transfer-Encoding: chunked", secret=secret))
+        answer = await raw.answer()
+        assert answer[0] in (400, 401) and here.handler.calls == []
+        assert await raw.closed() == b""
+        few = b"".join(b"1\r\n%c\r\n" % byte for byte in json.dumps(LIST).encode())
+        whole = await here.raw(post(few + b"0\r\n\r\n", "Transfer-Encoding: chunked"))
+        assert "chunks" not in str(await whole.answer())
+
+
 async def test_after_a_body_too_large_the_connection_lives_on() -> None:
     async with site(patch(ListenSettings(), "limits", max_request=1000)) as here:
         raw = await here.raw(post(b"x" * 1_000_000))

@@ -4,6 +4,7 @@ Probes and metrics need no credential; `/api/v1/` needs the operator's token, fr
 and the right that the table names.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class _Admin:
 
     def __init__(self, settings: AdminSettings, sources: AdminDeps) -> None:
         self._token, self._sources = settings.operator_token, sources
+        self._scrape: asyncio.Future[tuple[bytes, str]] | None = None
+        self._rendering = asyncio.Lock()
         self._policy = HostOriginPolicy(settings.names, ADMIN_PORT)
         self._forwarded = ForwardedHeaders(settings.names)
         paths: dict[str, list[ApiRoute]] = {}
@@ -127,8 +130,16 @@ class _Admin:
     async def _metrics(self) -> AdminResponse:
         if self._sources.metrics is None:
             return error_response(404, "metrics are off: see telemetry.metrics")
-        body, kind = await anyio.to_thread.run_sync(self._sources.metrics())
-        return AdminResponse(200, body, kind)
+        if self._scrape is None:
+            self._scrape = asyncio.ensure_future(self._render(self._sources.metrics))
+        return AdminResponse(200, *await asyncio.shield(self._scrape))
+
+    async def _render(self, metrics: Callable[[], Callable[[], tuple[bytes, str]]]) -> tuple[bytes, str]:
+        """One at a time: the thread has the interpreter in turns with the event loop. Whoever asks meanwhile waits for
+        the next one, and all of them get that."""
+        async with self._rendering:
+            self._scrape = None
+            return await anyio.to_thread.run_sync(metrics())
 
     # ------------------------------------------------------------ credentials and rights
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from sluicegate.admin.routes import JSON, MAX_BODY
+from sluicegate.admin.routes import API, JSON, MAX_BODY, MAX_FORM
 from sluicegate.protocol.jsonrpc import Malformed, dump
 
 
@@ -51,10 +51,12 @@ def error_response(status: int, text: str, headers: Mapping[str, str] | None = N
 
 
 async def read_body(request: Request) -> bytes | None:
-    """The request's body; None for one that is too large."""
+    """The request's body; None for one that is too large. A page's form comes before anything is known of who sends
+    it."""
+    most = MAX_BODY if request.scope["path"].startswith(API) else MAX_FORM
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > MAX_BODY:
+        if len(body) > most:
             return None
     return bytes(body)

@@ -20,6 +20,7 @@ PAGE: Final = "/approvals/{id:path}"
 ACTIONS: Final = ("restart", "reconnect", "enable", "disable")
 JSON: Final = "application/json"
 MAX_BODY: Final = 4 * 1024 * 1024
+MAX_FORM: Final = 16 * 1024
 MAX_QUERY: Final = 4_096
 
 _STRING: Final = {"type": "string"}

@@ -274,7 +274,7 @@ class ApprovalQueue:
                     if not approval.is_finished and (why := self._withdrawn.get(id) or self._ground_of(approval)):
                         await self._withdraw(id, why)
                         return VoteRefused(409, f"it was withdrawn: {why}")
-                    if refused := unfit(approval, who, vote_request):
+                    if refused := unfit(approval, who, vote_request, channel):
                         return refused
                     new = self._voted(approval, who, vote_request, channel)
                     grant, writes = self._granted(new, who, vote_request)

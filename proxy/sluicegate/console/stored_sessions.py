@@ -109,7 +109,9 @@ class StoredSessions:
             if self._found is None:
                 rows: dict[str, bytes] = {}
                 await self._try(self._read, rows)
-                found = {key.removeprefix(PREFIX): json.loads(value) for key, value in rows.items()}
+                read = {key.removeprefix(PREFIX): _row(value) for key, value in rows.items()}
+                found = {mark: row for mark, row in read.items() if row is not None}
+                self._sessions.ended += read.keys() - found
                 self._found = {mark: found[mark] for mark in _newest(found)}
                 self._sessions.ended += found.keys() - self._found
         return self._found
@@ -156,6 +158,17 @@ class StoredSessions:
             log.warning("console sessions cannot be stored", extra={"error": str(error)})
             return False
         return True
+
+
+def _row(value: bytes) -> dict[str, Any] | None:
+    """None for what is no session: it locks nobody out."""
+    try:
+        row = json.loads(value)
+    except ValueError:
+        return None
+    texts, times = ("principal", "way", "page_key", "sealed"), ("began", "used")
+    is_one = isinstance(row, dict) and all(isinstance(row.get(name), str) for name in texts)
+    return row if is_one and all(type(row.get(name)) in (int, float) for name in times) else None
 
 
 def _newest(rows: Mapping[str, dict[str, Any]]) -> list[str]:

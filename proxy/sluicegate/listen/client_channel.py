@@ -103,12 +103,14 @@ class Asks:
 @dataclass(frozen=True, slots=True)
 class ClientChannel:
     """How a call reaches its client: its session's questions, its own stream, and a trail for each round.
-    `abandon` is told of a call that ended while its server waited for answers: the id of its first round."""
+    `abandon` is told of a call that ended while its server waited for answers: the id of its first round. `client` is
+    the session's, with the roles that it has now: each round is judged anew."""
 
     asks: Asks
     send: Send
     trail: Callable[[], Trail]
     abandon: Callable[[str], None]
+    client: Callable[[], Client]
 
 
 async def run_input_rounds(handler: Handler, call: Call, outcome: Outcome, channel: ClientChannel) -> Outcome:
@@ -135,7 +137,7 @@ async def run_input_rounds(handler: Handler, call: Call, outcome: Outcome, chann
             if answers.is_late:
                 return refuse(call.method, "timeout", answers.why)
             return input_requests_client.unanswered(call.method, answers.why)
-        outcome = await handler(_next_round(call, outcome, answers, channel.trail()))
+        outcome = await handler(_next_round(call, outcome, answers, channel))
     for id in visited:  # 2025-11-25 client/elicitation#completion-notifications; a newer server has no such words
         await channel.send(Notification(ELICITATION_COMPLETE, {"elicitationId": id}))
     return outcome
@@ -151,13 +153,13 @@ def _is_visit(params: object) -> bool:
     return isinstance(params, dict) and params.get("mode") == "url"
 
 
-def _next_round(call: Call, outcome: InputRequired, answers: Json, trail: Trail) -> Call:
+def _next_round(call: Call, outcome: InputRequired, answers: Json, channel: ClientChannel) -> Call:
     params = dict(call.params)
     if outcome.requests:
         params["inputResponses"] = answers
     if outcome.state is not None:  # the empty string is a state
         params["requestState"] = outcome.state
-    return Call(call.client, call.method, params, call.meta, None, call.mirrored, call.emit, trail)
+    return Call(channel.client(), call.method, params, call.meta, None, call.mirrored, call.emit, channel.trail())
 
 
 @dataclass(slots=True)

@@ -82,6 +82,11 @@ class _Counter:
 
 
 _MAX_PIPELINED: Final = 8
+_MAX_LINES: Final = 512
+_FEW_CHUNKS: Final = 128
+_CHUNK: Final = 512
+"""Bytes that the chunks of a body hold on average, after the first few. Each costs 5 us, so that of bodies in chunks of
+one byte, a megabyte a second would take the whole event loop."""
 _SAMPLE: Final = 64  # connections among which one is chosen that makes room
 # RFC 3986 2.3 and 6.2.2: an escape of a letter, digit, "-", ".", "_" or "~" has another spelling, that of a slash,
 # backslash or control character another reading. A fragment is no part of a request target (RFC 9112 3.2).
@@ -143,7 +148,7 @@ class Http1(asyncio.Protocol):
         self._url = b""
         self._host: bytes | None = None  # that of an earlier request, judged
         self._headers: Headers = []
-        self._read = self._unheaded = 0
+        self._read = self._unheaded = self._chunks = self._body = 0
         self._repeatable: _RepeatedRequest | None = None
 
     # ------------------------------------------------------------ the connection begins and ends
@@ -312,7 +317,7 @@ class Http1(asyncio.Protocol):
         self._receiving = True
         self._incoming = None
         self._extended = False
-        self._unheaded = 0
+        self._unheaded = self._chunks = self._body = 0
         self._url = b""
         self._headers = []
 
@@ -322,6 +327,8 @@ class Http1(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._incoming is None:  # else a trailer: nobody here may mistake it for a header
             self._headers.append((name.lower(), value))
+            if len(self._headers) > _MAX_LINES:  # the shortest has 4 bytes, and costs as much as a long one
+                raise self._leave(431, "too many headers")
 
     def on_headers_complete(self) -> None:
         self._check(dict(self._headers))
@@ -390,8 +397,15 @@ class Http1(asyncio.Protocol):
         self._refusal = (status, text)
         return _Refused(text)
 
+    def on_chunk_header(self) -> None:
+        """Raises `_Refused` where a body comes in crumbs."""
+        self._chunks += 1
+        if self._chunks > _FEW_CHUNKS + self._body // _CHUNK:
+            raise self._leave(400, f"the body is in chunks of less than {_CHUNK} bytes on average")
+
     def on_body(self, body: bytes) -> None:
         self._progressed = True
+        self._body += len(body)
         if self._incoming is not None:
             self._incoming.feed(body)
 

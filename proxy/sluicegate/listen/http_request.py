@@ -196,7 +196,8 @@ class HttpRequest:
                 self._stir()
         if self.budget is not None and self.budget.read(len(data)):
             self._connection.pause_reading()
-            self._resting = self.loop.create_task(self._rest(self.budget))
+            if self._resting is None or self._resting.done():  # one read may be thousands of pieces
+                self._resting = self.loop.create_task(self._rest(self.budget))
 
     async def _rest(self, budget: LoopBudget) -> None:
         """Its client has used up its part: the rest of the body waits in the peer's buffers."""

@@ -65,10 +65,11 @@ class HttpSession(LegacySession):
         self._running: dict[RequestId, list[RunningCall]] = {}
 
     def client_for(self, principal: Principal) -> Client:
-        """The client with the roles its principal has now."""
+        """The client with the roles its principal has now, which the session acts with from here on."""
         if principal is not self.principal:
             self.client = replace(self.client, roles=principal.roles, owner=principal.owner)
             self.principal = principal
+            self.listening.act_as(self.client)
         return self.client
 
     def adopt(self, answer: ResumableResponse) -> int:

@@ -42,6 +42,8 @@ class LegacyHttp:
         if id is None:
             return 400, "Mcp-Session-Id is required"
         session = self._sessions.get(id.decode("latin-1"), principal)
+        if session is not None:
+            session.client_for(principal)
         return session or (404, "Session not found")  # ended, or somebody else's: no difference may show
 
     # ------------------------------------------------------------ POST

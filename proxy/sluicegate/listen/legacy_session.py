@@ -79,7 +79,7 @@ class LegacySession:
 
     async def run_input_rounds(self, call: Call, outcome: InputRequired, send: Send) -> Outcome:
         """The outcome once the client has answered what the server asks, which goes through `send`."""
-        channel = ClientChannel(self.asks, send, self._deps.trail, self._deps.on_abandoned)
+        channel = ClientChannel(self.asks, send, self._deps.trail, self._deps.on_abandoned, lambda: self.client)
         return await run_input_rounds(self._deps.handler, call, outcome, channel)
 
     def respond(self, request: Request, outcome: Outcome) -> Response:

@@ -56,6 +56,14 @@ class SessionNotifications:
         if self._current is None:
             self._current = self._listen(self._uris)
 
+    def act_as(self, client: Client) -> None:
+        """The client as its newest request has it. With other roles than before it listens anew: what it may hear is
+        judged when that begins."""
+        before, self._client = self._client, client
+        if client.roles != before.roles and self._current is not None:
+            self._current.scope.cancel()
+            self._current = self._listen(self._uris)
+
     def stop(self) -> None:
         if self._current is not None:
             self._current.scope.cancel()

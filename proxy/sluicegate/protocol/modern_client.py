@@ -235,7 +235,7 @@ def respond(id: RequestId, method: str, outcome: Outcome, server_info: Json) -> 
         if method not in MULTI_ROUND:
             return 200, _error(id, Failure(INTERNAL_ERROR, f"the server asked for input during {method}"))
         return 200, Response(id, _input_required(outcome, server_info))
-    meta = {**outcome.task.get("_meta", {}), SERVER_INFO: server_info}
+    meta = {**_meta_of(outcome.task), SERVER_INFO: server_info}
     return 200, Response(id, {**outcome.task, "resultType": "task", "_meta": meta})
 
 
@@ -244,9 +244,15 @@ def _complete(id: RequestId, method: str, value: Json, server_info: Json) -> Res
     return ListResponse(id, result, key=LISTS[method].key) if method in LISTS else Response(id, result)
 
 
+def _meta_of(value: Json) -> Json:
+    """Nothing where a server has put something else in its place: what it executed is answered all the same."""
+    meta = value.get("_meta")
+    return meta if isinstance(meta, dict) else {}
+
+
 def added(id: RequestId, method: str, value: Json, server_info: Json) -> Json:
     """What a complete result says besides the value, or in the place of what that says."""
-    meta = {**value["_meta"], SERVER_INFO: server_info} if "_meta" in value else {SERVER_INFO: server_info}
+    meta: Json = {**_meta_of(value), SERVER_INFO: server_info} if "_meta" in value else {SERVER_INFO: server_info}
     if method == "subscriptions/listen":
         meta[SUBSCRIPTION_ID] = id
     made: Json = {"resultType": "complete", "_meta": meta}

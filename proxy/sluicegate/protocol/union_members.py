@@ -107,6 +107,8 @@ def with_required_fields(method: str, value: Json) -> Outcome:
     """The result; one without what it is about is no answer. Only of a tool less is known to be meant: servers leave
     `content` out where they say all in structure, and clients of every revision take it for granted."""
     value = result(method, value)
+    if not isinstance(value.get("_meta", value), dict):
+        value = without(value, frozenset({"_meta"}))
     needed = RESULTS.get(method)
     if needed is None or isinstance(value.get(needed[0]), needed[1]):
         return Result(value)

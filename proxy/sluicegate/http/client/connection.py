@@ -26,6 +26,11 @@ MAX_BARE = 64 * 1024
 """Bytes in a row that may arrive without one byte of body: heads, trailers, chunk extensions, 1xx answers."""
 WHOLE = 64 * 1024
 """A body announced as no larger than this is waited for whole, so that its reader wakes up once."""
+MAX_CRUMBS = 512
+"""Chunks of less than `CRUMB` bytes on average that may come in one read: each costs 5 us."""
+CRUMB = 64
+CHUNKS_A_SECOND = 2_000.0
+"""Chunks that are taken without a pause, beside one for every 64 bytes."""
 IDLE_MAX = 4.0
 """Seconds. Common servers close after 5 of silence; a request sent in that moment would be lost."""
 
@@ -143,6 +148,8 @@ class HttpClientConnection(asyncio.Protocol):
         self._bare = 0
         self._head: _Head | None = None
         self._keep = self._paused = self._blocked = self._ended = False
+        self._chunks = 0  # in this read
+        self._nap: asyncio.TimerHandle | None = None
 
     def send(self, data: bytes, bodiless: bool) -> Reply:
         """Writes one request, where the connection `is_open`; `bodiless` says that the answer has no body whatever its
@@ -175,7 +182,22 @@ class HttpClientConnection(asyncio.Protocol):
     def resume(self, reply: Reply) -> None:
         if self._paused and self._reply is reply:
             self._paused = False
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._paused and self._nap is None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _rest(self, size: int) -> None:
+        """Pauses after many small chunks, each of which is work: an event of a stream is one, and has 20 bytes."""
+        seconds = (self._chunks - size // 64) / CHUNKS_A_SECOND
+        if seconds > 0.01 and self._nap is None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._nap = self.loop.call_later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._nap = None
+        self._read_on()
 
     def _fail(self, error: httpx.TransportError) -> None:
         reply, self._reply = self._reply, None
@@ -203,6 +225,7 @@ class HttpClientConnection(asyncio.Protocol):
         if head is not None and not self._bare and len(data) == head.size and data.startswith(head.text):
             return self._repeat(reply, head, data)
         before, is_first = reply.size, not self._bare and not reply.headed
+        self._chunks = 0
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
@@ -214,6 +237,8 @@ class HttpClientConnection(asyncio.Protocol):
                 self._remember(reply, data)
             return self._settle(reply)
         self._limit(reply, 0 if reply.size > before else self._bare + len(data))
+        if self._chunks:
+            self._rest(reply.size - before)
         if reply.headed:
             reply.stir()
 
@@ -261,6 +286,8 @@ class HttpClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
+        if self._nap is not None:
+            self._nap.cancel()
         self._lost(self)
         error = httpx.WriteError if self._blocked else httpx.ReadError
         self._fail(error(str(exc) if exc else "the connection was closed"))
@@ -298,6 +325,12 @@ class HttpClientConnection(asyncio.Protocol):
         if reply.bodiless:
             reply.complete = True
             self._keep = False  # the parser would take the next answer for this one's body
+
+    def on_chunk_header(self) -> None:
+        """Raises `ValueError` where a body comes in crumbs."""
+        self._chunks += 1
+        if self._chunks > MAX_CRUMBS and self._reply is not None and self._reply.size < CRUMB * self._chunks:
+            raise ValueError(f"chunks of less than {CRUMB} bytes")
 
     def on_body(self, body: bytes) -> None:
         if self._reply is not None and not self._reply.bodiless:
