@@ -131,6 +131,19 @@ async def test_a_grant_is_in_the_store_as_long_as_it_can_be_used() -> None:
         assert grant.expires == end == await ends_at(town, "approval/grant/")
 
 
+async def test_a_grant_for_a_session_has_an_end_however_often_it_is_used() -> None:
+    town = timed_town(profile="confirm")
+    approval = await town.pending(amount=1)
+    await town.decide(approval, ANN, scope="session")
+    uses = 0
+    while grants := list(town.desk.grants.alive()):
+        assert await town.desk.use_grant(grants[0])
+        (grant,) = town.desk.grants.alive()
+        assert grant.expires == await ends_at(town, "approval/grant/") <= START + 8 * 3600
+        uses, town.clock.now = uses + 1, town.clock.now + 1700
+    assert uses == 17 and not await town.desk.use_grant(grant)
+
+
 async def test_the_end_of_a_session_ends_the_grants_of_that_session_and_no_others() -> None:
     town = timed_town(profile="confirm")
     here, there = replace(ANN, session="s1"), replace(ANN, session="s2")

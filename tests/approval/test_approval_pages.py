@@ -12,7 +12,8 @@ import pytest
 from approval_kit import ANN, LEA, TOOL, Town, bind
 
 from sluicegate.admin import approval_page
-from sluicegate.admin.approvals import ApprovalsApi, ApprovalsApiDeps
+from sluicegate.admin.approvals import MAX_STREAMS, ApprovalsApi, ApprovalsApiDeps
+from sluicegate.admin.events import FULL
 from sluicegate.admin.paging import MAX_PAGE_BYTES, MAX_ROWS, PageRequest, merge_pages
 from sluicegate.approval.record import Approval, Vote
 from sluicegate.policy.profiles import BUILT_IN
@@ -154,6 +155,21 @@ async def test_the_stream_begins_with_a_page_and_says_that_more_wait() -> None:
     older = await pages(api_of(town), before=more["next"])
     assert sorted([row["id"] for page in older for row in page] + [row["id"] for row in rows]) == sorted(made)
     await events.aclose()  # type: ignore[attr-defined]  # a generator
+
+
+async def test_nobody_takes_the_streams_of_all_others() -> None:
+    api = api_of(Town())
+    open_ones = [api.events(LEA.principal, lambda: True) for _ in range(MAX_STREAMS)]
+    assert {await anext(one) for one in open_ones} == {b": approvals\n\n"}
+    assert [part async for part in api.events(LEA.principal, lambda: True)] == [FULL]
+    other = api.events(ANN.principal, lambda: True)
+    assert await anext(other) == b": approvals\n\n"
+    await open_ones[0].aclose()
+    again = api.events(LEA.principal, lambda: True)
+    assert await anext(again) == b": approvals\n\n"
+    for one in (*open_ones, other, again):
+        await one.aclose()
+    assert not api._streams
 
 
 async def _until_more(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

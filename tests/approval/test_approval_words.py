@@ -193,6 +193,9 @@ async def test_the_question_is_one_screen_and_a_no_is_preset(how: Any) -> None:
         f"The policy asks: policy.csv:7 (confirm). {approval.id}, until 1970-01-12T13:51:40Z",
     ]  # fmt: skip
     form = messages.form(approval, kept, "sluice show")
+    without = messages.form(replace(approval, session=""), kept, "sluice show")
+    choices = without["params"]["requestedSchema"]["properties"]["decision"]["oneOf"]
+    assert choices[1]["title"].endswith("while it is used at least every half hour, for 8 hours at most")
     assert form["params"]["message"].split("\n") == message
     short = messages.question(approval, {"arguments": {}, "review": "accepted", "description": "d" * 400}, "").split(
         "\n"

@@ -53,7 +53,7 @@ class Page:
             return 200, f"<p>{escape(approval.id)} is {escape(approval.state)}.</p>"
         text = escape(messages.question(approval, await self._queue.book.shown(id), f"sluice approvals show {id}"))
         buttons = "".join(
-            f'<p><button name="decision" value="{word}">{escape(messages.TITLES[word])}</button></p>'
+            f'<p><button name="decision" value="{word}">{escape(messages.title(word, approval))}</button></p>'
             for word in (*(scope for scope in SCOPES if scope in approval.binding.terms.remember), "deny")
         )
         comment = f'<p><label>Comment <input name="comment" maxlength="{MAX_COMMENT}"></label></p>'

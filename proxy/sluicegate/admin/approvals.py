@@ -6,7 +6,9 @@ decision that is sent twice under one idempotency key is made once, and answered
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +31,7 @@ StatusAndBody = tuple[int, Json]
 """A status and the body that goes with it."""
 
 MAX_KEY: Final = 200
+MAX_STREAMS: Final = 20  # of one principal
 REMEMBERED: Final = 24 * 3600.0
 _SHAPE: Final = (
     'the body is {"decision": "approve" or "deny", "seen_digest": DIGEST (needed to approve), '
@@ -58,6 +61,7 @@ class ApprovalsApi:
     ) -> None:
         self._queue, self._people, self._store, self._clock = queue, people, store, clock
         self._posting = anyio.Lock()
+        self._streams = Counter[str]()
 
     # ------------------------------------------------------------ looking
 
@@ -137,7 +141,21 @@ class ApprovalsApi:
             client = self._client(who)
             return may_see(approval, client, self._people.roles_of(client))
 
-        return events.stream(self._queue, sees, is_allowed)
+        return self._counted(who, events.stream(self._queue, sees, is_allowed))
+
+    async def _counted(self, who: str, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """Nobody takes the streams of all others."""
+        if self._streams[who] >= MAX_STREAMS:
+            yield events.FULL
+            return
+        self._streams[who] += 1
+        try:
+            async with aclosing(stream):
+                async for part in stream:
+                    yield part
+        finally:
+            self._streams[who] -= 1
+            self._streams += Counter()  # those that have none are forgotten
 
     # ------------------------------------------------------------ deciding
 

@@ -20,6 +20,7 @@ from sluicegate.protocol.jsonrpc import Json
 
 MAX_BEHIND: Final = 1_000
 MAX_STREAMS: Final = 100
+FULL: Final = b"event: full\ndata: {}\n\n"
 LOOK_EVERY: Final = 1.0
 ALIVE_EVERY: Final = 15
 
@@ -28,7 +29,7 @@ async def stream(
     queue: ApprovalQueue, sees: Callable[[Approval], bool], is_allowed: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
     if len(queue.watchers) >= MAX_STREAMS:
-        yield b"event: full\ndata: {}\n\n"
+        yield FULL
         return
     into, out = anyio.create_memory_object_stream[Approval](MAX_BEHIND)
     is_behind = False

@@ -18,6 +18,8 @@ from sluicegate.store import Store, Write
 
 SECONDS: Final = 15 * 60.0
 IDLE: Final = 30 * 60.0
+LONGEST: Final = 8 * 3600.0
+"""Seconds that a grant for a session lasts at most. A client of 2026-07-28 has no session that could end before."""
 PREFIX: Final = "approval/grant/"
 
 log = logging.getLogger(__name__)
@@ -111,8 +113,11 @@ class Grants:
         if raw is None or grant.id in self._over:
             return False
         if grant.scope == "session":
-            renewed = replace(grant, expires=self._clock() + IDLE)
-            if not await self._store.swap(key, raw, [Write(key, stored_form(renewed), IDLE)]):
+            left = min(IDLE, grant.made + LONGEST - self._clock())
+            if left <= 0:
+                return False
+            renewed = replace(grant, expires=self._clock() + left)
+            if not await self._store.swap(key, raw, [Write(key, stored_form(renewed), left)]):
                 return await self._store.get(key) is not None
             self._all[grant.id] = renewed
         return True

@@ -20,6 +20,12 @@ TITLES: Final = {
     "15m": "Run it, and this tool for 15 minutes",
     "deny": "Do not run it",
 }
+_WITHOUT_SESSION: Final = "Run it, and this tool while it is used at least every half hour, for 8 hours at most"
+
+
+def title(word: str, approval: Approval) -> str:
+    """What a choice says. A client of 2026-07-28 has no session."""
+    return _WITHOUT_SESSION if word == "session" and not approval.session else TITLES[word]
 
 
 def answer(method: str, reason: Reason, text: str, approval: Approval) -> Outcome:
@@ -82,7 +88,7 @@ def form(approval: Approval, details: Json, show: str) -> Json:
     words = [*(scope for scope in SCOPES if scope in approval.binding.terms.remember), "deny"]
     choice = {
         "type": "string", "title": "Run it?", "default": "deny",
-        "oneOf": [{"const": word, "title": TITLES[word]} for word in words],
+        "oneOf": [{"const": word, "title": title(word, approval)} for word in words],
     }  # fmt: skip
     comment = {"type": "string", "title": "Comment", "description": "The model reads it.", "maxLength": 500}
     schema = {"type": "object", "properties": {"decision": choice, "comment": comment}, "required": ["decision"]}

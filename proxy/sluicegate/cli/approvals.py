@@ -238,6 +238,8 @@ def _events(admin: Admin) -> Iterator[Row]:
                             answer(response)
                         failures = 0
                         for line in response.iter_lines():  # ASCII: no line ends but those of the format
+                            if line == "event: full":
+                                stop(Code.NEGATIVE, "Sluice has too many such streams open: end another one first")
                             if line.startswith("data: ") and (row := json.loads(line[6:])):
                                 yield row
                 except httpx.HTTPError as error:
