@@ -134,6 +134,8 @@ def test_order_and_retries_are_not_bound_and_everything_else_is(town: Town) -> N
     one = digest({"name": "pay", "arguments": {"a": 1, "b": "é"}})
     retry = {"requestState": "x", "inputResponses": {}}
     assert one == digest({"arguments": {"b": "\u00e9", "a": 1}, "name": "pay", **retry})
+    assert one == digest({"arguments": {"a": 1, "b": "é"}, "name": "pay", "task": {"ttl": 5}})
+    assert digest({"name": "pay"}) == digest({"name": "pay", "arguments": {}}) != one
     others = [
         digest({"name": "pay", "arguments": {"a": 1, "b": "e\u0301"}}),
         digest({"name": "pay", "arguments": {"a": 1, "b": "é"}}, LEA),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.store import keys
+from sluicegate.store import StoreFailed, keys
 from sluicegate.store.keys import (
     KEPT_EACH,
     KEPT_FOR,
@@ -76,7 +76,7 @@ def test_text_that_is_no_ring_is_an_error(text: str, tmp_path: Path) -> None:
 def test_a_broken_ring_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     KeyRing.load(tmp_path / "keys", "seal")
     (tmp_path / "keys" / "seal").write_text("")
-    with pytest.raises(ValueError, match="seal: a key ring holds"):
+    with pytest.raises(StoreFailed, match="seal: a key ring holds"):
         KeyRing.load(tmp_path / "keys", "seal")
 
 

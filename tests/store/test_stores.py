@@ -318,3 +318,15 @@ async def test_a_store_that_another_program_locks_says_so_and_goes_on_by_itself(
                 await anyio.sleep(0.01)
     await store.put("a", b"1")
     await store.close()
+
+
+def test_a_file_that_another_program_locks_is_an_error_with_its_name_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicegate.store.sqlite.BUSY_MILLISECONDS", 1)
+    path = tmp_path / "private" / "sluice.db"
+    SqliteStore(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreFailed, match=r"sluice\.db cannot be used as a store: database is locked"):
+            SqliteStore(path)

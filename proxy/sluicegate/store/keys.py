@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sluicegate.protocol.jsonrpc import Json, Malformed, decode_fast, dump
-from sluicegate.store import private
+from sluicegate.store import StoreFailed, private
 
 KEY_BYTES = 32
 _ID, _NONCE, _TAG = 4, 12, 16
@@ -68,7 +68,8 @@ class KeyRing:
 
     @classmethod
     def load(cls, directory: Path, name: str) -> "KeyRing":
-        """The ring `directory/name`, made at the first start. Raises `Exposed` where others may read it."""
+        """The ring `directory/name`, made at the first start. Raises `Exposed` where others may read it, `StoreFailed`
+        where it is damaged."""
         private.make_directory(directory)
         private.check(directory, private.DIRECTORY)
         path = directory / name
@@ -78,7 +79,7 @@ class KeyRing:
         try:
             return cls.parse(path.read_text("ascii"))
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise StoreFailed(f"{path}: {error}") from None
 
     @classmethod
     def rotate(cls, directory: Path, name: str) -> "KeyRing":

@@ -72,15 +72,19 @@ class SqliteStore:
     """`Store` in the file `path`, made 0600 (and its directory 0700) when it is not there."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Opens the file at once: a store that cannot be used is an error at start. Raises OSError, sqlite3.Error."""
+        """Opens the file at once: a store that cannot be used is an error at start. Raises `OSError`."""
         self._path, self._clock = path, clock
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
         self.problem = ""
         self._purged = clock()
         self._connection = _open(path)
-        self._connection.execute("DELETE FROM item WHERE expires <= ?", (self._purged,))
-        self._connection.execute("DELETE FROM spent WHERE expires <= ?", (self._purged,))
+        try:
+            self._connection.execute("DELETE FROM item WHERE expires <= ?", (self._purged,))
+            self._connection.execute("DELETE FROM spent WHERE expires <= ?", (self._purged,))
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise StoreFailed(f"{path} cannot be used as a store: {error}") from error
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
@@ -262,5 +266,5 @@ def _open(path: Path) -> sqlite3.Connection:
             connection.executescript(_SCHEMA)
             unless_usable.pop_all()
     except sqlite3.Error as error:
-        raise OSError(f"{path} cannot be used as a store: {error}") from error
+        raise StoreFailed(f"{path} cannot be used as a store: {error}") from error
     return connection
