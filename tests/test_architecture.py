@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,3 +212,9 @@ def test_every_import_is_declared() -> None:
     declared = set(DECLARED.split())
     used = {name.split(".")[0] for path in FILES for name, _ in imports(path)}
     assert used - declared - set(sys.stdlib_module_names) == set()
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by these names alone: of two that are equal, it collects one in a fresh clone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

@@ -20,8 +20,8 @@ Scope = Literal["once", "session", "15m"]
 Word = Literal["approve", "deny"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
-# Nothing of a retry is bound: it continues a call, and its seal says which. `task` (2025-11-25) says how the client hears
-# of its end: after a denial it would be another call with each `ttl`.
+# Nothing of a retry is bound: it continues a call, and its seal says which. `task` (2025-11-25) says how the client
+# hears of its end: after a denial it would be another call with each `ttl`.
 _NOT_BOUND: Final = frozenset({"_meta", "requestState", "inputResponses", "task"})
 # Without letters and digits that are taken for one another (Crockford's base 32); 60 bits.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
