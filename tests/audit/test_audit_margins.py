@@ -155,11 +155,13 @@ async def test_the_oldest_records_are_carried_over_a_failure_and_exactly_the_oth
 async def test_what_did_not_fit_while_the_disk_stood_still_is_said_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving = threading.Event()
+    moving, standing = threading.Event(), threading.Event()
     moving.set()
 
     def stall(segment: Segment) -> None:
-        moving.wait()
+        if not moving.is_set():
+            standing.set()
+            moving.wait()
         sync(segment)
 
     sync = Segment.sync
@@ -171,7 +173,7 @@ async def test_what_did_not_fit_while_the_disk_stood_still_is_said_in_the_log(
         moving.clear()
         async with anyio.create_task_group() as group:
             group.start_soon(audit.note_durably, "identity", numbered(9))
-            await until(lambda: writer.busy_since is not None and not len(writer.inbox))
+            await until(standing.is_set)
             for number in range(7):
                 audit.note("identity", numbered(number))
             moving.set()
